@@ -1,0 +1,1 @@
+"""What should be: configuration, catalog, statements."""

@@ -1,0 +1,211 @@
+"""
+Every failure a caller or an operator can meet, on one page.
+
+Sorted by whose turn it is: the peer broke the rules (end that link, carry on), the caller asked for the wrong
+thing (say what and where, change nothing), the machine is short of something (degrade, retry, tell). An error
+stores fields and builds its sentence in `__str__`; `code` is the original's message number where one exists.
+A dropped frame is not an error: see `broker.flow.Disposition`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class BrokerError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    code: ClassVar[int] = 0
+
+
+# --- the other side broke the rules -------------------------------------------------------------------------
+
+
+class PeerError(BrokerError):
+    """The adjacent instance broke the wire protocol; its link ends with FATAL `code`."""
+
+
+@dataclass
+class FrameMalformedError(PeerError):
+    """Bytes that are no frame: too short for the kind, an unknown link kind, inner lengths that do not add up."""
+
+    problem: str
+    code: ClassVar[int] = 28041
+
+    def __str__(self) -> str:
+        return f"malformed frame: {self.problem}"
+
+
+@dataclass
+class FrameTooLargeError(PeerError):
+    """A length above what the receiver announced in its HELLO."""
+
+    length: int
+    max_frame: int
+    hint: str = ""
+    code: ClassVar[int] = 28042
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"frame of {self.length} bytes is above max_frame {self.max_frame}{hint}"
+
+
+@dataclass
+class HandshakeRefusedError(PeerError):
+    """A HELLO that cannot be agreed with, or none in time."""
+
+    problem: str
+    code: ClassVar[int] = 28034
+
+    def __str__(self) -> str:
+        return f"handshake refused: {self.problem}"
+
+
+@dataclass
+class OutOfSequenceError(PeerError):
+    """A frame that this state of the connection does not allow."""
+
+    frame: str
+    state: str
+    code: ClassVar[int] = 28043
+
+    def __str__(self) -> str:
+        return f"{self.frame} is not allowed while the connection is {self.state}"
+
+
+# --- the caller asked for the wrong thing -------------------------------------------------------------------
+
+
+class RequestError(BrokerError):
+    """The request was refused and nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a text: file (or `-`), line and column counted from 1, and how many characters it covers."""
+
+    source: str
+    line: int
+    column: int
+    length: int = 1
+
+
+def _caret(text_line: str, span: Span) -> str:
+    lead = "".join("\t" if c == "\t" else " " for c in text_line[: span.column - 1])
+    width = max(1, min(span.length, len(text_line) - span.column + 1))
+    return f"{text_line}\n{lead}{'^' * width}"
+
+
+@dataclass
+class StatementError(RequestError):
+    """
+    A statement that cannot be carried out.
+
+    Shape: `number` is the original's message number (9659 .. 9762, 8412, 8413, 102 for syntax ...), `severity` its
+    severity; `span` and `text_line` are None when the statement did not come from a text.
+    """
+
+    number: int
+    problem: str
+    span: Span | None = None
+    text_line: str | None = None
+    severity: ClassVar[int] = 16
+
+    def __str__(self) -> str:
+        head = f"Msg {self.number}, Level {self.severity}"
+        if self.span is not None:
+            head += f", {self.span.source}:{self.span.line}:{self.span.column}"
+        body = f"{head}\n{self.problem}"
+        if self.span is not None and self.text_line is not None:
+            body += f"\n{_caret(self.text_line, self.span)}"
+        return body
+
+
+class DdlSyntaxError(StatementError):
+    """The text is no statement of the documented grammar (number 102)."""
+
+
+class UnknownNameError(StatementError):
+    """A statement names an object that does not exist."""
+
+
+class DuplicateNameError(StatementError):
+    """A statement creates an object whose name is taken."""
+
+
+@dataclass
+class ConversationError(RequestError):
+    """A conversation cannot do what was asked: ended, expired, unknown, or refused by the other side."""
+
+    number: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"Msg {self.number}: {self.problem}"
+
+
+@dataclass
+class SettingError(RequestError):
+    """One thing wrong with the configuration; `span` tells where, `hint` what to do."""
+
+    key: str
+    problem: str
+    span: Span | None = None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.span.source}:{self.span.line}:{self.span.column}: " if self.span else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{where}{self.key}: {self.problem}{hint}"
+
+
+class SettingsError(RequestError):
+    """Everything wrong with the configuration, in one report."""
+
+    def __init__(self, errors: list[SettingError]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+# --- the machine is short of something ----------------------------------------------------------------------
+
+
+class ResourceError(BrokerError):
+    """Something outside the program failed; the caller may try again."""
+
+
+@dataclass
+class StoreUnavailableError(ResourceError):
+    """A database file that cannot be opened, read or written."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"store {self.path}: {self.problem}"
+
+
+@dataclass
+class ListenFailedError(ResourceError):
+    """A listening address that could not be taken."""
+
+    address: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"cannot listen on {self.address}: {self.problem}"
+
+
+@dataclass
+class DaemonUnreachableError(ResourceError):
+    """Nobody answers on the admin socket."""
+
+    socket: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"no daemon answers on {self.socket}: {self.problem}"

@@ -1,0 +1,1 @@
+"""The one pass of a frame through an instance. Pure."""

@@ -1,0 +1,1 @@
+"""The only home of sockets that carry frames."""

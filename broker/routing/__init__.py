@@ -1,0 +1,1 @@
+"""Which way: the seven steps of matching, then the choice. Pure."""

@@ -1,0 +1,1 @@
+"""Bytes to frames and back: protocol version 1, pure."""

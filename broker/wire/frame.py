@@ -1,0 +1,362 @@
+"""
+The frames of protocol version 1 as values: encode and decode, nothing else.
+
+Link bodies are MessagePack maps: unknown keys are ignored, a missing key takes the default written here. A dialog
+frame is a `Header` and a body. No function here keeps anything; decoding raises `FrameMalformedError` only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from broker.errors import FrameMalformedError
+from broker.wire.layout import (
+    FIRST_DIALOG_KIND,
+    HEADER,
+    HEADER_BYTES,
+    HEARTBEAT_MS,
+    HOP_LIMIT,
+    MAX_FRAME,
+    MIN_DIALOG_FRAME,
+    NAME_MAX_BYTES,
+    NO_GUID,
+    PRELUDE,
+    PRELUDE_BYTES,
+    PROTOCOL,
+    TIME_TO_LIVE_MS,
+    Flag,
+    Kind,
+)
+
+_T = TypeVar("_T")
+
+# --- link frames --------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Who speaks, where it can be reached, what it can take. `arbitration` is one per process, `max_frame` bytes."""
+
+    protocol: str = PROTOCOL
+    versions: tuple[int, ...] = (1,)
+    instance: bytes = NO_GUID
+    arbitration: bytes = NO_GUID
+    name: str = ""
+    software: str = ""
+    max_frame: int = MAX_FRAME
+    heartbeat_ms: int = HEARTBEAT_MS
+    addresses: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Are you the principal of this broker instance now?"""
+
+    id: int = 0
+    service: str = ""
+    broker_instance: bytes = NO_GUID
+
+
+class ProbeReply(msgspec.Struct, frozen=True):
+    """The answer: `role` is principal, mirror or unknown; the higher `epoch` is believed."""
+
+    id: int = 0
+    broker_instance: bytes = NO_GUID
+    role: str = "unknown"
+    epoch: int = 0
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """Advisory: the next hop could not take this frame. `code` is the disposition's number."""
+
+    message: bytes = NO_GUID
+    conversation: bytes = NO_GUID
+    sequence: int = 0
+    fragment: int = 0
+    code: int = 0
+    reason: str = ""
+    retry_after_ms: int = 0
+
+
+class GoAway(msgspec.Struct, frozen=True):
+    """The sender is draining: no new dialog frames to it after the deadline."""
+
+    reason: str = ""
+    deadline_ms: int = 0
+
+
+class Fatal(msgspec.Struct, frozen=True):
+    """The connection closes after this."""
+
+    code: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Eight bytes that the peer sends back."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The eight bytes of the PING."""
+
+    payload: bytes
+
+
+LinkMessage = Hello | Ping | Pong | Probe | ProbeReply | Rejected | GoAway | Fatal
+
+_KIND: dict[type[LinkMessage], Kind] = {
+    Hello: Kind.HELLO,
+    Ping: Kind.PING,
+    Pong: Kind.PONG,
+    Probe: Kind.PROBE,
+    ProbeReply: Kind.PROBE_REPLY,
+    Rejected: Kind.REJECTED,
+    GoAway: Kind.GOAWAY,
+    Fatal: Kind.FATAL,
+}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: dict[int, msgspec.msgpack.Decoder[LinkMessage]] = {
+    kind: msgspec.msgpack.Decoder(form) for form, kind in _KIND.items() if issubclass(form, msgspec.Struct)
+}
+_GUID_FIELDS = {
+    Kind.HELLO: ("instance", "arbitration"),
+    Kind.PROBE: ("broker_instance",),
+    Kind.PROBE_REPLY: ("broker_instance",),
+    Kind.REJECTED: ("message", "conversation"),
+}
+
+
+def encode_link(message: LinkMessage) -> bytes:
+    """One whole link frame."""
+    body = message.payload if isinstance(message, Ping | Pong) else _ENCODER.encode(message)
+    return PRELUDE.pack(PRELUDE_BYTES + len(body), _KIND[type(message)], 0, 0, 0) + body
+
+
+def decode_link(frame: bytes | bytearray | memoryview) -> LinkMessage:
+    """
+    The message in one whole link frame.
+
+    Raises:
+        FrameMalformedError: an unknown kind, or a body that is not what the kind asks for.
+    """
+    kind = frame[4]
+    body = bytes(frame[PRELUDE_BYTES:])
+    if kind in (Kind.PING, Kind.PONG):
+        if len(body) != 8:
+            raise FrameMalformedError(f"{Kind(kind).name} with a body of {len(body)} bytes, not 8")
+        return Ping(body) if kind == Kind.PING else Pong(body)
+    decoder = _DECODER.get(kind)
+    if decoder is None:
+        raise FrameMalformedError(f"unknown link kind 0x{kind:02x}")
+    try:
+        message = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameMalformedError(f"body of {Kind(kind).name}: {error}") from error
+    for field in _GUID_FIELDS.get(Kind(kind), ()):
+        if len(getattr(message, field)) != len(NO_GUID):
+            raise FrameMalformedError(f"body of {Kind(kind).name}: {field} is not a GUID of 16 bytes")
+    return message
+
+
+# --- dialog frames ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """
+    Everything a dialog frame carries before its body; field names as in the layout.
+
+    Shape: GUIDs are 16 bytes in RFC 9562 order, zero = not specified; times are milliseconds; names 1 .. 512 bytes
+    of UTF-8.
+    """
+
+    kind: int
+    flags: int
+    message_id: bytes
+    conversation_id: bytes
+    to_service: str
+    from_service: str
+    from_broker_instance: bytes
+    to_broker_instance: bytes = NO_GUID
+    sequence_number: int = 0
+    fragment_number: int = 0
+    ack_sequence: int = 0
+    ack_fragment: int = 0
+    body_checksum: int = 0
+    hop_count: int = 0
+    hop_limit: int = HOP_LIMIT
+    time_to_live: int = TIME_TO_LIVE_MS
+    time_consumed: int = 0
+
+    @property
+    def is_from_target(self) -> bool:
+        """Whether the target side of the dialog sent it."""
+        return bool(self.flags & Flag.FROM_TARGET)
+
+
+def encode_dialog(header: Header, body: bytes = b"") -> bytes:
+    """
+    One whole dialog frame.
+
+    Raises:
+        ValueError: a name that is empty or longer than 512 bytes.
+    """
+    to_service = header.to_service.encode()
+    from_service = header.from_service.encode()
+    for name in (to_service, from_service):
+        if not 1 <= len(name) <= NAME_MAX_BYTES:
+            raise ValueError(f"a service name has 1 .. {NAME_MAX_BYTES} bytes, not {len(name)}")
+    head = HEADER.pack(
+        HEADER_BYTES + len(to_service) + len(from_service) + len(body),
+        header.kind,
+        header.flags,
+        header.hop_count,
+        header.hop_limit,
+        header.time_to_live,
+        header.time_consumed,
+        header.message_id,
+        header.conversation_id,
+        header.sequence_number,
+        header.fragment_number,
+        header.ack_fragment,
+        header.ack_sequence,
+        header.body_checksum,
+        len(from_service),
+        0,
+        header.from_broker_instance,
+        header.to_broker_instance,
+        len(to_service),
+    )
+    return b"".join((head, to_service, from_service, body))
+
+
+def decode_dialog(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]:
+    """
+    Header and body of one whole dialog frame.
+
+    Raises:
+        FrameMalformedError: too short, a link kind, inner lengths that do not add up, a name that is not UTF-8.
+    """
+    if len(frame) < MIN_DIALOG_FRAME:
+        raise FrameMalformedError(f"dialog frame of {len(frame)} bytes")
+    fields = HEADER.unpack_from(frame)
+    from_length, to_length = fields[14], fields[18]
+    body_at = HEADER_BYTES + to_length + from_length
+    if fields[0] != len(frame) or fields[1] < FIRST_DIALOG_KIND or body_at > len(frame):
+        raise FrameMalformedError("inner lengths do not add up")
+    if not (1 <= to_length <= NAME_MAX_BYTES and 1 <= from_length <= NAME_MAX_BYTES):
+        raise FrameMalformedError(f"names of {to_length} and {from_length} bytes, not 1 .. {NAME_MAX_BYTES}")
+    try:
+        to_service = str(frame[HEADER_BYTES : HEADER_BYTES + to_length], "utf-8")
+        from_service = str(frame[HEADER_BYTES + to_length : body_at], "utf-8")
+    except UnicodeDecodeError as error:
+        raise FrameMalformedError(f"service name is not UTF-8: {error.reason}") from error
+    header = Header(
+        kind=fields[1],
+        flags=fields[2],
+        hop_count=fields[3],
+        hop_limit=fields[4],
+        time_to_live=fields[5],
+        time_consumed=fields[6],
+        message_id=fields[7],
+        conversation_id=fields[8],
+        sequence_number=fields[9],
+        fragment_number=fields[10],
+        ack_fragment=fields[11],
+        ack_sequence=fields[12],
+        body_checksum=fields[13],
+        from_broker_instance=fields[16],
+        to_broker_instance=fields[17],
+        to_service=to_service,
+        from_service=from_service,
+    )
+    return header, bytes(frame[body_at:])
+
+
+def checksum(body: bytes) -> int:
+    """CRC-32 of a body; 0 stands for "not given", so a body that hashes to 0 travels unchecked."""
+    return zlib.crc32(body)
+
+
+# --- bodies of dialog frames --------------------------------------------------------------------------------
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    What fragment 0 of a message carries before its payload.
+
+    Shape: `contract` only in message 0; `sent_us` UTC microseconds at the sender; `lifetime` whole seconds the
+    dialog may still live, only in message 0.
+    """
+
+    type: str = ""
+    contract: str = ""
+    sent_us: int = 0
+    lifetime: int | None = None
+    headers: dict[str, str] | None = None
+
+
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Body of an ACK: runs of [sequence, first_fragment, last_fragment] held out of order."""
+
+    stored: tuple[tuple[int, int, int], ...] = ()
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Body of a FAULT: one of the documented negative codes and its text."""
+
+    code: int = 0
+    text: str = ""
+
+
+_ENVELOPE = msgspec.msgpack.Decoder(Envelope)
+_STORED = msgspec.msgpack.Decoder(Stored)
+_FAULT = msgspec.msgpack.Decoder(Fault)
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """The length-prefixed envelope that opens fragment 0."""
+    body = _ENCODER.encode(envelope)
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode_envelope(body: bytes) -> tuple[Envelope, bytes]:
+    """
+    Envelope and payload of fragment 0.
+
+    Raises:
+        FrameMalformedError: a length that does not fit, or no such map.
+    """
+    size = int.from_bytes(body[:4], "big")
+    if len(body) < 4 or size > len(body) - 4:
+        raise FrameMalformedError("envelope is longer than its fragment")
+    return _decode(_ENVELOPE, body[4 : 4 + size], "envelope"), body[4 + size :]
+
+
+def encode_fault(fault: Fault) -> bytes:
+    """Body of a FAULT frame."""
+    return _ENCODER.encode(fault)
+
+
+def decode_fault(body: bytes) -> Fault:
+    """The broker-made error in a FAULT frame; raises FrameMalformedError."""
+    return _decode(_FAULT, body, "FAULT")
+
+
+def decode_stored(body: bytes) -> Stored:
+    """What an ACK says is held out of order; an empty body says nothing. Raises FrameMalformedError."""
+    return _decode(_STORED, body, "ACK") if body else Stored()
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes, what: str) -> _T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameMalformedError(f"{what}: {error}") from error

@@ -1,0 +1,97 @@
+"""
+Offsets, sizes and limits of protocol version 1; nothing here computes.
+
+A frame is a prelude of eight bytes and a body. Kinds below `FIRST_DIALOG_KIND` are link frames and end at the
+adjacent instance; the others are dialog frames, carry the 114-byte header below plus two names, and are routed.
+All integers are unsigned and big-endian. Source: docs/protocol.md.
+
+```
+ 0 length u32 | 4 kind u8 | 5 flags u8 | 6 hop_count u8 | 7 hop_limit u8                            prelude
+ 8 time_to_live u32 | 12 time_consumed u32 | 16 message_id | 32 conversation_id | 48 sequence_number u64
+56 fragment_number u32 | 60 ack_fragment u32 | 64 ack_sequence u64 | 72 body_checksum u32
+76 from_service_length u16 | 78 reserved u16 | 80 from_broker_instance
+96 to_broker_instance | 112 to_service_length u16 | 114 to_service                                  route key
+.. from_service | .. body
+```
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from struct import Struct
+
+PROTOCOL = "sbrk"
+VERSION = 1
+
+# --- link frames ---
+
+
+class Kind(IntEnum):
+    """The kinds this version knows; 0x13 .. 0xFF are dialog frames of later versions and are routed unread."""
+
+    HELLO = 0x01
+    PING = 0x02
+    PONG = 0x03
+    PROBE = 0x04
+    PROBE_REPLY = 0x05
+    REJECTED = 0x06
+    GOAWAY = 0x07
+    FATAL = 0x08
+    MESSAGE = 0x10
+    ACK = 0x11
+    FAULT = 0x12
+
+
+FIRST_DIALOG_KIND = 0x10
+LAST_LINK_KIND = 0x08
+
+
+class Flag(IntFlag):
+    """Flags of a dialog frame; a link frame has none."""
+
+    FROM_TARGET = 0x01
+    LAST_FRAGMENT = 0x02
+    SEALED = 0x04
+    END_DIALOG = 0x08
+    ERROR = 0x10
+    TRACE = 0x20
+
+
+# --- prelude ---
+
+PRELUDE_BYTES = 8
+PRELUDE = Struct(">IBBBB")  # length, kind, flags, hop_count, hop_limit
+
+# --- dialog header ---
+
+HEADER_BYTES = 114  # without the two names
+HEADER = Struct(">IBBBBII16s16sQIIQIHH16s16sH")
+HOP_COUNT_AT = 6
+TIME_CONSUMED_AT = 12
+MESSAGE_ID_AT = 16
+CONVERSATION_AT = 32
+SEQUENCE_AT = 48
+ROUTE_KEY_AT = 96  # to_broker_instance, to_service_length, to_service: one contiguous slice
+TO_SERVICE_AT = 114
+# What the forwarding pass reads of a frame in one step: length, kind, flags, hop_count, hop_limit, time_to_live,
+# time_consumed, from_service_length, to_service_length.
+PASS = Struct(">IBBBBII60xH34xH")
+
+GUID_BYTES = 16
+NO_GUID = bytes(16)  # "not specified"
+
+# --- limits (unit, default, range, reason) ---
+
+NAME_MAX_BYTES = 512  # a service name, 1 .. 512 bytes of UTF-8
+MIN_DIALOG_FRAME = HEADER_BYTES + 2  # two names of one byte
+LINK_BODY_MAX_BYTES = 16 * 1024  # body of any link frame: a HELLO is small, more is an attack
+MAX_FRAME = 1024 * 1024  # bytes, when HELLO says nothing
+MAX_FRAME_RANGE = (4 * 1024, 16 * 1024 * 1024)  # what HELLO may say
+HEARTBEAT_MS = 15_000  # silence after which a side sends PING
+HEARTBEAT_MS_RANGE = (100, 3_600_000)  # what is believed of a peer's HELLO; outside is clamped
+SILENCE_FACTOR = 3  # heartbeats of silence after which a peer is gone
+HANDSHAKE_TIMEOUT = 10.0  # seconds to complete HELLO
+HOP_LIMIT = 16  # hops a sender allows by default
+TIME_TO_LIVE_MS = 60_000  # lifetime of one copy: just under the 64 s of the steady resend
+FRAGMENT_BYTES = 64 * 1024  # payload of one fragment by default
+PING_BYTES = 8
