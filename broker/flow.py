@@ -24,7 +24,9 @@ class Disposition(StrEnum):
     NO_ROUTE = "no route"
     FORWARDING_DISABLED = "forwarding disabled"
     ROUTE_INVALID = "route invalid"
+    SERVICE_NOT_HERE = "service not here"
     INSTANCE_NOT_HERE = "instance not here"
+    PRINCIPAL_UNKNOWN = "principal unknown"
     ALREADY_HELD = "already held"
     POOL_LIMIT = "pool limit exceeded"
     FRAME_TOO_LARGE = "frame too large for next hop"
@@ -54,7 +56,9 @@ NUMBER = {
     Disposition.NO_ROUTE: 9798,
     Disposition.FORWARDING_DISABLED: 9792,
     Disposition.ROUTE_INVALID: 11294,
+    Disposition.SERVICE_NOT_HERE: 9796,
     Disposition.INSTANCE_NOT_HERE: 9795,
+    Disposition.PRINCIPAL_UNKNOWN: 9794,
     Disposition.ALREADY_HELD: 11288,
     Disposition.POOL_LIMIT: 11289,
     Disposition.FRAME_TOO_LARGE: 11292,

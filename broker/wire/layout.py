@@ -67,10 +67,14 @@ PRELUDE = Struct(">IBBBB")  # length, kind, flags, hop_count, hop_limit
 HEADER_BYTES = 114  # without the two names
 HEADER = Struct(">IBBBBII16s16sQIIQIHH16s16sH")
 HOP_COUNT_AT = 6
+TIME_TO_LIVE_AT = 8
+TIMES = Struct(">II")  # time_to_live, time_consumed, at TIME_TO_LIVE_AT
 TIME_CONSUMED_AT = 12
 MESSAGE_ID_AT = 16
 CONVERSATION_AT = 32
 SEQUENCE_AT = 48
+FRAGMENT_AT = 56
+PLACE_END = 60  # CONVERSATION_AT .. here: conversation_id, sequence_number, fragment_number in one slice
 ROUTE_KEY_AT = 96  # to_broker_instance, to_service_length, to_service: one contiguous slice
 TO_SERVICE_AT = 114
 # What the forwarding pass reads of a frame in one step: length, kind, flags, hop_count, hop_limit, time_to_live,

@@ -1,0 +1,163 @@
+"""
+Whether settings that are right in themselves meet a machine on which they can work.
+
+Everything is tried as the daemon will do it: scripts are parsed, listeners are bound and closed again, a file is made
+in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed
+and nothing is sent; a check beside a running instance finds its own ports taken, which `offline` leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.control.config import by_place
+from broker.control.place import KeyPath, dotted
+from broker.control.script import script_files
+from broker.ddl.parser import read_script
+from broker.errors import SettingError, StatementError
+
+if TYPE_CHECKING:
+    from broker.control.config import Settings
+    from broker.control.listen import ListenAddress
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+
+
+def check_settings(settings: Settings, *, offline: bool = False) -> list[SettingError]:
+    """
+    Look at everything outside that these settings need.
+
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
+
+    Returns:
+        Every problem, sorted by place; empty when the instance could start.
+    """
+    errors = [
+        *_state_directory(settings),
+        *_scripts(settings, ("routes", "files"), settings.routes.files),
+        *_databases(settings),
+        *_admin_socket(settings),
+    ]
+    if not offline:
+        errors += _listeners(settings)
+    return sorted(errors, key=by_place)
+
+
+def _state_directory(settings: Settings) -> Iterator[SettingError]:
+    problem = _write_problem(settings.instance.state_dir)
+    if problem:
+        hint = "create it for the user that runs the instance, or name another directory"
+        yield settings.error(("instance", "state_dir"), problem, hint)
+
+
+def _admin_socket(settings: Settings) -> Iterator[SettingError]:
+    directory = settings.admin.socket.parent
+    problem = _write_problem(directory) if directory != settings.instance.state_dir else None
+    if problem:
+        yield settings.error(("admin", "socket"), problem, "name a directory that the instance may write")
+
+
+def _databases(settings: Settings) -> Iterator[SettingError]:
+    for name, database in settings.databases.items():
+        problem = _database_problem(database.path, settings.instance.state_dir)
+        if problem:
+            hint = "name an SQLite file, or one to be created in a directory that exists"
+            yield settings.error(("databases", name, "path"), problem, hint)
+        yield from _scripts(settings, ("databases", name, "scripts"), database.scripts)
+
+
+def _database_problem(path: Path, state_dir: Path) -> str | None:
+    """What keeps this file from being opened or created as a database."""
+    directory = path.parent
+    # The state directory is created at start; it is reported for itself.
+    if directory == state_dir and not path.exists():
+        return None
+    if not directory.is_dir():
+        return f'the directory "{directory}" does not exist'
+    problem = _write_problem(directory)  # SQLite writes its journal beside the file
+    if problem or not path.exists():
+        return problem
+    if not os.access(path, os.R_OK | os.W_OK):
+        return f'"{path}" may not be read and written'
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE_MAGIC))
+    except OSError as error:
+        return f'"{path}" cannot be read: {error.strerror}'
+    return f'"{path}" is no SQLite file' if start not in {b"", _SQLITE_MAGIC} else None
+
+
+def _write_problem(directory: Path) -> str | None:
+    """What keeps files from being made in a directory, or in the one above it that it would be created in."""
+    existing = next(one for one in (directory, *directory.parents) if one.exists())
+    if not existing.is_dir():
+        return f'"{existing}" is no directory'
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return None
+    except OSError as error:
+        return f'"{existing}" cannot be written: {error.strerror}'
+
+
+def _scripts(settings: Settings, key: KeyPath, patterns: tuple[str, ...]) -> Iterator[SettingError]:
+    """Patterns without a file, and everything that is wrong in the files."""
+    for number, pattern in enumerate(patterns):
+        files = script_files([pattern])
+        if not files:
+            hint = "correct the path; it is relative to the configuration file's directory"
+            yield settings.error((*key, number), f'"{pattern}" matches no file', hint)
+        for path in files:
+            yield from _script(settings, (*key, number), path)
+
+
+def _script(settings: Settings, key: KeyPath, path: Path) -> Iterator[SettingError]:
+    """Every mistake in one script, at its place in the script."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        yield settings.error(key, f'"{path}" cannot be read: {error.strerror}', "make it readable for the instance")
+        return
+    except UnicodeDecodeError as error:
+        yield settings.error(key, f'"{path}" is not UTF-8 at byte {error.start}', "save it as UTF-8")
+        return
+    for outcome in read_script(text, source=str(path)):
+        if isinstance(outcome, StatementError):
+            problem = f"error {outcome.number}: {outcome.problem}"
+            yield SettingError(dotted(key), problem, outcome.span, "correct the statement")
+
+
+def _listeners(settings: Settings) -> Iterator[SettingError]:
+    listeners: list[tuple[KeyPath, ListenAddress | None]] = [
+        *((("endpoint", "listen", number), address) for number, address in enumerate(settings.endpoint.listen)),
+        (("admin", "listen"), settings.admin.listen),
+        (("observe", "listen"), settings.observe.listen),
+    ]
+    for key, address in listeners:
+        problem = _bind_problem(address) if address is not None else None
+        if problem:
+            hint = "stop what listens there (this instance itself?), or choose another address"
+            yield settings.error(key, f'cannot listen on "{address}": {problem}', hint)
+
+
+def _bind_problem(address: ListenAddress) -> str | None:
+    """What keeps this address from being bound; every address its host has, as the daemon will bind them."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in found:
+            with closing(socket.socket(family, kind, protocol)) as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind(place)
+                listener.listen()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

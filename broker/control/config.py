@@ -1,0 +1,304 @@
+"""
+Every setting of one instance: its name, type, range, default, and why.
+
+This is the one page of numbers an operator can turn; the reference page is made from it. A model here is a value:
+loading and merging is `load.py`, checks across keys are `consistency.py`, what has to look outside is `check.py`.
+A key stands here only when the program obeys it.
+
+Paths: what people write (scripts) is relative to the configuration file's directory, what the program writes
+(databases, admin socket) is relative to `instance.state_dir`. `load_settings` hands out absolute paths only.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field, PrivateAttr
+
+from broker.control import value
+from broker.control.consistency import Finding, unwise_settings
+from broker.control.listen import ListenAddress
+from broker.control.place import KeyPath, Places, dotted
+from broker.control.setting import Reload, Section, setting
+from broker.errors import SettingError
+from broker.routing.address import NetworkAddress
+from broker.wire.layout import HOP_LIMIT, MAX_FRAME_RANGE
+
+_NO_TLS = "this release has no TLS yet"
+_PATTERNS = value.list_of(value.text("path or pattern", longest=4096))
+_PATH = value.path()
+
+
+def _host_name() -> str:
+    """What the machine calls itself, made a valid name."""
+    return "".join(filter(str.isprintable, socket.gethostname()))[:128] or "broker"
+
+
+class InstanceSettings(Section):
+    """`[instance]`: who this is."""
+
+    name: Annotated[str, value.text("name", longest=128)] = setting(
+        None,
+        "Name of this instance in logs, metrics and in what it tells its peers. It identifies nothing.",
+        reason="People know machines by their host names.",
+        reload=Reload.RESTART,
+        said="the host name",
+        factory=_host_name,
+    )
+    state_dir: Annotated[Path, _PATH] = setting(
+        "/var/lib/broker",
+        "Directory for what the instance keeps: its identity, its databases, the admin socket. A relative path is "
+        "relative to the configuration file's directory.",
+        reason="The place Linux distributions give to a service's state.",
+        reload=Reload.RESTART,
+    )
+
+
+class EndpointSettings(Section):
+    """`[endpoint]`: what CREATE ENDPOINT ... FOR SERVICE_BROKER says."""
+
+    listen: Annotated[tuple[ListenAddress, ...], value.list_of(value.listen())] = setting(
+        ["0.0.0.0:4022"],
+        "Addresses to accept other instances on; port 0 takes any free port, an empty list accepts nobody.",
+        reason="4022 is the port every example of the original uses.",
+        reload=Reload.RESTART,
+    )
+    advertise: Annotated[tuple[NetworkAddress, ...], value.list_of(value.advertised())] = setting(
+        [],
+        "Addresses under which peers reach this instance, told to each of them, and recognised as this very instance "
+        "in a route.",
+        reason="Behind NAT or a load balancer the listening address is not the one peers dial; nothing can be guessed.",
+        reload=Reload.RECONNECT,
+    )
+    encryption: Annotated[
+        Literal["disabled"], value.choice("disabled", absent=("supported", "required"), reason=_NO_TLS)
+    ] = setting(
+        "disabled",
+        "Whether connections are encrypted.",
+        reason=f"The only true value: {_NO_TLS}. Keep the port inside a trusted network.",
+        reload=Reload.RESTART,
+    )
+    authentication: Annotated[Literal["none"], value.choice("none", absent=("certificate",), reason=_NO_TLS)] = setting(
+        "none",
+        "How a peer proves who it is.",
+        reason=f"Certificates need TLS, and {_NO_TLS}.",
+        reload=Reload.RESTART,
+    )
+    message_forwarding: Annotated[bool, value.flag()] = setting(
+        default=False,
+        description="Whether messages that are for services elsewhere are forwarded; if not, they are dropped.",
+        reason="Off as in the original: an instance becomes a gateway only on purpose.",
+        reload=Reload.LIVE,
+    )
+    message_forward_size: Annotated[int, value.size(1 << 20, 64 << 30)] = setting(
+        "64MiB",
+        "Memory for messages that wait to be forwarded, headers included. A message that does not fit is dropped; its "
+        "sender still has it.",
+        reason="Half a second of a 1 Gbit/s link. The original's 10 MB is a sixth of that; less than 1 MiB would not "
+        "hold one frame of the default size.",
+        reload=Reload.LIVE,
+    )
+    max_hops: Annotated[int, value.integer(1, 255, unit="hops")] = setting(
+        HOP_LIMIT,
+        "Hops after which this instance drops a message, whatever its sender allows.",
+        reason="Ends loops; no sensible network of gateways is sixteen deep. The wire has one byte for it.",
+        reload=Reload.LIVE,
+    )
+    max_frame: Annotated[int, value.size(*MAX_FRAME_RANGE)] = setting(
+        "1MiB",
+        "Largest frame this instance accepts, told to each peer.",
+        reason="Sixteen fragments of the default size; every connection has a receive buffer of at least this.",
+        reload=Reload.RECONNECT,
+    )
+    heartbeat: Annotated[float, value.duration("100ms", "1h")] = setting(
+        "15s",
+        "Silence after which a PING is sent, told to each peer; after three of them a silent peer is given up.",
+        reason="A dead peer is noticed in 45 s; shorter than the idle time-out of common firewalls.",
+        reload=Reload.RECONNECT,
+    )
+    handshake_timeout: Annotated[float, value.duration("100ms", "10m")] = setting(
+        "10s",
+        "Time a new connection has to complete its handshake before it is closed.",
+        reason="Several round trips round the globe; longer only keeps strangers.",
+        reload=Reload.RECONNECT,
+    )
+    connect_timeout: Annotated[float, value.duration("100ms", "10m")] = setting(
+        "10s",
+        "Time an attempt to reach a peer may take before the next address is tried.",
+        reason="Three lost SYN packets are retried within it.",
+        reload=Reload.RECONNECT,
+    )
+
+
+class RoutesSettings(Section):
+    """`[routes]`: the instance's own route table, msdb.sys.routes."""
+
+    files: Annotated[tuple[str, ...], _PATTERNS] = setting(
+        [],
+        "Scripts of route statements for msdb, each a path or a pattern (`*`, `?`, `[...]`, `**`), read in the order "
+        "given and, within a pattern, of their names; relative to the configuration file's directory.",
+        reason="Without a script msdb holds AutoCreatedLocal only.",
+        reload=Reload.LIVE,
+    )
+
+
+class DatabaseSettings(Section):
+    """`[databases.NAME]`: a database hosted here."""
+
+    path: Annotated[Path, _PATH] = setting(
+        ...,
+        "The SQLite file, shared with the application, created if missing. A relative path is relative to "
+        "`instance.state_dir`.",
+        reason="There is no file one could guess.",
+        reload=Reload.RESTART,
+    )
+    broker_instance: Annotated[UUID | None, value.guid()] = setting(
+        None,
+        "GUID that addresses this database. Left out: made once and kept in the file.",
+        reason="Two databases with one GUID cannot both be here; a made one is unique.",
+        reload=Reload.RESTART,
+        said="made once",
+    )
+    scripts: Annotated[tuple[str, ...], _PATTERNS] = setting(
+        [],
+        "Scripts that create the queues, services and routes of this database; paths or patterns "
+        "as in `routes.files`.",
+        reason="An application may create everything itself.",
+        reload=Reload.LIVE,
+    )
+
+
+class DialogSettings(Section):
+    """`[dialog]`: how conversations that begin or end here behave."""
+
+    resend_first: Annotated[float, value.duration("50ms", "1h")] = setting(
+        "1s",
+        "Time without an acknowledgement after which a message is first sent again; it doubles from there.",
+        reason="Above any usual round trip, gateways included.",
+        reload=Reload.LIVE,
+    )
+    resend_cap: Annotated[float, value.duration("50ms", "1h")] = setting(
+        "64s",
+        "Longest time between two sendings of the same message.",
+        reason="Six doublings of 1s: an outage of a minute is over within two.",
+        reload=Reload.LIVE,
+    )
+    time_to_live: Annotated[float, value.duration("100ms", "1d")] = setting(
+        "60s",
+        "How long one copy of a message may be on its way, all hops together.",
+        reason="Just under `resend_cap`, so that in the steady state one copy is under way at a time.",
+        reload=Reload.LIVE,
+    )
+    hop_limit: Annotated[int, value.integer(1, 255, unit="hops")] = setting(
+        HOP_LIMIT,
+        "Hops a message sent here may take.",
+        reason="The same as `endpoint.max_hops`, which every gateway applies as well.",
+        reload=Reload.LIVE,
+    )
+    fragment_size: Annotated[int, value.size(1 << 10, 15 << 20)] = setting(
+        "64KiB",
+        "Payload bytes of one fragment; a longer message is sent in several.",
+        reason="Small enough that a large message does not hold up others, large enough that headers cost under 1 %.",
+        reload=Reload.LIVE,
+    )
+    window: Annotated[int, value.integer(1, 65_536, unit="frames")] = setting(
+        1024,
+        "Frames of one dialog that may be sent and not yet acknowledged.",
+        reason="With 64 KiB fragments 64 MiB, more than a 1 Gbit/s link holds in half a second.",
+        reload=Reload.LIVE,
+    )
+    default_lifetime: Annotated[float, value.duration("1s", "24855d")] = setting(
+        "7d",
+        "Lifetime of a dialog that was begun without one.",
+        reason="A dialog nobody ends must not stay for ever. The longest is what 31 bits of seconds hold.",
+        reload=Reload.LIVE,
+    )
+
+
+class AdminSettings(Section):
+    """`[admin]`: where the instance is steered."""
+
+    socket: Annotated[Path, _PATH] = setting(
+        "admin.sock",
+        "Unix socket of the admin API. A relative path is relative to `instance.state_dir`.",
+        reason="Who may write in the state directory may steer the instance. The system allows 107 bytes.",
+        reload=Reload.RESTART,
+    )
+    listen: Annotated[ListenAddress | None, value.listen(may_be_off=True, loopback_only=True)] = setting(
+        "",
+        "TCP address of the admin API and the status page; a loopback address.",
+        reason="Off: the socket is enough for the commands. Without TLS and tokens nobody else may reach it.",
+        reload=Reload.RESTART,
+    )
+
+
+class ObserveSettings(Section):
+    """`[observe]`: what the instance tells about itself."""
+
+    listen: Annotated[ListenAddress | None, value.listen(may_be_off=True)] = setting(
+        "127.0.0.1:9423",
+        "Address of `/metrics`, `/livez`, `/readyz` and `/startupz`.",
+        reason="A scraper beside the instance sees it, nobody else does.",
+        reload=Reload.RESTART,
+    )
+    log_format: Annotated[Literal["auto", "json", "console"], value.choice("auto", "json", "console")] = setting(
+        "auto",
+        "Form of log lines on standard error; `auto` is `console` on a terminal, else `json`.",
+        reason="Programs read JSON, people do not.",
+        reload=Reload.RESTART,
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], value.choice("debug", "info", "warning", "error")
+    ] = setting(
+        "info",
+        "Least severe level that is logged.",
+        reason="`info` tells of changes of state only; nothing is logged per message above `debug`.",
+        reload=Reload.LIVE,
+    )
+
+
+class Settings(Section):
+    """
+    The settings of one instance; made by `load_settings`, which also makes its paths absolute.
+
+    Two are equal when every value is, wherever the values stood.
+    """
+
+    instance: InstanceSettings = Field(default_factory=InstanceSettings)
+    endpoint: EndpointSettings = Field(default_factory=EndpointSettings)
+    routes: RoutesSettings = Field(default_factory=RoutesSettings)
+    databases: Mapping[str, DatabaseSettings] = Field(default_factory=dict)
+    dialog: DialogSettings = Field(default_factory=DialogSettings)
+    admin: AdminSettings = Field(default_factory=AdminSettings)
+    observe: ObserveSettings = Field(default_factory=ObserveSettings)
+    _places: Places = PrivateAttr(default_factory=Places)
+
+    def placed(self, places: Places) -> Settings:
+        """The same settings, knowing where each value came from."""
+        copy = self.model_copy()
+        copy._places = places  # noqa: SLF001  # its own kind
+        return copy
+
+    def warnings(self) -> list[SettingError]:
+        """What is legal but unwise, sorted by place."""
+        return self.report(unwise_settings(self))
+
+    def error(self, path: KeyPath, problem: str, hint: str = "", *, of_key: bool = False) -> SettingError:
+        """A report about one key, with the place its value (or, with `of_key`, the key itself) came from."""
+        origin = self._places.origin(path)
+        name = f"{dotted(path)} ({origin})" if origin else dotted(path)
+        return SettingError(name, problem, self._places.span(path, of_key=of_key), hint)
+
+    def report(self, findings: list[Finding]) -> list[SettingError]:
+        """Findings with their places, sorted by place."""
+        return sorted((self.error(one.path, one.problem, one.hint) for one in findings), key=by_place)
+
+
+def by_place(error: SettingError) -> tuple[bool, str, int, int, str]:
+    """Sorting key of a report: the configuration file from top to bottom, then what came from elsewhere by name."""
+    span = error.span
+    return (span is None, span.source if span else "", span.line if span else 0, span.column if span else 0, error.key)

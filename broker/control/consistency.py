@@ -1,0 +1,162 @@
+"""
+What single values cannot say: settings that contradict each other, and settings that are legal but unwise.
+
+Both are pure functions of the settings; whatever has to look at files, ports or databases is in `check.py`. A finding
+names the key to change first and every other key it depends on, so that a report about half-wrong settings can leave
+out what follows from a value that was refused anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from broker.control.listen import ListenAddress, clash
+from broker.control.place import KeyPath, dotted
+from broker.control.quantity import render_duration, render_size
+from broker.wire.layout import HEADER_BYTES, NAME_MAX_BYTES, SILENCE_FACTOR
+
+if TYPE_CHECKING:
+    from broker.control.config import Settings
+
+SOCKET_PATH_MAX_BYTES = 107  # sun_path of Linux, without its final zero
+# What a frame carries beside the payload of a fragment: the header and both service names, and in the envelope the
+# names of contract and message type with their MessagePack keys and the time of sending.
+FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found; `path` is the key to change, `also` the other keys it depends on."""
+
+    path: KeyPath
+    problem: str
+    hint: str
+    also: tuple[KeyPath, ...] = ()
+
+
+def contradictions(settings: Settings) -> list[Finding]:
+    """What makes these settings unusable, although each by itself is allowed. Paths have to be absolute."""
+    return [
+        *_same_listeners(settings),
+        *_same_databases(settings),
+        *_socket_path(settings),
+        *_dialog_sizes(settings),
+    ]
+
+
+def unwise_settings(settings: Settings) -> list[Finding]:
+    """What is allowed and probably not meant."""
+    return [*_idle_instance(settings), *_open_endpoint(settings), *_odd_times(settings), *_odd_hops(settings)]
+
+
+def _same_listeners(settings: Settings) -> Iterator[Finding]:
+    """Two listeners on one port."""
+    listeners: list[tuple[KeyPath, ListenAddress]] = [
+        (("endpoint", "listen", number), address) for number, address in enumerate(settings.endpoint.listen)
+    ]
+    if settings.admin.listen is not None:
+        listeners.append((("admin", "listen"), settings.admin.listen))
+    if settings.observe.listen is not None:
+        listeners.append((("observe", "listen"), settings.observe.listen))
+    for (first, one), (second, other) in combinations(listeners, 2):
+        if clash(one, other):
+            problem = f'"{other}" is taken by {dotted(first)} = "{one}"'
+            yield Finding(second, problem, "give each listener a port of its own", (first,))
+
+
+def _same_databases(settings: Settings) -> Iterator[Finding]:
+    """Names that are not free, one file for two databases, one broker instance for two databases."""
+    for name in settings.databases:
+        if name.lower() == "msdb" or not 1 <= len(name) <= 128 or not name.isprintable():
+            problem = "is no name for a database" if name.lower() != "msdb" else "is the name of the instance's own"
+            yield Finding(("databases", name), problem, "choose another name of 1 to 128 printable characters")
+    for (first, one), (second, other) in combinations(settings.databases.items(), 2):
+        if os.path.normpath(one.path) == os.path.normpath(other.path):
+            problem = f'"{other.path}" is also the file of {dotted(("databases", first))}'
+            hint = "give each database a file of its own"
+            yield Finding(("databases", second, "path"), problem, hint, (("databases", first, "path"),))
+        if one.broker_instance is not None and one.broker_instance == other.broker_instance:
+            problem = f"error 9772: {dotted(('databases', first))} has the same broker_instance"
+            hint = "give one of them another GUID; a copied database must not keep the one of its original"
+            also = ("databases", first, "broker_instance")
+            yield Finding(("databases", second, "broker_instance"), problem, hint, (also,))
+
+
+def _socket_path(settings: Settings) -> Iterator[Finding]:
+    length = len(os.fsencode(settings.admin.socket))
+    if length > SOCKET_PATH_MAX_BYTES:
+        problem = f'"{settings.admin.socket}" is {length} bytes long; a socket path has at most {SOCKET_PATH_MAX_BYTES}'
+        hint = "choose a shorter path, like /run/broker/admin.sock"
+        yield Finding(("admin", "socket"), problem, hint, (("instance", "state_dir"),))
+
+
+def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
+    endpoint, dialog = settings.endpoint, settings.dialog
+    room = endpoint.max_frame - FRAME_OVERHEAD_BYTES
+    if dialog.fragment_size > room:
+        problem = (
+            f"a fragment of {render_size(dialog.fragment_size)} and its header do not fit "
+            f"endpoint.max_frame = {render_size(endpoint.max_frame)}"
+        )
+        hint = f"allowed with this max_frame is {room} bytes"
+        yield Finding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
+    if dialog.resend_first > dialog.resend_cap:
+        problem = f"{render_duration(dialog.resend_first)} is above resend_cap = {render_duration(dialog.resend_cap)}"
+        yield Finding(
+            ("dialog", "resend_first"), problem, "raise resend_cap or lower this", (("dialog", "resend_cap"),)
+        )
+    if endpoint.message_forward_size < endpoint.max_frame:
+        problem = (
+            f"{render_size(endpoint.message_forward_size)} cannot hold one frame of "
+            f"endpoint.max_frame = {render_size(endpoint.max_frame)}"
+        )
+        hint = "raise it, or lower max_frame"
+        yield Finding(("endpoint", "message_forward_size"), problem, hint, (("endpoint", "max_frame"),))
+
+
+def _idle_instance(settings: Settings) -> Iterator[Finding]:
+    if not settings.endpoint.message_forwarding and not settings.databases:
+        problem = "is false and there is no database: every message that arrives here is dropped"
+        hint = "set it to true for a gateway, or add a [databases.NAME] section"
+        yield Finding(("endpoint", "message_forwarding"), problem, hint)
+
+
+def _open_endpoint(settings: Settings) -> Iterator[Finding]:
+    for number, address in enumerate(settings.endpoint.listen):
+        if not address.is_loopback:
+            problem = f'"{address}" takes messages from everybody who reaches it, unencrypted'
+            hint = "keep the port inside a trusted network"
+            yield Finding(("endpoint", "listen", number), problem, hint)
+    for number, peer in enumerate(settings.endpoint.advertise):
+        if peer.host in {"0.0.0.0", "::"}:  # noqa: S104
+            problem = f'"{peer}" means all interfaces; a peer that dials it reaches itself'
+            yield Finding(("endpoint", "advertise", number), problem, "write the name or address peers know")
+
+
+def _odd_times(settings: Settings) -> Iterator[Finding]:
+    endpoint, dialog = settings.endpoint, settings.dialog
+    silence = SILENCE_FACTOR * endpoint.heartbeat
+    if endpoint.handshake_timeout > silence:
+        problem = f"a stranger may be silent longer than a peer, which is given up after {render_duration(silence)}"
+        hint = "lower it, or raise heartbeat"
+        yield Finding(("endpoint", "handshake_timeout"), problem, hint, (("endpoint", "heartbeat"),))
+    if dialog.time_to_live > dialog.resend_cap:
+        problem = "copies of one message outlive the time between two sendings, and pile up where a route is slow"
+        hint = f"stay at or below resend_cap = {render_duration(dialog.resend_cap)}"
+        yield Finding(("dialog", "time_to_live"), problem, hint, (("dialog", "resend_cap"),))
+    if dialog.default_lifetime < dialog.resend_cap:
+        problem = "a dialog may end before its first message has been sent a second time"
+        hint = f"choose more than resend_cap = {render_duration(dialog.resend_cap)}"
+        yield Finding(("dialog", "default_lifetime"), problem, hint, (("dialog", "resend_cap"),))
+
+
+def _odd_hops(settings: Settings) -> Iterator[Finding]:
+    max_hops = settings.endpoint.max_hops
+    if settings.dialog.hop_limit > max_hops:
+        problem = f"is above endpoint.max_hops = {max_hops}; gateways set up like this one stop such messages earlier"
+        hint = "lower it, or raise max_hops on every gateway"
+        yield Finding(("dialog", "hop_limit"), problem, hint, (("endpoint", "max_hops"),))

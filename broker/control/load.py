@@ -1,0 +1,252 @@
+"""
+From file, environment and flags to `Settings`, or to a report of everything that is wrong.
+
+Three layers, the later wins: the TOML file; `BROKER_SECTION__KEY` in the environment (double underscores nest, a list
+is written in JSON); overrides a command was given as flags. A report is complete: what was refused is taken out and
+the rest is looked at again, so that one mistake does not hide another. Nothing but `SettingsError` leaves this module
+for any text whatever.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from broker.control.config import Settings, by_place
+from broker.control.consistency import contradictions
+from broker.control.place import KeyPath, Places, dotted, index_places
+from broker.control.setting import kind_at, names_at, settings_of
+from broker.control.value import show
+from broker.errors import SettingError, SettingsError, Span
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+ENVIRONMENT_PREFIX = "BROKER_"
+# Short names for what one changes most often without a file; the long names win.
+_SHORT_NAMES = {
+    "BROKER_LOG_FORMAT": ("observe", "log_format"),
+    "BROKER_LOG_LEVEL": ("observe", "log_level"),
+}
+_PLACE = re.compile(r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$")
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+def load_settings(
+    path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object] = _NOTHING
+) -> Settings:
+    """
+    Load, merge and check.
+
+    Args:
+        path: The TOML file; None for none, and then relative paths are relative to the working directory.
+        environ: The environment; names without the prefix or without a double underscore are not ours.
+        overrides: By dotted key (`endpoint.max_hops`); a text is read as in the environment.
+
+    Returns:
+        Settings with absolute paths.
+
+    Raises:
+        SettingsError: everything that is wrong, the file from top to bottom, then environment and flags.
+    """
+    data, places = _read(path)
+    errors: list[SettingError] = []
+    for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
+        if _put(data, steps, value):
+            places.elsewhere[steps] = origin
+        else:
+            hint = "set the key above it as a whole, a list in JSON"
+            errors.append(
+                SettingError(f"{dotted(steps)} ({origin})", "stands below something that is no table", None, hint)
+            )
+    base = Path.cwd() if path is None else path.absolute().parent
+    return _build(data, places, base, errors)
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+
+
+def _read(path: Path | None) -> tuple[dict[str, Any], Places]:
+    if path is None:
+        return {}, Places()
+    source = str(path)
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise SettingsError([_unreadable(source, error)]) from error
+    try:
+        return tomllib.loads(text), index_places(text, source=source)
+    except RecursionError:
+        problem, span = "nested too deeply", Span(source, 1, 1)
+    except ValueError as error:
+        problem, span = _syntax_error(str(error), text, source)
+    raise SettingsError([SettingError("TOML", problem, span, "correct the syntax, then check again")])
+
+
+def _unreadable(source: str, error: OSError | ValueError) -> SettingError:
+    if isinstance(error, UnicodeDecodeError):
+        before = error.object[: error.start]
+        column = len(before.rpartition(b"\n")[2].decode()) + 1
+        span = Span(source, before.count(b"\n") + 1, column)
+        return SettingError("TOML", f"byte 0x{error.object[error.start]:02x} is not UTF-8", span, "save it as UTF-8")
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return SettingError(source, f"cannot be read: {reason}", None, "name a TOML file that exists and may be read")
+
+
+def _syntax_error(message: str, text: str, source: str) -> tuple[str, Span]:
+    """Problem and place from what `tomllib` says; it names the place in its sentence only."""
+    place = _PLACE.search(message)
+    problem = message[: place.start()] if place else message
+    if place is not None and place[1] is not None:
+        return problem, Span(source, int(place[1]), int(place[2]))
+    if place is None:
+        return problem, Span(source, 1, 1)
+    text = text.replace("\r\n", "\n")
+    return problem, Span(source, text.count("\n") + 1, len(text.rpartition("\n")[2]) + 1)
+
+
+# --- environment and flags ----------------------------------------------------------------------------------
+
+
+def _from_environment(environ: Mapping[str, str], data: dict[str, Any]) -> list[tuple[str, KeyPath, object]]:
+    """Origin, path and value of every variable that is ours, the short names first."""
+    found: list[tuple[str, tuple[str, ...], str]]
+    found = [(name, steps, environ[name]) for name, steps in _SHORT_NAMES.items() if name in environ]
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
+            steps = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+            found.append((name, _database_as_written(steps, data), environ[name]))
+    return [(name, steps, _from_text(steps, text)) for name, steps, text in found]
+
+
+def _database_as_written(steps: tuple[str, ...], data: dict[str, Any]) -> tuple[str, ...]:
+    """Names of databases keep their case in the file; a variable has none."""
+    databases = data.get("databases")
+    if len(steps) < 2 or steps[0] != "databases" or not isinstance(databases, dict):
+        return steps
+    name = next((name for name in databases if name.lower() == steps[1]), steps[1])
+    return (steps[0], name, *steps[2:])
+
+
+def _from_flags(overrides: Mapping[str, object]) -> list[tuple[str, KeyPath, object]]:
+    found: list[tuple[str, KeyPath, object]] = []
+    for key, value in overrides.items():
+        steps = tuple(key.split("."))
+        found.append(("flag", steps, _from_text(steps, value) if isinstance(value, str) else value))
+    return found
+
+
+def _from_text(steps: KeyPath, text: str) -> object:
+    kind = kind_at(Settings, steps)
+    return text if kind is None else kind.from_text(text)
+
+
+def _put(data: dict[str, Any], steps: KeyPath, value: object) -> bool:
+    """Set a value in nested tables; False where the file has something else than a table, which is reported."""
+    *above, last = steps
+    for step in above:
+        data = data.setdefault(str(step), {})
+        if not isinstance(data, dict):
+            return False
+    data[str(last)] = value
+    return True
+
+
+# --- the report ---------------------------------------------------------------------------------------------
+
+
+def _build(data: dict[str, Any], places: Places, base: Path, errors: list[SettingError]) -> Settings:
+    """Validate, taking out what is refused until the rest is good, then look across keys; adds to `errors`."""
+    blank = Settings().placed(places)
+    refused: list[KeyPath] = []
+    settings = None
+    while settings is None:
+        try:
+            settings = _absolute(Settings.model_validate(data), base).placed(places)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                errors.append(_explain(blank, detail))
+                # What lacks a required key is refused as a whole.
+                gone = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
+                refused.append(_take_out(data, gone))
+    sound = [
+        finding
+        for finding in contradictions(settings)
+        if not any(path[: len(gone)] == gone for gone in refused for path in (finding.path, *finding.also))
+    ]
+    errors += settings.report(sound)
+    if errors:
+        raise SettingsError(sorted(errors, key=by_place))
+    return settings
+
+
+def _explain(settings: Settings, detail: ErrorDetails) -> SettingError:
+    """What pydantic found, in our words."""
+    path = detail["loc"]
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "setting":
+            return settings.error(path, context["problem"], context["hint"])
+        case "extra_forbidden":
+            return settings.error(path, "unknown key", _nearest(path), of_key=True)
+        case "missing":
+            section = path[:-1]
+            return settings.error(section, f"lacks {path[-1]}, which is required", f"add it to [{dotted(section)}]")
+        case _:  # the one thing left: a section that is none
+            problem = f"{show(detail['input'])} stands where a section belongs"
+            return settings.error(path, problem, f"write [{dotted(path)}] and its keys below")
+
+
+def _nearest(path: KeyPath) -> str:
+    """What an unknown key may have meant: the nearest name here, the same name elsewhere, else all names here."""
+    name = str(path[-1])
+    here = names_at(Settings, path[:-1])
+    near = get_close_matches(name, here, n=1)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    elsewhere = [dotted(one.path) for one in settings_of(Settings) if one.path[-1] == name]
+    if elsewhere:
+        return f'did you mean "{elsewhere[0]}"?'
+    return f"known here: {', '.join(here)}"
+
+
+def _take_out(data: dict[str, Any], path: KeyPath) -> KeyPath:
+    """Remove what was refused, a list as a whole; returns the path that is gone."""
+    depth = 0
+    while isinstance(below := data.get(str(path[depth])), dict) and depth + 1 < len(path):
+        data = below
+        depth += 1
+    data.pop(str(path[depth]), None)  # gone before, when two errors lie in one list or section
+    return path[: depth + 1]
+
+
+# --- paths --------------------------------------------------------------------------------------------------
+
+
+def _absolute(settings: Settings, base: Path) -> Settings:
+    """Scripts relative to `base`, state relative to the state directory, which itself is relative to `base`."""
+    state_dir = base / settings.instance.state_dir
+
+    def patterns(relative: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one if Path(one).is_absolute() else f"{glob.escape(str(base))}/{one}" for one in relative)
+
+    databases = {
+        name: database.model_copy(update={"path": state_dir / database.path, "scripts": patterns(database.scripts)})
+        for name, database in settings.databases.items()
+    }
+    return settings.model_copy(
+        update={
+            "instance": settings.instance.model_copy(update={"state_dir": state_dir}),
+            "routes": settings.routes.model_copy(update={"files": patterns(settings.routes.files)}),
+            "databases": databases,
+            "admin": settings.admin.model_copy(update={"socket": state_dir / settings.admin.socket}),
+        }
+    )

@@ -1,0 +1,279 @@
+"""
+The kinds of value a setting may have: how one is read, what its errors say, what its documentation says.
+
+A kind stands in the annotation of a field, `Annotated[float, duration("100ms", "1h")]`, and is the whole validation
+of that field: pydantic collects what the kinds refuse, so that one run reports everything. A kind is strict: it takes
+the TOML type it names and converts nothing else. `from_text` is the one lenient door, for environment variables and
+flags, where everything is text.
+
+No kind opens a file, resolves a name or knows where its value came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+from uuid import UUID
+
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from broker.control.listen import ListenAddress, parse_listen
+from broker.control.quantity import parse_duration, parse_size, render_size
+from broker.routing.address import NetworkAddress, parse_address
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+
+_PATH_CHARACTERS = 4096  # PATH_MAX of Linux
+_SHOWN_CHARACTERS = 60  # of a wrong value in a report: enough to recognise it
+
+
+def _unchanged(text: str) -> object:
+    return text
+
+
+def _string_schema() -> dict[str, Any]:
+    return {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """
+    One kind of value.
+
+    Shape: `allowed` and `unit` for the reference; `read` gives the value the program works with, or raises what
+    `refuse` makes; `from_text` gives the TOML value that a text stands for, or the text; `element` is the kind of a
+    list's elements, each of which is then read and refused by itself.
+    """
+
+    allowed: str
+    read: Callable[[object], object]
+    from_text: Callable[[str], object] = _unchanged
+    unit: str = ""
+    json_schema: dict[str, Any] = field(default_factory=_string_schema)
+    element: ValueKind | None = None
+
+    def core_schema(self) -> CoreSchema:
+        """What pydantic validates with."""
+        if self.element is None:
+            plain = core_schema.plain_serializer_function_ser_schema(_jsonable, when_used="json")
+            return core_schema.no_info_plain_validator_function(self.read, serialization=plain)
+        elements = core_schema.tuple_variable_schema(self.element.core_schema())
+        return core_schema.no_info_before_validator_function(self.read, elements)
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return self.core_schema()
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return dict(self.json_schema)
+
+
+def refuse(problem: str, hint: str) -> PydanticCustomError:
+    """The error a kind raises: what is wrong, and what to do."""
+    return PydanticCustomError("setting", "{problem}; {hint}", {"problem": problem, "hint": hint})
+
+
+def show(value: object) -> str:
+    """A value as a report names it: as TOML writes it, cut short; a container by what it is."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            text = json.dumps(value, ensure_ascii=not value.isprintable())
+            return text if len(text) <= _SHOWN_CHARACTERS else f'{text[:_SHOWN_CHARACTERS]}..."'
+        case int() if abs(value) >= 10**_SHOWN_CHARACTERS:
+            return "a number of many digits"
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+        case _:
+            return str(value)[:_SHOWN_CHARACTERS]
+
+
+def duration(low: str, high: str) -> ValueKind:
+    """A span of time between two others; read as float seconds."""
+    shortest, longest, allowed = parse_duration(low), parse_duration(high), f"{low} to {high}"
+
+    def read(value: object) -> float:
+        try:
+            seconds = parse_duration(_text(value))
+        except ValueError:
+            hint = 'write a number and a unit in quotes, like "250ms", "10s", "5m", "1h" or "7d"'
+            raise refuse(f"{show(value)} is no duration", hint) from None
+        if not shortest <= seconds <= longest:
+            raise refuse(f"{show(value)} is out of range", f"allowed is {allowed}")
+        return seconds
+
+    return ValueKind(allowed, read, unit="time")
+
+
+def size(low: int, high: int) -> ValueKind:
+    """An amount of memory between two others, in bytes; read as bytes."""
+    allowed = f"{render_size(low)} to {render_size(high)}"
+
+    def read(value: object) -> int:
+        try:
+            count = value if _is_integer(value) else parse_size(_text(value))
+        except ValueError:
+            hint = 'write bytes as a plain number, or a text like "512KiB", "64MiB" or "10MB"'
+            raise refuse(f"{show(value)} is no size", hint) from None
+        if not low <= count <= high:
+            raise refuse(f"{show(value)} is out of range", f"allowed is {allowed}")
+        return count
+
+    return ValueKind(allowed, read, unit="bytes", json_schema={"type": ["string", "integer"]})
+
+
+def integer(low: int, high: int, *, unit: str) -> ValueKind:
+    """A whole number in a range; `unit` says of what."""
+
+    def read(value: object) -> int:
+        if not _is_integer(value):
+            raise refuse(f"{show(value)} is no whole number", f"write one from {low} to {high}, without quotes")
+        if not low <= value <= high:
+            raise refuse(f"{show(value)} is out of range", f"allowed is {low} to {high}")
+        return value
+
+    def from_text(text: str) -> object:
+        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
+
+    return ValueKind(f"{low} to {high}", read, from_text, unit, json_schema={"type": "integer"})
+
+
+def flag() -> ValueKind:
+    """Yes or no."""
+
+    def read(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise refuse(f"{show(value)} is neither true nor false", "write true or false, without quotes")
+        return value
+
+    def from_text(text: str) -> object:
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+    return ValueKind("true, false", read, from_text, json_schema={"type": "boolean"})
+
+
+def choice(*words: str, absent: tuple[str, ...] = (), reason: str = "") -> ValueKind:
+    """One of some words; `absent` are documented words that this release refuses, for the `reason`."""
+    allowed = ", ".join(f'"{word}"' for word in words)
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and value in absent:
+            raise refuse(f"{show(value)} is not available: {reason}", f"write {allowed}")
+        if not isinstance(value, str) or value not in words:
+            raise refuse(f"{show(value)} is not one of the allowed words", f"allowed is {allowed}")
+        return value
+
+    return ValueKind(allowed, read, json_schema={"enum": list(words)})
+
+
+def text(noun: str, *, longest: int) -> ValueKind:
+    """A text on one line; `noun` is what it is: a name, a path, a pattern."""
+    allowed = f"{noun} of 1 to {longest} characters"
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise refuse(f"{show(value)} is no {noun}", "write a text in quotes")
+        if not 1 <= len(value) <= longest or not value.isprintable():
+            raise refuse(f"{show(value)} is no {noun}", f"write a {allowed}, none of them a control character")
+        return value
+
+    return ValueKind(allowed, read)
+
+
+def path() -> ValueKind:
+    """A path, made absolute by whoever knows what it is relative to."""
+    writing = text("path", longest=_PATH_CHARACTERS)
+    return ValueKind(writing.allowed, lambda value: Path(str(writing.read(value))))
+
+
+def guid() -> ValueKind:
+    """A broker instance; the zero GUID means "not specified" on the wire and is no GUID of a database; None stays."""
+
+    def read(value: object) -> UUID | None:
+        if value is None:
+            return None
+        try:
+            broker_instance = UUID(_text(value))
+        except ValueError:
+            hint = 'write it like "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", or leave the key out to have one made'
+            raise refuse(f"{show(value)} is no GUID", hint) from None
+        if not broker_instance.int:
+            raise refuse("the zero GUID stands for any broker instance", "leave the key out to have one made")
+        return broker_instance
+
+    return ValueKind("a GUID", read)
+
+
+def listen(*, may_be_off: bool = False, loopback_only: bool = False) -> ValueKind:
+    """A `ListenAddress`, written host:port; with `may_be_off`, "" is read as None."""
+    allowed = '"loopback:port"' if loopback_only else '"host:port"'
+
+    def read(value: object) -> ListenAddress | None:
+        if may_be_off and value == "":
+            return None
+        try:
+            address = parse_listen(_text(value))
+        except ValueError as error:
+            hint = 'write "host:port", like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces, "0.0.0.0:4022"'
+            raise refuse(f"{show(value)} {error}", hint) from None
+        if loopback_only and not address.is_loopback:
+            problem = f"{show(value)} can be reached from other machines; this release has neither TLS nor tokens"
+            raise refuse(problem, f'listen on "127.0.0.1:{address.port}" and come through a tunnel')
+        return address
+
+    return ValueKind(allowed + (', "" = off' if may_be_off else ""), read)
+
+
+def advertised() -> ValueKind:
+    """A `NetworkAddress` that other instances dial."""
+
+    def read(value: object) -> NetworkAddress:
+        hint = 'write "tcp://host:port", like "tcp://gateway-a.example:4022"'
+        try:
+            address = parse_address(_text(value))
+        except ValueError:
+            raise refuse(f"{show(value)} is no address that a peer could dial", hint) from None
+        if not isinstance(address, NetworkAddress):
+            raise refuse(f"{show(value)} is no address that a peer could dial", hint)
+        return address
+
+    return ValueKind('"tcp://host:port"', read)
+
+
+def list_of(element: ValueKind) -> ValueKind:
+    """Any number of values of one kind; read as a tuple."""
+
+    def read(value: object) -> tuple[object, ...]:
+        if not isinstance(value, list):
+            raise refuse(f"{show(value)} is no list", 'write it in brackets, like ["one", "two"], also for one or none')
+        return tuple(value)
+
+    def from_text(text: str) -> object:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+
+    schema = {"type": "array", "items": element.json_schema}
+    return ValueKind(f"list of {element.allowed}", read, from_text, element.unit, schema, element)
+
+
+def _jsonable(value: object) -> object:
+    """What JSON has a type for as it is, the rest as text."""
+    return value if value is None or isinstance(value, int | float) else str(value)
+
+
+def _text(value: object) -> str:
+    """The value if it is a text, else one that nothing accepts."""
+    return value if isinstance(value, str) else ""
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

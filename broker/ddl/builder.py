@@ -1,0 +1,227 @@
+"""
+From the grammar's rules to statements: one method a rule, called while the parser reduces.
+
+A method gets the values of its rule's parts in order (None for an optional part that is missing) and returns the
+value of the whole. A statement's method returns `Built`: the constructor still without its origin, and the places of
+the parts an error may be about. What the grammar cannot say (a property twice, a name too long) is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
+
+from lark import Token, Transformer
+
+from broker.ddl.lexer import place_of
+from broker.ddl.statements import (
+    NAME,
+    AlterQueue,
+    AlterRoute,
+    AlterService,
+    CreateQueue,
+    CreateRoute,
+    CreateService,
+    DropQueue,
+    DropRoute,
+    DropService,
+    EndConversation,
+    QueueName,
+    Statement,
+    UseDatabase,
+)
+from broker.routing.route import RouteProperties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+NAME_MAX_CHARACTERS = 128  # sysname of the original
+
+Place: TypeAlias = tuple[int, int]
+
+_GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+
+
+class RefusedError(Exception):
+    """A token that the grammar allows and a rule does not; the parser adds the place."""
+
+    def __init__(self, number: int, problem: str, token: Token) -> None:
+        super().__init__(number, problem, token)
+        self.number = number
+        self.problem = problem
+        self.token = token
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A statement without its origin, and the places of its parts by name."""
+
+    make: Callable[..., Statement]
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    value: QueueName
+    place: Place
+
+
+def _plain(token: Token) -> str | int:
+    return int(token) if token.type == "INTEGER" else str(token)
+
+
+def _named(make: Callable[..., Statement], name: Token) -> Built:
+    return Built(partial(make, str(name)), {NAME: place_of(name)})
+
+
+class Builder(Transformer[Token, Built]):
+    """The methods by rule; holds no state, so one serves every parse."""
+
+    # --- parts ---
+
+    def name(self, parts: Sequence[Token]) -> Token:
+        """A name of 1 .. 128 characters."""
+        token = parts[0]
+        if not token:
+            raise RefusedError(1038, "a name must not be empty", token)
+        if len(token) > NAME_MAX_CHARACTERS:
+            problem = f"this name has {len(token)} characters; at most {NAME_MAX_CHARACTERS} are allowed"
+            raise RefusedError(103, problem, token)
+        return token
+
+    def authorization(self, parts: Sequence[Token]) -> str:
+        """The owner."""
+        return str(parts[0])
+
+    def queue(self, parts: Sequence[Token | None]) -> _Queue:
+        """`queue` or `schema.queue`."""
+        first, second = parts
+        assert first is not None  # the grammar
+        if second is None:
+            return _Queue(QueueName(str(first)), place_of(first))
+        return _Queue(QueueName(str(second), str(first)), (place_of(first)[0], place_of(second)[1]))
+
+    def status(self, parts: Sequence[Token]) -> bool:
+        """ON or OFF."""
+        return parts[0].type == "ON"
+
+    # --- routes ---
+
+    def use_database(self, parts: Sequence[Token]) -> Built:
+        """USE name."""
+        return _named(UseDatabase, parts[0])
+
+    def route_property(self, parts: Sequence[Token]) -> Sequence[Token]:
+        """A property and its value."""
+        return parts
+
+    def route_properties(self, parts: Sequence[Sequence[Token]]) -> dict[str, Token]:
+        """The properties by name, none twice."""
+        values: dict[str, Token] = {}
+        for key, value in parts:
+            if key.type in values:
+                raise RefusedError(102, f"{key.type} is given twice", key)
+            values[key.type] = value
+        return values
+
+    def create_route(self, parts: Sequence[Any]) -> Built:
+        """CREATE ROUTE name [AUTHORIZATION owner] WITH ..."""
+        name, owner, values = parts
+        if "ADDRESS" not in values:
+            raise RefusedError(102, "CREATE ROUTE needs ADDRESS", name)
+        return self._route(partial(CreateRoute, owner=owner), name, values)
+
+    def alter_route(self, parts: Sequence[Any]) -> Built:
+        """ALTER ROUTE name WITH ..."""
+        name, values = parts
+        return self._route(AlterRoute, name, values)
+
+    def drop_route(self, parts: Sequence[Token]) -> Built:
+        """DROP ROUTE name."""
+        return _named(DropRoute, parts[0])
+
+    def _route(self, make: Callable[..., Statement], name: Token, values: dict[str, Token]) -> Built:
+        properties: dict[str, Any] = {key.lower(): _plain(value) for key, value in values.items()}
+        places = {key: place_of(value) for key, value in values.items()}
+        places[NAME] = place_of(name)
+        return Built(partial(make, str(name), RouteProperties(**properties)), places)
+
+    # --- queues ---
+
+    def create_queue(self, parts: Sequence[Any]) -> Built:
+        """CREATE QUEUE queue [WITH STATUS = ...]."""
+        queue, status = parts
+        return Built(partial(CreateQueue, queue.value, status=status is not False), {NAME: queue.place})
+
+    def alter_queue(self, parts: Sequence[Any]) -> Built:
+        """ALTER QUEUE queue WITH STATUS = ..."""
+        queue, status = parts
+        return Built(partial(AlterQueue, queue.value, status=status), {NAME: queue.place})
+
+    def drop_queue(self, parts: Sequence[_Queue]) -> Built:
+        """DROP QUEUE queue."""
+        return Built(partial(DropQueue, parts[0].value), {NAME: parts[0].place})
+
+    # --- services ---
+
+    def create_service(self, parts: Sequence[Any]) -> Built:
+        """CREATE SERVICE name [AUTHORIZATION owner] ON QUEUE queue [(contracts)]."""
+        name, owner, queue, contracts = parts
+        make = partial(CreateService, str(name), queue.value, contracts or (), owner=owner)
+        return Built(make, {NAME: place_of(name), "QUEUE": queue.place})
+
+    def alter_service(self, parts: Sequence[Any]) -> Built:
+        """ALTER SERVICE name ON QUEUE queue [(changes)]."""
+        name, queue, changes = parts
+        added, dropped = changes or ((), ())
+        make = partial(AlterService, str(name), queue.value, added, dropped)
+        return Built(make, {NAME: place_of(name), "QUEUE": queue.place})
+
+    def alter_contracts(self, parts: Sequence[Any]) -> Built:
+        """ALTER SERVICE name (changes)."""
+        name, (added, dropped) = parts
+        return Built(partial(AlterService, str(name), None, added, dropped), {NAME: place_of(name)})
+
+    def drop_service(self, parts: Sequence[Token]) -> Built:
+        """DROP SERVICE name."""
+        return _named(DropService, parts[0])
+
+    def on_queue(self, parts: Sequence[_Queue]) -> _Queue:
+        """ON QUEUE queue."""
+        return parts[0]
+
+    def contracts(self, parts: Sequence[Token]) -> tuple[str, ...]:
+        """The contracts of a new service."""
+        return tuple(str(name) for name in parts)
+
+    def contract_change(self, parts: Sequence[Token]) -> tuple[bool, str]:
+        """ADD (True) or DROP a contract."""
+        word, name = parts
+        return (word.type == "ADD", str(name))
+
+    def contract_changes(self, parts: Sequence[tuple[bool, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is added and what is dropped."""
+        added = tuple(name for is_added, name in parts if is_added)
+        return added, tuple(name for is_added, name in parts if not is_added)
+
+    # --- conversations ---
+
+    def cleanup(self, parts: Sequence[Token]) -> dict[str, Any]:
+        """WITH CLEANUP."""
+        del parts
+        return {"cleanup": True}
+
+    def error(self, parts: Sequence[Token]) -> dict[str, Any]:
+        """WITH ERROR = code DESCRIPTION = 'text'."""
+        code, description = parts
+        return {"error_code": int(code), "description": str(description)}
+
+    def end_conversation(self, parts: Sequence[Any]) -> Built:
+        """END CONVERSATION 'handle' [WITH ...]."""
+        handle, ending = parts
+        if _GUID.fullmatch(handle) is None:
+            raise RefusedError(8169, f"{str(handle)!r} is no conversation handle; it is a GUID", handle)
+        return Built(partial(EndConversation, UUID(handle), **(ending or {})), {NAME: place_of(handle)})

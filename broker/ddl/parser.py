@@ -1,0 +1,182 @@
+"""
+Text to statements, and what is wrong with text that is none.
+
+The script is cut into statements first (`lexer`), each is parsed by itself (`grammar.lark`, LALR), so memory is bounded
+by the longest statement, time is linear, and a mistake in one statement does not hide those in the next. A
+`DdlSyntaxError` shows the line, the column, a caret, what would have been right there, and the nearest word when
+something looks misspelt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from lark import Lark, Token, UnexpectedToken
+from lark.lexer import Lexer, PatternStr
+
+from broker.ddl.builder import Builder, Built, Place, RefusedError
+from broker.ddl.lexer import UnclosedError, next_draft, place_of
+from broker.ddl.plain import read_plain
+from broker.ddl.statements import Origin, Statement
+from broker.errors import DdlSyntaxError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_ELEMENTS = {
+    "NAME": "a name",
+    "STRING": "a text in quotes",
+    "INTEGER": "a whole number",
+    "$END": "the end of the statement",
+}
+_QUEUE_OPTIONS = frozenset(
+    {"RETENTION", "ACTIVATION", "POISON_MESSAGE_HANDLING", "ON", "REBUILD", "REORGANIZE", "MOVE"}
+)
+# What the original documents and this system leaves out, by the first two words.
+_NOT_SUPPORTED = {("CREATE", "QUEUE"): _QUEUE_OPTIONS, ("ALTER", "QUEUE"): _QUEUE_OPTIONS}
+
+
+class _Replay(Lexer):
+    """Hands the tokens of a draft to the parser; `data` is the list that `Lark.parse` was given."""
+
+    def __init__(self, lexer_conf: Any) -> None:
+        del lexer_conf
+
+    def lex(self, data: Any) -> Iterator[Token]:  # type: ignore[override]  # the interface of version 0
+        return iter(cast("list[Token]", data))
+
+
+_LARK = Lark(
+    files("broker.ddl").joinpath("grammar.lark").read_text("utf-8"),
+    parser="lalr",
+    lexer=_Replay,
+    transformer=Builder(),
+)
+_WORD = {known.name: known.pattern.value for known in _LARK.terminals if isinstance(known.pattern, PatternStr)}
+_KEYWORDS = {word.upper(): terminal for terminal, word in _WORD.items()}
+OPENERS = frozenset(cast("Any", _LARK.parse_interactive([])).accepts())
+
+
+def parse_script(text: str, *, source: str = "-") -> list[Statement]:
+    """
+    All statements of a script.
+
+    Raises:
+        DdlSyntaxError: the first mistake.
+    """
+    return list(iter_script(text, source=source))
+
+
+def iter_script(text: str, *, source: str = "-") -> Iterator[Statement]:
+    """
+    The statements of a script, each as soon as it is read.
+
+    Raises:
+        DdlSyntaxError: the first mistake, after every statement before it.
+    """
+    for outcome in read_script(text, source=source):
+        if isinstance(outcome, DdlSyntaxError):
+            raise outcome
+        yield outcome
+
+
+def read_script(text: str, *, source: str = "-") -> Iterator[Statement | DdlSyntaxError]:
+    """
+    The statements of a script and, in their places, the mistakes: for whoever reports them all.
+
+    Raises:
+        Nothing. After an unclosed quote or comment nothing more is read.
+    """
+    lines = _LineCounter(text)
+    at = 0
+    while at < len(text):
+        plain = read_plain(text, at, _KEYWORDS)
+        if plain is not None:
+            built, (start, end), at = plain
+            yield built.make(origin=Origin(source, text, lines.line(start), start, end, built.places))
+            continue
+        try:
+            draft = next_draft(text, at, _KEYWORDS, OPENERS)
+        except UnclosedError as error:
+            whole = Origin(source, text, 1, 0, len(text))
+            yield _mistake(whole, (error.at, error.at + error.length), error.problem, error.number)
+            return
+        at = draft.next
+        if draft.tokens:
+            start, end = place_of(draft.tokens[0])[0], place_of(draft.tokens[-1])[1]
+            yield _parse(draft.tokens, Origin(source, text, lines.line(start), start, end))
+
+
+class _LineCounter:
+    """The lines of offsets that only grow, so every part of the text is counted once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._line = 1
+        self._counted = 0
+
+    def line(self, at: int) -> int:
+        self._line += self._text.count("\n", self._counted, at)
+        self._counted = at
+        return self._line
+
+
+def _parse(tokens: list[Token], origin: Origin) -> Statement | DdlSyntaxError:
+    """One statement, or what is wrong with it."""
+    try:
+        built = cast("Built", _LARK.parse(cast("Any", tokens)))
+    except UnexpectedToken as error:
+        return _unexpected(error, tokens, origin)
+    except RefusedError as error:
+        return _mistake(origin, place_of(error.token), error.problem, error.number)
+    return built.make(origin=replace(origin, places=built.places))
+
+
+def _unexpected(error: UnexpectedToken, tokens: list[Token], origin: Origin) -> DdlSyntaxError:
+    """What to say about a token that cannot stand where it stands, or about an end that comes too early."""
+    expected = frozenset(error.accepts or ())
+    token = error.token
+    if token.type == "$END":
+        place = (origin.end, origin.end)
+        return _mistake(origin, place, f"incorrect syntax at the end of the statement; expected {_list(expected)}")
+    place = place_of(token)
+    option = _unsupported(tokens, token)
+    if option:
+        return _mistake(origin, place, option)
+    near = origin.text[slice(*place)]
+    problem = f"incorrect syntax near {_shorten(near)!r}; expected {_list(expected)}"
+    words = [_WORD[terminal] for terminal in expected if _WORD.get(terminal, "").isidentifier()]
+    similar = get_close_matches(near.upper(), sorted(words), n=1, cutoff=0.7)
+    return _mistake(origin, place, f"{problem}; did you mean {similar[0]}?" if similar else problem)
+
+
+def _unsupported(tokens: list[Token], token: Token) -> str | None:
+    """The sentence for an option that the original documents and this system leaves out."""
+    verb, kind, option = tokens[0].upper(), tokens[1].upper() if len(tokens) > 1 else "", token.upper()
+    if token.type != "STRING" and option in _NOT_SUPPORTED.get((verb, kind), ()):
+        return f"the option {option} of {verb} {kind} is not supported; what is supported is WITH STATUS = ON or OFF"
+    return None
+
+
+def _list(expected: Collection[str]) -> str:
+    """The expected elements as people say them. Where a name may stand, the words that may serve as names go unsaid."""
+    if "NAME" in expected:
+        expected = {terminal for terminal in expected if not _WORD.get(terminal, "").isidentifier()}
+    shown = sorted(_ELEMENTS.get(terminal) or _quoted(_WORD[terminal]) for terminal in expected)
+    return " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _quoted(word: str) -> str:
+    return word if word.isidentifier() else f"'{word}'"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _mistake(origin: Origin, place: Place, problem: str, number: int = 102) -> DdlSyntaxError:
+    start, end = place
+    return DdlSyntaxError(number, problem, origin.span(start, end), origin.text_line(start))

@@ -1,0 +1,198 @@
+"""
+The statements as values, one dataclass each.
+
+A statement says what was asked, unchecked beyond its grammar: whether a LIFETIME is in range or a queue exists is
+decided by whoever carries it out. Two statements are equal when they ask for the same, wherever they stood; where
+they stood is their `origin`, from which the places of errors are worked out only when an error happens.
+
+The fields carry the words of the DDL. Names of services, contracts and routes keep their case: they are compared byte
+for byte. A new statement is a dataclass here, a rule in the grammar, a method in the builder and a line in the
+renderer.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.errors import Span, StatementError
+from broker.routing.route import PropertyError, RouteProperties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from uuid import UUID
+
+NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """
+    Where a statement came from.
+
+    Shape: `text` is the whole script, shared by its statements; `line` counts from 1 and is that of `start`; `start`,
+    `end` and `places` (by property name, or NAME) are offsets into the text.
+    """
+
+    source: str
+    text: str
+    line: int
+    start: int
+    end: int
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def span(self, start: int, end: int) -> Span:
+        """The place of a part of the statement, clipped to its first line."""
+        line = self.line + self.text.count("\n", self.start, start)
+        column = start - self._line_start(start) + 1
+        return Span(self.source, line, column, max(1, min(end, self._line_end(start)) - start))
+
+    def text_line(self, at: int) -> str:
+        """The line of the script around an offset, without its end."""
+        return self.text[self._line_start(at) : self._line_end(at)]
+
+    def blame(self, error: StatementError, *properties: str) -> None:
+        """Give an error its place: the first of the properties that was written, else the object's name, else all."""
+        known = [self.places[name] for name in (*properties, NAME) if name in self.places]
+        start, end = known[0] if known else (self.start, self.end)
+        error.span = self.span(start, end)
+        error.text_line = self.text_line(start)
+
+    def _line_start(self, at: int) -> int:
+        return self.text.rfind("\n", 0, at) + 1
+
+    def _line_end(self, at: int) -> int:
+        end = self.text.find("\n", at)
+        end = len(self.text) if end < 0 else end
+        return end - 1 if end > at and self.text[end - 1] == "\r" else end
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What all statements share. `origin` is None for a statement that was made, not read."""
+
+    origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    @property
+    def span(self) -> Span | None:
+        """The place of the statement: from its first word to its end or the end of its first line."""
+        return None if self.origin is None else self.origin.span(self.origin.start, self.origin.end)
+
+
+@contextmanager
+def blaming(statement: Statement) -> Iterator[None]:
+    """
+    Give every StatementError raised inside the place in this statement that it is about.
+
+    A PropertyError points at its property, any other at the name of the object. An error that has a place keeps it.
+    """
+    try:
+        yield
+    except StatementError as error:
+        if error.span is None and statement.origin is not None:
+            statement.origin.blame(error, *(error.properties if isinstance(error, PropertyError) else ()))
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """A queue, with the schema when one was written; without one the original takes the caller's, mostly dbo."""
+
+    name: str
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UseDatabase(Statement):
+    """USE: the statements that follow are meant for this database."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRoute(Statement):
+    """CREATE ROUTE; `owner` None = the caller."""
+
+    name: str
+    properties: RouteProperties
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterRoute(Statement):
+    """ALTER ROUTE; a property that is None keeps its value."""
+
+    name: str
+    properties: RouteProperties
+
+
+@dataclass(frozen=True, slots=True)
+class DropRoute(Statement):
+    """DROP ROUTE."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue(Statement):
+    """CREATE QUEUE; `status` True = ON, the default."""
+
+    queue: QueueName
+    status: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AlterQueue(Statement):
+    """ALTER QUEUE WITH STATUS; `status` True = ON."""
+
+    queue: QueueName
+    status: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropQueue(Statement):
+    """DROP QUEUE."""
+
+    queue: QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService(Statement):
+    """CREATE SERVICE; without contracts the service can only begin dialogs."""
+
+    name: str
+    queue: QueueName
+    contracts: tuple[str, ...] = ()
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterService(Statement):
+    """ALTER SERVICE; `queue` None = unchanged. The parser lets none through that changes nothing."""
+
+    name: str
+    queue: QueueName | None = None
+    add_contracts: tuple[str, ...] = ()
+    drop_contracts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DropService(Statement):
+    """DROP SERVICE."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndConversation(Statement):
+    """
+    END CONVERSATION, plain, WITH CLEANUP or WITH ERROR; not both of the latter.
+
+    Shape: `error_code` and `description` are both None or both given; the range of the code is not checked here.
+    """
+
+    conversation_handle: UUID
+    cleanup: bool = False
+    error_code: int | None = None
+    description: str | None = None

@@ -1,0 +1,224 @@
+"""
+A database of the broker: one SQLite file, shared with the application, which keeps conversations through every crash.
+
+Opening makes the file when it is missing, in WAL mode with `synchronous=FULL`: what was committed is on the disk. This
+module knows the schema's version, the database's identity and its catalog (queues, services, routes); what happens to
+messages is in `broker.dialog.receiving` and `broker.dialog.sending`, what applications do in
+`broker.dialog.application`.
+
+A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
+writers wait for each other instead of failing.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+
+from broker.errors import StoreUnavailableError
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties, check_route
+
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Shape: `is_receive_enabled` is STATUS = ON."""
+
+    queue_id: int
+    name: str
+    is_receive_enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Shape: `contracts` it accepts as a target, empty = any."""
+
+    service_id: int
+    name: str
+    queue_id: int
+    contracts: frozenset[str]
+
+
+def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) -> sqlite3.Connection:
+    """
+    A connection to a database of the broker, which is made when the file or the schema is missing.
+
+    Args:
+        path: The file; `:memory:` keeps nothing.
+        broker_instance: Its identity, used only when the schema is made; drawn when None.
+
+    Raises:
+        StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity.
+    """
+    try:
+        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        with writing(db):
+            if not has_schema(db):
+                _create(db, broker_instance or uuid.uuid4())
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), str(error)) from error
+    version, instance = db.execute("SELECT schema_version, broker_instance FROM broker_database").fetchone()
+    if version != SCHEMA_VERSION:
+        db.close()
+        raise StoreUnavailableError(
+            str(path), f"its schema has version {version}; this release knows {SCHEMA_VERSION}: use a newer release"
+        )
+    if broker_instance is not None and instance != broker_instance.bytes:
+        db.close()
+        raise StoreUnavailableError(
+            str(path), f"its broker instance is {uuid.UUID(bytes=instance)}, the configuration says {broker_instance}"
+        )
+    return db
+
+
+def has_schema(db: sqlite3.Connection) -> bool:
+    """Whether a database of the broker lives in this file."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_database'").fetchone() is not None
+
+
+@contextmanager
+def writing(db: sqlite3.Connection) -> Iterator[None]:
+    """One write transaction: committed at the end, rolled back by an exception."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def broker_instance(db: sqlite3.Connection) -> bytes:
+    """The identity of this database."""
+    instance: bytes = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
+    return instance
+
+
+def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
+    script = files("broker.dialog").joinpath("schema.sql").read_text(encoding="utf-8")
+    for statement in _statements(script):
+        db.execute(statement)
+    db.execute(
+        "INSERT INTO broker_database VALUES (1, ?, ?, ?)",
+        (SCHEMA_VERSION, instance.bytes, time.time()),
+    )
+    put_route(db, AUTO_CREATED_LOCAL)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one: `executescript` would commit the transaction around it."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+# --- catalog ------------------------------------------------------------------------------------------------
+
+
+def queues(db: sqlite3.Connection) -> dict[str, Queue]:
+    """The queues by name."""
+    rows = db.execute("SELECT queue_id, name, is_receive_enabled FROM broker_queue")
+    return {name: Queue(queue_id, name, bool(enabled)) for queue_id, name, enabled in rows}
+
+
+def services(db: sqlite3.Connection) -> dict[str, Service]:
+    """The services by name."""
+    rows = db.execute("SELECT service_id, name, queue_id, contracts FROM broker_service")
+    return {
+        name: Service(service_id, name, queue_id, frozenset(json.loads(contracts)))
+        for service_id, name, queue_id, contracts in rows
+    }
+
+
+def put_queue(db: sqlite3.Connection, name: str, *, is_receive_enabled: bool) -> None:
+    """Make a queue, or change the one of this name."""
+    db.execute(
+        "INSERT INTO broker_queue (name, is_receive_enabled) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET is_receive_enabled = excluded.is_receive_enabled",
+        (name, is_receive_enabled),
+    )
+
+
+def put_service(db: sqlite3.Connection, name: str, queue_id: int, contracts: frozenset[str]) -> None:
+    """Make a service, or change the one of this name."""
+    db.execute(
+        "INSERT INTO broker_service (name, queue_id, contracts) VALUES (?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET queue_id = excluded.queue_id, contracts = excluded.contracts",
+        (name, queue_id, json.dumps(sorted(contracts))),
+    )
+
+
+def drop_queue(db: sqlite3.Connection, name: str) -> None:
+    """Remove a queue and what waits in it."""
+    db.execute(
+        "DELETE FROM broker_message WHERE queue_id = (SELECT queue_id FROM broker_queue WHERE name = ?)", (name,)
+    )
+    db.execute("DELETE FROM broker_queue WHERE name = ?", (name,))
+
+
+def drop_service(db: sqlite3.Connection, name: str) -> None:
+    """Remove a service."""
+    db.execute("DELETE FROM broker_service WHERE name = ?", (name,))
+
+
+def routes(db: sqlite3.Connection) -> dict[str, tuple[int, Route]]:
+    """The routes by name, expired ones included, each with its route_id."""
+    rows = db.execute(
+        "SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
+        " FROM broker_route ORDER BY route_id"
+    )
+    return {row[1]: (row[0], _route(row[1:])) for row in rows}
+
+
+def put_route(db: sqlite3.Connection, route: Route) -> None:
+    """Make a route, or change the one of this name."""
+    db.execute(
+        "INSERT INTO broker_route"
+        " (name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+        " remote_service_name = excluded.remote_service_name, broker_instance = excluded.broker_instance,"
+        " lifetime = excluded.lifetime, address = excluded.address, mirror_address = excluded.mirror_address,"
+        " weight = excluded.weight",
+        (
+            route.name,
+            route.remote_service_name,
+            route.broker_instance.bytes if route.broker_instance else None,
+            route.lifetime.timestamp() if route.lifetime else None,
+            route.address_text,
+            route.mirror_address_text,
+            route.weight,
+        ),
+    )
+
+
+def drop_route(db: sqlite3.Connection, name: str) -> None:
+    """Remove a route."""
+    db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
+
+
+def _route(row: tuple[str, str | None, bytes | None, float | None, str, str | None, int]) -> Route:
+    name, service, instance, lifetime, address, mirror, weight = row
+    properties = RouteProperties(
+        service_name=service,
+        broker_instance=str(uuid.UUID(bytes=instance)) if instance else None,
+        address=address,
+        mirror_address=mirror,
+        weight=weight,
+    )
+    expiry = datetime.fromtimestamp(lifetime, UTC) if lifetime is not None else None
+    return replace(check_route(name, properties), lifetime=expiry)

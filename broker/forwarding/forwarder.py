@@ -1,0 +1,177 @@
+"""
+The one pass of a frame through an instance: slab -> kernel -> ways -> sinks, one call stack without `await`.
+
+The forwarder owns the slab, the kernel, the pool, the ways and the outboxes, and every counter of the pass. What
+it decides by (`Surroundings`) is swapped whole; a swap, and every change of health, makes the kernel forget and raises
+`generation`, by which dialogs know that their own way may be out of date. It never acknowledges, stores, reassembles,
+decrypts or reorders, and forgets everything when it stops: the sender still has each message.
+
+Counting: every frame that enters (`take`, `submit`) is counted once, as forwarded or delivered on its way, as dropped
+under its disposition, or it is held now; `unaccounted` is the difference and is 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from broker.flow import Disposition
+from broker.forwarding.kernel import Batch, Kernel
+from broker.forwarding.outbox import Outbox, Want
+from broker.forwarding.pool import Pool
+from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
+from broker.forwarding.way import Buffer, Origin, Sink, Way
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import HealthOf
+from broker.routing.decide import Decision, Surroundings, decide
+from broker.routing.facts import Facts, Hosted
+from broker.routing.table import RouteTable
+from broker.wire.layout import GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT
+
+READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Shape: `pool_bytes` the hard bound on what is held; `max_frame` bytes; `max_hops` 1 .. 255."""
+
+    pool_bytes: int
+    max_frame: int
+    max_hops: int
+
+
+class Forwarder:
+    """
+    The pass and its counters. Loop-only.
+
+    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `received`
+    frames by kind that entered; `dropped` by disposition; `generation` rises whenever a way may have changed.
+    """
+
+    def __init__(self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf) -> None:
+        self.slab = bytearray(limits.max_frame + READ_BYTES)
+        self.pool = Pool(limits.pool_bytes)
+        self.received: Counter[int] = Counter()
+        self.dropped: Counter[Disposition] = Counter()
+        self.outboxes: dict[NetworkAddress, Outbox] = {}
+        self.ways: dict[tuple[Sink, Disposition, str, int], Way] = {}
+        self.generation = 0
+        self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
+        self._deliver = deliver
+        self._want = want
+        self._databases: dict[bytes, DatabaseSink] = {}
+        self._drop_sink = DropSink(self.drop)
+        self._kernel = Kernel(
+            max_frame=limits.max_frame, max_hops=limits.max_hops, resolve=self._resolve, drop_way=self._drop_way
+        )
+
+    # --- what it decides by ---
+
+    @property
+    def here(self) -> Surroundings:
+        """What incoming frames are decided by: msdb's table and the rest."""
+        return self._here
+
+    def surround(self, *, table: RouteTable, hosted: Hosted, is_forwarding: bool) -> None:
+        """Swap what incoming frames are decided by; holds from the next frame on."""
+        self._here = replace(self._here, table=table, hosted=hosted, is_forwarding=is_forwarding)
+        self.changed()
+
+    def changed(self) -> None:
+        """Health or tables have changed: every remembered way is asked for anew."""
+        self._kernel.forget()
+        self.generation += 1
+
+    # --- frames come in ---
+
+    def take(self, slab: bytearray, end: int, now: float, origin: Origin) -> Batch:
+        """Pass on the whole frames in `slab[:end]`; the batch tells how far that went and what is the link's own."""
+        batch = self._kernel.walk(slab, end)
+        self._flush(batch.touched, now, origin)
+        return batch
+
+    def submit(self, frames: Iterable[tuple[Way, Buffer]], now: float, origin: Origin) -> None:
+        """Send frames of a database here along the ways that `way_for` gave for them."""
+        touched: list[Way] = []
+        for way, frame in frames:
+            if not way.gathered:
+                touched.append(way)
+            way.pieces.append(frame)
+            way.gathered += 1
+        self._flush(touched, now, origin)
+
+    def way_for(self, decision: Decision, kind: int) -> Way:
+        """The way that a decision leads to; only FORWARDED and DELIVERED lead anywhere but to a drop."""
+        if decision.disposition is Disposition.FORWARDED:
+            sink: Sink = self.outbox(decision.candidates[0].address)
+        elif decision.disposition is Disposition.DELIVERED and decision.database is not None:
+            sink = self._databases.setdefault(decision.database, DatabaseSink(decision.database, self._deliver))
+        else:
+            return self._drop_way(decision.disposition, kind)
+        return self._way(sink, decision.disposition, decision.route.name if decision.route else "", kind)
+
+    def outbox(self, address: NetworkAddress) -> Outbox:
+        """The outbox of an address, made when first asked for."""
+        outbox = self.outboxes.get(address)
+        if outbox is None:
+            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=self._want)
+            self.outboxes[address] = outbox
+        return outbox
+
+    # --- what became of them ---
+
+    def drop(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+        """Count a frame that ends here and advise its origin."""
+        self.dropped[disposition] += 1
+        if origin is not None:
+            origin.reject(frame, disposition)
+
+    def expire(self, now: float) -> None:
+        """Drop held frames whose lifetime has ended."""
+        for outbox in self.outboxes.values():
+            outbox.expire(now)
+
+    def abandon(self) -> None:
+        """The instance stops: what is still held is dropped and counted; its senders have it."""
+        for outbox in self.outboxes.values():
+            outbox.abandon()
+
+    @property
+    def unaccounted(self) -> int:
+        """Frames that came in and are neither forwarded nor delivered nor dropped nor held; 0 unless there is a bug."""
+        left = sum(way.frames for way in self.ways.values())
+        return self.received.total() - left - self.dropped.total() - self.pool.frames
+
+    # --- the inside, in calling order ---
+
+    def _flush(self, touched: list[Way], now: float, origin: Origin) -> None:
+        sinks: list[Sink] = []
+        received = self.received
+        for way in touched:
+            received[way.kind] += way.gathered
+            sink = way.sink
+            if not sink.ways:
+                sinks.append(sink)
+            sink.ways.append(way)
+        for sink in sinks:
+            sink.flush(now, origin)
+
+    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001 - the kernel's callback has no names
+        try:
+            to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
+        except UnicodeDecodeError:
+            return self._drop_way(Disposition.MALFORMED, kind), False
+        facts = Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
+        decision = decide(facts, self._here)
+        return self.way_for(decision, kind), decision.is_by_conversation
+
+    def _drop_way(self, disposition: Disposition, kind: int) -> Way:
+        return self._way(self._drop_sink, disposition, "", kind)
+
+    def _way(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> Way:
+        key = (sink, disposition, route, kind)
+        way = self.ways.get(key)
+        if way is None:
+            way = self.ways[key] = Way(sink, disposition, kind=kind, route=route)
+        return way

@@ -1,0 +1,82 @@
+"""
+Reaching an address: resolve, connect, and remember how that went.
+
+A failed attempt, or a lost connection, suppresses the address for a while that doubles from `BACKOFF_FIRST` to
+`BACKOFF_CAP` (the original: 15 s after a disconnect, 60 s after a failed connect; ours starts low, because several
+routes to one service should take over from each other within a second, and one that came back should be used soon).
+While an address is suppressed, a route with another one is preferred.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+
+from broker.routing.address import NetworkAddress
+
+BACKOFF_FIRST = 0.2  # seconds
+BACKOFF_CAP = 15.0  # seconds
+
+
+@dataclass(slots=True)
+class Attempts:
+    """
+    What is remembered of one address; changed by `Peers` only.
+
+    Shape: `failures` in a row; `suppressed_until` monotonic seconds; `problem` of the last failure, empty when none.
+    """
+
+    failures: int = 0
+    suppressed_until: float = 0.0
+    problem: str = ""
+    is_under_way: bool = False
+
+    def failed(self, problem: str, now: float) -> float:
+        """Note a failure; returns the seconds to wait before the next attempt."""
+        wait = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0 ** min(self.failures, 16))
+        self.failures += 1
+        self.problem = problem
+        self.suppressed_until = now + wait
+        return wait
+
+    def succeeded(self) -> None:
+        """The address answered: nothing is held against it."""
+        self.failures = 0
+        self.suppressed_until = 0.0
+        self.problem = ""
+
+
+async def connect(address: NetworkAddress, *, timeout: float) -> socket.socket:  # noqa: ASYNC109 - one bound for resolving and connecting, told in the error
+    """
+    A connected, non-blocking socket; every address a name resolves to is tried in turn.
+
+    Args:
+        address: Where to.
+        timeout: Seconds for all of it.
+
+    Raises:
+        OSError: nobody could be reached; its text says why.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            problem: OSError | None = None
+            for family, kind, proto, _, where in await loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            ):
+                sock = socket.socket(family, kind, proto)
+                sock.setblocking(False)
+                try:
+                    await loop.sock_connect(sock, where)
+                except OSError as error:
+                    sock.close()
+                    problem = error
+                except BaseException:
+                    sock.close()
+                    raise
+                else:
+                    return sock
+            raise problem or OSError(f"{address.host} resolves to nothing")
+    except TimeoutError:
+        raise OSError(f"no connection within {timeout:g} s") from None

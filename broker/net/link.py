@@ -1,0 +1,373 @@
+"""
+One connection to an adjacent instance, from its socket to its end.
+
+A link works on the socket itself, with the loop's readiness callbacks: a read lands in the forwarder's slab and the
+whole pass runs in that callback, so a lone frame leaves in the loop turn in which it came; a write is one `send`
+whose result is known at once, so nothing waits in a buffer that the pool does not know. A link keeps at most three
+things: the beginning of a frame that has not wholly arrived (at most `max_frame`), the end of one that the socket cut
+(likewise), and a few link frames (`CONTROL_MAX_BYTES`). Works alike on uvloop and on plain asyncio.
+
+Protocol states live in `broker.wire.connection`; who uses a link for what is decided by `broker.net.peers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from enum import StrEnum
+from itertools import count
+from typing import Protocol
+
+from broker.errors import PeerError
+from broker.flow import Disposition
+from broker.forwarding.forwarder import READ_BYTES, Forwarder
+from broker.forwarding.way import Buffer
+from broker.wire.connection import Connection, Event, Online
+from broker.wire.decoder import check_frame, maybe_length
+from broker.wire.frame import Rejected, decode_link, encode_link
+from broker.wire.handshake import Agreement
+from broker.wire.layout import (
+    CONVERSATION_AT,
+    FIRST_DIALOG_KIND,
+    FRAGMENT_AT,
+    MESSAGE_ID_AT,
+    PRELUDE_BYTES,
+    SEQUENCE_AT,
+)
+
+CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it advice is shed
+LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed
+LINGER_BYTES = 1024 * 1024  # what is read and thrown away meanwhile
+BACKPRESSURE_SECONDS = 0.25  # how long reading pauses after the pool had to refuse what this link brought
+REJECTS_PER_SECOND = 100  # advice to one peer; a flood of drops must not become a flood of answers
+
+_numbers = count(1)
+
+
+class LinkState(StrEnum):
+    """CONNECTED until HELLO is complete; DRAINING sends nothing new; LINGERING only waits for its last words to go."""
+
+    CONNECTED = "CONNECTED"
+    LOGGED_IN = "LOGGED_IN"
+    DRAINING = "DRAINING"
+    LINGERING = "LINGERING"
+    CLOSED = "CLOSED"
+
+
+class Owner(Protocol):
+    """Who is told what happens on a link."""
+
+    def on_online(self, link: Link) -> None:
+        """HELLO is complete; the link can send."""
+
+    def on_writable(self, link: Link) -> None:
+        """The link can send again."""
+
+    def on_event(self, link: Link, event: Event) -> None:
+        """The peer said something that is not for the link itself."""
+
+    def on_closed(self, link: Link) -> None:
+        """The link is of no use any more; `link.reason` says why."""
+
+
+class Link:
+    """
+    A connected socket that speaks the protocol. Loop-only.
+
+    Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
+    `opened_at` loop time; the counters count bytes, frames and system calls since it was opened.
+    """
+
+    def __init__(
+        self, sock: socket.socket, address: str, *, is_accept: bool, connection: Connection, forwarder: Forwarder
+    ) -> None:
+        self.number = next(_numbers)
+        self.address = address
+        self.is_accept = is_accept
+        self.state = LinkState.CONNECTED
+        self.reason = ""
+        self.agreement: Agreement | None = None
+        self.max_frame = 0
+        self.is_narrow = False
+        self.is_paused = False
+        self.bytes_received = self.bytes_sent = self.receives = self.sends = self.frames_rejected = 0
+        self._loop = asyncio.get_running_loop()
+        self.opened_at = self._loop.time()
+        self.online_at: float | None = None
+        self._sock = sock
+        self._connection = connection
+        self._forwarder = forwarder
+        self._owner: Owner | None = None
+        self._view = memoryview(forwarder.slab)
+        self._carry = bytearray()
+        self._missing = PRELUDE_BYTES
+        self._rest = b""
+        self._control = bytearray()
+        self._is_blocked = False
+        self._is_resting = False  # whether `_rest` or `_control` must go first
+        self._rejects_left = REJECTS_PER_SECOND
+        self._lingered = 0
+
+    def start(self, owner: Owner) -> None:
+        """Say HELLO and begin to read."""
+        self._owner = owner
+        self._sock.setblocking(False)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop.add_reader(self._sock, self._on_readable)
+        self.say(self._connection.hello())
+
+    @property
+    def connection(self) -> Connection:
+        """The protocol state of this link."""
+        return self._connection
+
+    # --- Outlet: frames leave -------------------------------------------------------------------------------
+
+    @property
+    def can_send(self) -> bool:
+        """Whether `send` may be called now."""
+        return self.state is LinkState.LOGGED_IN and not self._is_blocked
+
+    def send(self, data: Buffer) -> int:
+        """Hand whole frames to the socket; how many bytes it took at once."""
+        sent = self._write(data)
+        if sent < len(data):
+            self._block()
+        return sent
+
+    def finish(self, rest: Buffer) -> None:
+        """Keep the end of the frame that `send` cut; it leaves before anything else."""
+        self._rest = bytes(rest)
+
+    def say(self, frame: bytes) -> None:
+        """Send a link frame, behind a cut frame and earlier link frames."""
+        if self.state in (LinkState.LINGERING, LinkState.CLOSED):
+            return
+        if not self._is_blocked:
+            sent = self._write(frame)
+            if sent == len(frame):
+                return
+            frame = frame[sent:]
+            self._block()
+        self._control += frame
+
+    # --- Origin: advice goes back ---------------------------------------------------------------------------
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        """Advise the peer that a frame was not taken, within a rate and a bound."""
+        self.frames_rejected += 1
+        if self._rejects_left <= 0 or len(self._control) > CONTROL_MAX_BYTES:
+            return
+        self._rejects_left -= 1
+        self.say(
+            encode_link(
+                Rejected(
+                    message=bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT]),
+                    conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
+                    sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
+                    fragment=int.from_bytes(frame[FRAGMENT_AT : FRAGMENT_AT + 4], "big"),
+                    code=disposition.number,
+                    reason=disposition.value,
+                )
+            )
+        )
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Once a second: heartbeat, silence, HELLO in time."""
+        self._rejects_left = REJECTS_PER_SECOND
+        if self.state not in (LinkState.CONNECTED, LinkState.LOGGED_IN):
+            return
+        try:
+            for frame in self._connection.tick(now):
+                if len(self._control) <= CONTROL_MAX_BYTES:
+                    self.say(frame)
+        except PeerError as error:
+            self.fail(error)
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Send nothing new; when all is out, close our direction and read on until the peer closes its own."""
+        if self.state is LinkState.LOGGED_IN:
+            self.state = LinkState.DRAINING
+            self._loop.call_later(self._connection.handshake_timeout, self.close, "drained")
+            self._maybe_shut()
+
+    def fail(self, error: PeerError) -> None:
+        """The peer broke the rules: FATAL, then close."""
+        if self.state in (LinkState.LINGERING, LinkState.CLOSED):
+            return
+        self.say(self._connection.fatal(error))
+        self.reason = str(error)
+        self.state = LinkState.LINGERING
+        self._maybe_shut()
+        self._loop.call_later(LINGER_SECONDS, self.close, self.reason)
+        self._tell_closed()
+
+    def close(self, reason: str) -> None:
+        """Close now, whatever is unsent."""
+        if self.state is LinkState.CLOSED:
+            return
+        was_lingering = self.state is LinkState.LINGERING
+        self.state = LinkState.CLOSED
+        self.reason = self.reason or reason
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        self._carry.clear()
+        if not was_lingering:
+            self._tell_closed()
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        start = len(self._carry)
+        try:
+            size = self._sock.recv_into(self._view[start : start + READ_BYTES])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(error.strerror or str(error))
+            return
+        if size == 0:
+            self.close("closed by the peer")
+            return
+        self.receives += 1
+        self.bytes_received += size
+        if self.state is LinkState.LINGERING:
+            self._lingered += size
+            if self._lingered > LINGER_BYTES:
+                self.close(self.reason)
+            return
+        now = self._loop.time()
+        self._connection.last_heard = now
+        if size < self._missing:
+            # The rest of a large frame comes in pieces: keep them as they come, walk when it is whole.
+            self._carry += self._view[start : start + size]
+            self._missing -= size
+            return
+        self._view[:start] = self._carry
+        self._carry.clear()
+        self._walk(start + size, now)
+
+    def _walk(self, end: int, now: float) -> None:
+        slab = self._forwarder.slab
+        try:
+            used = self._greet(slab, end, now) if self.agreement is None else 0
+            if used:
+                slab[: end - used] = slab[used:end]
+                end -= used
+            consumed = self._pass(slab, end, now) if self.agreement is not None else 0
+            if self.state in (LinkState.LINGERING, LinkState.CLOSED):
+                return
+            length = maybe_length(slab, consumed, end, self._connection.max_frame)
+        except PeerError as error:
+            self.fail(error)
+            return
+        self._carry += self._view[consumed:end]
+        self._missing = max(1, (length or PRELUDE_BYTES) - (end - consumed))
+
+    def _greet(self, slab: bytearray, end: int, now: float) -> int:
+        """Take the first frame, which must be HELLO; bytes used, 0 when it is not whole."""
+        length = maybe_length(slab, 0, end, self._connection.max_frame)
+        if length is None:
+            return 0
+        self._connection.expect_link_frame(slab[4])
+        if length > end:
+            return 0
+        check_frame(slab, 0, length)
+        self._hear(bytes(slab[:length]), now)
+        return length
+
+    def _pass(self, slab: bytearray, end: int, now: float) -> int:
+        """The pass over dialog frames, then the link's own frames; bytes consumed."""
+        forwarder = self._forwarder
+        refused = forwarder.dropped[Disposition.POOL_LIMIT]
+        batch = forwarder.take(slab, end, now, self)
+        for frame in batch.link_frames:
+            self._hear(frame, now)
+        if batch.error is not None:
+            raise batch.error
+        if forwarder.dropped[Disposition.POOL_LIMIT] != refused:
+            self._pause()
+        return batch.consumed
+
+    def _hear(self, frame: bytes, now: float) -> None:
+        for event in self._connection.receive(decode_link(frame), now):
+            if isinstance(event, bytes):
+                if len(self._control) <= CONTROL_MAX_BYTES:
+                    self.say(event)
+            elif self._owner is not None:
+                if isinstance(event, Online):
+                    self._go_online(event.agreement, now)
+                else:
+                    self._owner.on_event(self, event)
+
+    def _go_online(self, agreement: Agreement, now: float) -> None:
+        self.agreement = agreement
+        self.max_frame = agreement.send_max_frame
+        self.is_narrow = self.max_frame < self._connection.max_frame
+        self.state = LinkState.LOGGED_IN
+        self.online_at = now
+        if self._owner is not None:
+            self._owner.on_online(self)
+
+    def _pause(self) -> None:
+        """Read no more for a while: what this link brings finds no room."""
+        if not self.is_paused and self.state is not LinkState.CLOSED:
+            self.is_paused = True
+            self._loop.remove_reader(self._sock)
+            self._loop.call_later(BACKPRESSURE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        self.is_paused = False
+        if self.state is not LinkState.CLOSED:
+            self._loop.add_reader(self._sock, self._on_readable)
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def _write(self, data: Buffer) -> int:
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            # Not here: the caller is in the middle of a pass.
+            self._loop.call_soon(self.close, error.strerror or str(error))
+            return 0
+        self.sends += 1
+        self.bytes_sent += sent
+        self._connection.last_sent = self._loop.time()
+        return sent
+
+    def _block(self) -> None:
+        self._is_blocked = True
+        self._loop.add_writer(self._sock, self._on_writable)
+
+    def _on_writable(self) -> None:
+        for waiting in ("_rest", "_control"):
+            data = getattr(self, waiting)
+            if data:
+                setattr(self, waiting, data[self._write(data) :])
+            if getattr(self, waiting):
+                return
+        self._loop.remove_writer(self._sock)
+        self._is_blocked = False
+        if self.state is LinkState.LOGGED_IN and self._owner is not None:
+            self._owner.on_writable(self)
+        else:
+            self._maybe_shut()
+
+    def _maybe_shut(self) -> None:
+        """Close our direction once everything is out, so that the peer reads all of it before it sees the end."""
+        if not self._is_blocked and self.state in (LinkState.DRAINING, LinkState.LINGERING):
+            try:
+                self._sock.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                self._loop.call_soon(self.close, error.strerror or str(error))
+
+    def _tell_closed(self) -> None:
+        if self._owner is not None:
+            self._owner.on_closed(self)

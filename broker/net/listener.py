@@ -1,0 +1,91 @@
+"""
+Listening: accept connections and hand each to its owner as a socket.
+
+A shortage of file descriptors pauses accepting for a moment instead of spinning or dying; everybody who is already
+connected is served on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from broker.errors import ListenFailedError
+
+BACKLOG = 1024
+SHORTAGE_PAUSE = 0.1  # seconds without accepting when descriptors or memory ran out
+_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = structlog.get_logger(__name__)
+
+Accept = Callable[[socket.socket, str], None]
+
+
+class Listener:
+    """One listening socket. Shape: `host`, `port` as bound; a port of 0 was replaced by the one the system gave."""
+
+    def __init__(self, sock: socket.socket, accept: Accept) -> None:
+        self.host, self.port = sock.getsockname()[:2]
+        self._sock = sock
+        self._accept = accept
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"listener {self.port}")
+
+    async def close(self) -> None:
+        """Stop accepting and free the port."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._sock.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, where = await loop.sock_accept(self._sock)
+            except OSError as error:
+                if error.errno in _SHORTAGE:
+                    log.warning("accepting paused", port=self.port, reason=error.strerror)
+                    await asyncio.sleep(SHORTAGE_PAUSE)
+                continue
+            self._accept(sock, render_endpoint(where))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """
+    A listening socket.
+
+    Raises:
+        ListenFailedError: the address is taken, not ours, or not an address.
+    """
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(where)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
+    return sock
+
+
+def render_endpoint(where: tuple[str, int] | tuple[str, int, int, int]) -> str:
+    """A socket's end as `tcp://host:port`."""
+    host, port = where[:2]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

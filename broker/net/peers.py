@@ -1,0 +1,306 @@
+"""
+Which link serves which address.
+
+An address is served by the link dialled for it, or by any open link whose peer announced that address in its HELLO
+(on an endpoint without authentication such an announcement is believed), so a network that lets only one side connect
+still carries the answers. Of two links between the same pair of processes opened from both sides, one stays and the
+other is drained. An address that somebody wants and nobody serves is dialled, with back-off.
+
+Loop-only. Whatever changes here can change a route's health, so the forwarder is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from broker.forwarding.forwarder import Forwarder
+from broker.net.dialer import Attempts, connect
+from broker.net.link import Link, LinkState
+from broker.net.listener import render_endpoint
+from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.choose import Health
+from broker.wire.connection import Connection, Ended, Event, Leaving, RejectedBy
+from broker.wire.frame import GoAway, Hello, Rejected, encode_link
+from broker.wire.handshake import Agreement, stays
+from broker.wire.layout import NO_GUID
+
+TICK_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+OnRejected = Callable[[Rejected], None]
+OnRoom = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Shape: seconds for HELLO to be complete, and for a connection to come about."""
+
+    handshake: float
+    connect: float
+
+
+class Peers:
+    """
+    The links of this instance and the addresses they serve.
+
+    Shape: `links` all that are not closed, by number; `attempts` what is remembered of addresses dialled; `timeouts`
+    in seconds.
+    """
+
+    def __init__(self, hello: Hello, timeouts: Timeouts, *, on_rejected: OnRejected, on_room: OnRoom) -> None:
+        self.hello = hello
+        self.links: dict[int, Link] = {}
+        self.attempts: dict[NetworkAddress, Attempts] = {}
+        self.forwarder: Forwarder
+        self._dialled: dict[int, NetworkAddress] = {}
+        self._serves: dict[int, list[NetworkAddress]] = {}  # by link number
+        self._servers: dict[NetworkAddress, list[Link]] = {}  # the one dialled for it first
+        self._timeouts = timeouts
+        self._on_rejected = on_rejected
+        self._on_room = on_room
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    def start(self, forwarder: Forwarder) -> None:
+        """Begin to keep time; the forwarder is the one whose outboxes are served."""
+        self.forwarder = forwarder
+        self._spawn(self._tick(), "peers tick")
+
+    # --- ports of the forwarder ---
+
+    def want(self, address: NetworkAddress) -> None:
+        """Somebody has frames for this address: see that a link comes to serve it."""
+        if self._is_stopping:
+            return
+        if self._serving(address) is not None:
+            self._fit(address)
+            return
+        attempts = self.attempts.setdefault(address, Attempts())
+        if not attempts.is_under_way:
+            attempts.is_under_way = True
+            self._spawn(self._dial(address, attempts), f"dial {address}")
+
+    def health_of(self, address: NetworkAddress) -> Health:
+        """Whether an address is served, was not tried, or did not answer lately."""
+        if self._serving(address) is not None:
+            return Health.CONNECTED
+        attempts = self.attempts.get(address)
+        is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
+        return Health.SUPPRESSED if is_suppressed else Health.UNTRIED
+
+    # --- links come ---
+
+    def accept(self, sock: socket.socket, address: str) -> None:
+        """A peer has connected."""
+        if self._is_stopping:
+            sock.close()
+            return
+        self._open(sock, address, dialled=None)
+
+    async def _dial(self, address: NetworkAddress, attempts: Attempts) -> None:
+        wait = attempts.suppressed_until - self._loop.time()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        try:
+            if self._serving(address) is None:
+                sock = await connect(address, timeout=self._timeouts.connect)
+                self._open(sock, render_endpoint(sock.getpeername()), dialled=address)
+                return
+        except OSError as error:
+            self._suppress(address, error.strerror or str(error))
+        attempts.is_under_way = False
+        self.forwarder.changed()
+        self._fit(address)
+        self._on_room()
+
+    def _open(self, sock: socket.socket, address: str, *, dialled: NetworkAddress | None) -> None:
+        connection = Connection(self.hello, now=self._loop.time(), handshake_timeout=self._timeouts.handshake)
+        link = Link(sock, address, is_accept=dialled is None, connection=connection, forwarder=self.forwarder)
+        self.links[link.number] = link
+        if dialled is not None:
+            self._dialled[link.number] = dialled
+        log.debug("link opened", link=link.number, peer=address, is_accept=link.is_accept)
+        link.start(self)
+
+    # --- Owner of every link ---
+
+    def on_online(self, link: Link) -> None:
+        """HELLO is complete: the link serves what it was dialled for and what its peer announced."""
+        agreement = link.agreement
+        assert agreement is not None
+        dialled = self._dialled.get(link.number)
+        log.info("link online", link=link.number, peer=link.address, name=agreement.peer.name, accepted=link.is_accept)
+        if agreement.is_self:
+            link.close("the address leads to this very instance")
+            return
+        if dialled is not None:
+            attempts = self.attempts[dialled]
+            attempts.succeeded()
+            attempts.is_under_way = False
+            self._serve(link, [dialled], first=True)
+        self._serve(link, _addresses(agreement))
+        self._arbitrate(link, agreement)
+        self.forwarder.changed()
+        self._on_room()
+
+    def on_writable(self, link: Link) -> None:
+        """The link takes more: let what waits for it leave, address by address."""
+        now = self._loop.time()
+        for address in self._serves.get(link.number, ()):
+            outbox = self.forwarder.outboxes.get(address)
+            if outbox is not None and outbox.outlet is link:
+                outbox.drain(now)
+        if link.can_send:
+            self._on_room()
+
+    def on_event(self, link: Link, event: Event) -> None:
+        """What the peer said."""
+        if isinstance(event, RejectedBy):
+            self._on_rejected(event.rejected)
+        elif isinstance(event, Leaving):
+            log.info("peer is draining", link=link.number, peer=link.address, reason=event.goaway.reason)
+            self._leave(link)
+        elif isinstance(event, Ended):
+            log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.fatal.text)
+            link.close(f"FATAL from the peer: {event.fatal.text}")
+
+    def on_closed(self, link: Link) -> None:
+        """The link is gone: what it served is served by another, or dialled again while frames wait."""
+        self.links.pop(link.number, None)
+        dialled = self._dialled.pop(link.number, None)
+        if not self._is_stopping:
+            note = log.warning if link.agreement is None else log.info
+            note("link closed", link=link.number, peer=link.address, reason=link.reason)
+            if dialled is not None:
+                self.attempts[dialled].is_under_way = False
+                self._suppress(dialled, link.reason)
+        self._withdraw(link)
+
+    # --- who serves what ---
+
+    def _serving(self, address: NetworkAddress) -> Link | None:
+        for link in self._servers.get(address, ()):
+            if link.state is LinkState.LOGGED_IN:
+                return link
+        return None
+
+    def _serve(self, link: Link, addresses: Iterable[NetworkAddress], *, first: bool = False) -> None:
+        """From now on the link serves these addresses; `first` for the one it was dialled for."""
+        serves = self._serves.setdefault(link.number, [])
+        for address in addresses:
+            if address not in serves:
+                serves.append(address)
+                self._servers.setdefault(address, []).insert(0 if first else sys.maxsize, link)
+                self._fit(address)
+
+    def _withdraw(self, link: Link) -> None:
+        """The link serves nothing any more."""
+        addresses = self._serves.pop(link.number, [])
+        for address in addresses:
+            self._servers[address].remove(link)
+        for address in addresses:
+            self._fit(address)
+        self.forwarder.changed()
+        self._on_room()
+
+    def _fit(self, address: NetworkAddress) -> None:
+        """Give the outbox of an address the link that serves it now; dial when there is none and frames wait."""
+        outbox = self.forwarder.outboxes.get(address)
+        if outbox is None:
+            return
+        link = self._serving(address)
+        if outbox.outlet is not link:
+            outbox.outlet = link
+            outbox.drain(self._loop.time())
+        if link is None and outbox.held:
+            self.want(address)
+
+    def _suppress(self, address: NetworkAddress, problem: str) -> None:
+        wait = self.attempts[address].failed(problem, self._loop.time())
+        log.info("address suppressed", address=str(address), reason=problem, seconds=round(wait, 3))
+
+    def _arbitrate(self, link: Link, agreement: Agreement) -> None:
+        """One connection for each pair of processes: the loser is drained, its addresses move to the survivor."""
+        if agreement.peer.arbitration == NO_GUID:
+            return
+        for other in list(self.links.values()):
+            if other is link or other.state is not LinkState.LOGGED_IN or other.agreement is None:
+                continue
+            if other.agreement.peer.arbitration != agreement.peer.arbitration or other.is_accept == link.is_accept:
+                continue
+            opened_here = not link.is_accept
+            link_stays = stays(self.hello.arbitration, agreement.peer.arbitration, opened_here=opened_here)
+            loser, survivor = (other, link) if link_stays else (link, other)
+            log.info("link lost arbitration", link=loser.number, peer=loser.address, survivor=survivor.number)
+            loser.drain()
+            dialled = self._dialled.pop(loser.number, None)
+            self._serve(survivor, [dialled] if dialled is not None else [], first=True)
+            self._withdraw(loser)
+            return
+
+    def _leave(self, link: Link) -> None:
+        """The peer drains: use another address while there is one, and come back later."""
+        link.drain()
+        dialled = self._dialled.pop(link.number, None)
+        if dialled is not None:
+            self._suppress(dialled, "the peer is draining")
+        self._withdraw(link)
+
+    # --- time and the end ---
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._loop.time()
+            for link in list(self.links.values()):
+                link.tick(now)
+            self.forwarder.expire(now)
+
+    async def close(self, *, reason: str, seconds: float) -> None:
+        """Tell every peer, let what is held leave for so many seconds, then close all links."""
+        self._is_stopping = True
+        goaway = encode_link(GoAway(reason=reason, deadline_ms=int(seconds * 1000)))
+        for link in list(self.links.values()):
+            if link.agreement is not None:
+                link.say(goaway)
+        deadline = self._loop.time() + seconds
+        while self.forwarder.pool.frames and self._loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in list(self.links.values()):
+            link.close(reason)
+        self.forwarder.abandon()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task failed", task=task.get_name(), exc_info=task.exception())
+
+
+def _addresses(agreement: Agreement) -> frozenset[NetworkAddress]:
+    """The addresses a peer announced, those that are none left out."""
+    addresses = set()
+    for text in agreement.peer.addresses:
+        try:
+            address = parse_address(text)
+        except ValueError:
+            continue
+        if isinstance(address, NetworkAddress):
+            addresses.add(address)
+    return frozenset(addresses)

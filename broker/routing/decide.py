@@ -1,0 +1,113 @@
+"""
+The routing decision: a pure function of table, hosted services, facts of the frame, health and forwarding switch.
+
+Reply, match, choose, locate, in this order. The result is a value; nothing is sent and nothing is remembered here,
+so the same function answers the data path and the question "why".
+
+Source: Service Broker documentation, "Service Broker Routing".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.flow import Disposition
+from broker.routing.choose import Candidate, Choice, HealthOf, RouteClass, choose, wanted_instance
+from broker.routing.facts import Facts, Hosted
+from broker.routing.match import DELAYED_STEP, Match, match, score
+from broker.routing.route import Route
+from broker.routing.table import RouteTable
+
+REPLY_STEP = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    What becomes of a frame with these facts.
+
+    Shape: `disposition` FORWARDED (then `candidates`, best first), DELIVERED (then `database`, a broker instance) or
+    the reason why not: a conversation begun here is delayed, an incoming frame is dropped with it. `step` 0 for a
+    reply, else the step of matching, 7 when nothing matched. `is_by_conversation`: another conversation with the same
+    route key may go elsewhere, so a cache must ask per conversation.
+    """
+
+    disposition: Disposition
+    step: int
+    route: Route | None = None
+    candidates: tuple[Candidate, ...] = ()
+    database: bytes | None = None
+    is_by_conversation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Everything about this instance that a decision depends on; swapped whole when any of it changes."""
+
+    table: RouteTable
+    hosted: Hosted
+    health_of: HealthOf
+    is_forwarding: bool
+
+
+def decide(facts: Facts, here: Surroundings) -> Decision:
+    """
+    Decide what becomes of a frame.
+
+    Raises:
+        Nothing. Every outcome is a value.
+    """
+    if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.services_of:
+        return Decision(Disposition.DELIVERED, REPLY_STEP, database=facts.to_broker_instance)
+    matched = match(here.table, here.hosted, facts)
+    choice = choose(matched.routes, here.hosted, facts, here.health_of)
+    if choice is None:
+        return _nothing_works(matched, facts, here.hosted)
+    route = choice.routes[0]
+    if choice.route_class is RouteClass.LOCAL:
+        return _locate(route, matched, facts, here.hosted)
+    if facts.is_incoming and not here.is_forwarding:
+        return Decision(Disposition.FORWARDING_DISABLED, matched.step, route)
+    if choice.route_class is RouteClass.MIRRORED:
+        # Who is principal is found out by probing; until somebody claims it, nothing leaves (R3.1, R6.1).
+        return Decision(Disposition.PRINCIPAL_UNKNOWN, matched.step, route)
+    return _forward(choice, matched)
+
+
+def _forward(choice: Choice, matched: Match) -> Decision:
+    best = choice.candidates[0]
+    return Decision(
+        Disposition.FORWARDED,
+        matched.step,
+        best.route,
+        candidates=choice.candidates,
+        is_by_conversation=matched.is_balanced or len(choice.candidates) > 1,
+    )
+
+
+def _locate(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+    """Which database: the named one, else the sender's own, else one picked by the conversation (R4.1, R4.2)."""
+    instance = wanted_instance(route, facts)
+    if instance is not None:
+        return Decision(
+            Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced
+        )
+    databases = hosted.databases_with[facts.to_service]
+    if facts.database in databases:
+        return Decision(Disposition.DELIVERED, matched.step, route, database=facts.database)
+    database = max(databases, key=lambda instance: score(facts.conversation_id, instance))
+    return Decision(
+        Disposition.DELIVERED, matched.step, route, database=database, is_by_conversation=len(databases) > 1
+    )
+
+
+def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+    if matched.step == DELAYED_STEP:
+        return Decision(Disposition.NO_ROUTE, DELAYED_STEP)
+    route = matched.routes[0]
+    instance = wanted_instance(route, facts)
+    if instance in hosted.services_of:
+        # The named database is here and the service is not in it: that database answers with an error (R4.1).
+        return Decision(Disposition.DELIVERED, matched.step, route, database=instance)
+    reason = Disposition.SERVICE_NOT_HERE if instance is None else Disposition.INSTANCE_NOT_HERE
+    return Decision(reason, matched.step, route)

@@ -1,0 +1,119 @@
+"""
+Finding matching routes: the first step that yields any route ends the search.
+
+The steps are functions in the order of the documentation, listed in `STEPS` under their documented numbers, so that a
+step is read, tested and explained by itself. Step 7 is the end of the list: nothing matched, which is no error.
+
+Balancing (step 3) picks one broker instance by rendezvous hashing, so that all gateways, after every restart, pick
+alike, and removing one of n instances moves only the dialogs that were on it.
+
+Source: Service Broker documentation, "Service Broker Routing", section "Finding Matching Routes".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from broker.routing.address import LOCAL
+from broker.routing.facts import Facts, Hosted
+from broker.routing.route import Route
+from broker.routing.table import NO_ROUTES, RouteTable
+
+DELAYED_STEP = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """
+    The routes that matched, all of one step.
+
+    Shape: `step` 1 .. 6, or 7 with no routes; `is_balanced` when the conversation id decided which.
+    """
+
+    step: int
+    routes: tuple[Route, ...] = ()
+    is_balanced: bool = False
+
+
+Step = Callable[[RouteTable, Hosted, Facts], Match | None]
+
+
+def match(table: RouteTable, hosted: Hosted, facts: Facts) -> Match:
+    """
+    The routes of the first step that has any.
+
+    Cost: at most one dictionary look-up a step; step 3 hashes once per broker instance of the service.
+    """
+    for step in STEPS:
+        found = step(table, hosted, facts)
+        if found is not None:
+            return found
+    return Match(DELAYED_STEP)
+
+
+def _exact(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+    """Step 1: service name and broker instance, when the dialog names one (R2.1)."""
+    if facts.is_open:
+        return None
+    routes = table.by_service.get(facts.to_service, NO_ROUTES).by_instance.get(facts.to_broker_instance)
+    return Match(1, routes) if routes else None
+
+
+def _any_instance(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+    """Step 2: the service name among routes without broker instance (R2.2)."""
+    routes = table.by_service.get(facts.to_service, NO_ROUTES).any_instance
+    return Match(2, routes) if routes else None
+
+
+def _balanced(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+    """Step 3: an open dialog picks one of the broker instances that have routes (R2.3)."""
+    by_instance = table.by_service.get(facts.to_service, NO_ROUTES).by_instance
+    if not facts.is_open or not by_instance:
+        return None
+    instance = pick_instance(facts.conversation_id, by_instance)
+    return Match(3, by_instance[instance], is_balanced=len(by_instance) > 1)
+
+
+def _last_resort(table: RouteTable, _hosted: Hosted, _facts: Facts) -> Match | None:
+    """Step 5: routes that name neither service nor broker instance (R2.5)."""
+    return Match(5, table.last_resort) if table.last_resort else None
+
+
+def _implicit_local(_table: RouteTable, hosted: Hosted, facts: Facts) -> Match | None:
+    """Step 6: a named broker instance, and some database here has a service of that name (R2.6)."""
+    if facts.is_open or facts.to_service not in hosted.databases_with:
+        return None
+    return Match(6, (Route("", LOCAL, remote_service_name=facts.to_service),))
+
+
+STEPS: tuple[Step, ...] = (_exact, _any_instance, _balanced, _last_resort, _implicit_local)
+
+
+def pick_instance(conversation_id: bytes, by_instance: Mapping[bytes, tuple[Route, ...]]) -> bytes:
+    """
+    The broker instance that wins this conversation: the highest score, the lower GUID on a tie.
+
+    An instance weighs as much as the heaviest of its routes; how many routes lead to it changes nothing.
+    """
+    return min(
+        by_instance,
+        key=lambda instance: (
+            -score(conversation_id, instance, weight=max(route.weight for route in by_instance[instance])),
+            instance,
+        ),
+    )
+
+
+def score(conversation_id: bytes, candidate: bytes, *, weight: int = 1) -> float:
+    """
+    Rendezvous score: weight / -ln((h + 0.5) / 2^64), h the first 8 bytes of SHA-256(conversation_id, candidate).
+
+    Shape: a positive number; over all conversations, candidate i wins with probability weight_i / sum of weights.
+    """
+    h = int.from_bytes(sha256(conversation_id + candidate).digest()[:8], "big")
+    uniform = (h + 0.5) / 2.0**64
+    # The largest hashes round to 1.0, whose logarithm is 0: such a candidate wins.
+    return weight / -math.log(uniform) if uniform < 1.0 else math.inf

@@ -1,0 +1,288 @@
+"""
+A route, and every rule about what a route may say.
+
+`RouteProperties` is what a statement says, as text and numbers; `Route` is what a table holds. The only way from one
+to the other is `check_route`, so a rule is written once and holds for CREATE, for the merged result of ALTER and for
+rows read back from a store. A broken rule is a `PropertyError` with the original's message number and the names of
+the properties it is about; it knows no text, so whoever has the statement adds the place.
+
+Three shapes of route pass the rules: full (service and broker instance, mirror optional), by name only, and last
+resort (neither). No clock is read: a LIFETIME becomes an instant with the `now` it is given.
+
+Source: Service Broker documentation, "CREATE ROUTE", "ALTER ROUTE", "sys.routes"; Database Engine events and errors
+8412, 8413, 9659 .. 9662, 9743 .. 9747.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias, TypeVar
+from uuid import UUID
+
+from broker.errors import StatementError
+from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
+from broker.wire.layout import NAME_MAX_BYTES
+
+# A live route to this service makes matching ask it for missing routes.
+BROKER_CONFIGURATION = "SQL/ServiceBroker/BrokerConfiguration"
+
+PROPERTY_MAX_CHARACTERS = 256  # what the columns of sys.routes hold
+LIFETIME_RANGE = (1, 2**31 - 1)  # seconds; the column is a signed 32-bit integer, and 0 would be born expired
+WEIGHT_RANGE = (1, 1000)  # our extension; wide enough for any real ratio of machines
+DEFAULT_WEIGHT = 1
+
+_T = TypeVar("_T")
+
+Identity: TypeAlias = tuple[UUID | None, str | None, NetworkAddress | Keyword, NetworkAddress | None]
+
+_GUID = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\})", re.ASCII | re.IGNORECASE)
+
+
+@dataclass
+class PropertyError(StatementError):
+    """
+    A property that breaks a rule.
+
+    Shape: `properties` are names as in the statement (`ADDRESS`), the one to blame first.
+    """
+
+    properties: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteProperties:
+    """
+    What follows WITH in CREATE ROUTE or ALTER ROUTE, unchecked; None where the statement does not name it.
+
+    Shape: `lifetime` seconds; `broker_instance` and the addresses as written.
+    """
+
+    service_name: str | None = None
+    broker_instance: str | None = None
+    lifetime: int | None = None
+    address: str | None = None
+    mirror_address: str | None = None
+    weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """
+    One row of a route table.
+
+    Shape: `remote_service_name` None = any service, compared byte for byte; `broker_instance` None = any;
+    `lifetime` the UTC instant of expiry, None = never; `weight` 1 .. 1000; the two texts are the addresses as the
+    statement spelt them (keywords in upper case), the normal form when nothing else is given.
+    """
+
+    name: str
+    address: NetworkAddress | Keyword
+    remote_service_name: str | None = None
+    broker_instance: UUID | None = None
+    lifetime: datetime | None = None
+    mirror_address: NetworkAddress | None = None
+    weight: int = DEFAULT_WEIGHT
+    address_text: str = ""
+    mirror_address_text: str | None = None
+
+    def __post_init__(self) -> None:
+        """Fill in the texts that were left out."""
+        if not self.address_text:
+            object.__setattr__(self, "address_text", str(self.address))
+        if self.mirror_address_text is None and self.mirror_address is not None:
+            object.__setattr__(self, "mirror_address_text", str(self.mirror_address))
+
+    @property
+    def identity(self) -> Identity:
+        """What two routes must share to count as one when choosing (R1.5)."""
+        return (self.broker_instance, self.remote_service_name, self.address, self.mirror_address)
+
+    def is_live(self, now: datetime) -> bool:
+        """Whether the route takes part in matching at this UTC instant (R1.4)."""
+        return self.lifetime is None or now < self.lifetime
+
+
+# What every new database and msdb begin with (R1.3).
+AUTO_CREATED_LOCAL = Route("AutoCreatedLocal", LOCAL)
+
+
+def create_route(name: str, properties: RouteProperties, *, now: datetime) -> Route:
+    """
+    The route that CREATE ROUTE makes at this UTC instant.
+
+    Raises:
+        PropertyError: as `check_route`.
+    """
+    return replace(check_route(name, properties), lifetime=_expiry(properties.lifetime, now))
+
+
+def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> Route:
+    """
+    The route after ALTER ROUTE: only what is named changes, and the whole must still be a legal route.
+
+    Raises:
+        PropertyError: as `check_route`; it may name a property that the statement did not.
+    """
+    instance = None if route.broker_instance is None else str(route.broker_instance)
+    merged = RouteProperties(
+        service_name=_either(properties.service_name, route.remote_service_name),
+        broker_instance=_either(properties.broker_instance, instance),
+        lifetime=properties.lifetime,
+        address=_either(properties.address, route.address_text),
+        mirror_address=_either(properties.mirror_address, route.mirror_address_text),
+        weight=_either(properties.weight, route.weight),
+    )
+    return replace(check_route(route.name, merged), lifetime=_expiry(properties.lifetime, now) or route.lifetime)
+
+
+def check_route(name: str, properties: RouteProperties) -> Route:
+    """
+    Hold properties against every rule: first each by itself, then their combinations.
+
+    Returns:
+        The route they describe, without its expiry instant, which only `create_route` and `alter_route` can know.
+
+    Raises:
+        PropertyError:
+            102 no ADDRESS; 1080 WEIGHT out of range; 8412 a service name that does not fit the wire;
+            8413 a broker instance that is no GUID, is the zero GUID, or stands beside the configuration service;
+            9659 empty; 9660 over 256 characters; 9661 a mirror without both service name and broker instance;
+            9662 a broker instance without service name; 9743 LOCAL or TRANSPORT beside or as a mirror;
+            9744 no address; 9745 TRANSPORT beside a service name; 9746 LIFETIME out of range;
+            9747 address and mirror are the same.
+    """
+    route = Route(
+        name,
+        remote_service_name=_service_name(properties.service_name),
+        broker_instance=_broker_instance(properties.broker_instance),
+        address=_address("ADDRESS", properties.address),
+        mirror_address=_mirror_address(properties.mirror_address),
+        weight=_weight(properties.weight),
+        address_text=_address_text(properties.address),
+        mirror_address_text=properties.mirror_address,
+    )
+    _check_lifetime(properties.lifetime)
+    _check_names(route)
+    _check_mirror(route)
+    return route
+
+
+# --- each property by itself --------------------------------------------------------------------------------
+
+
+def _check_text(name: str, value: str) -> None:
+    if not value:
+        raise PropertyError(9659, f"{name} must not be empty", properties=(name,))
+    if len(value) > PROPERTY_MAX_CHARACTERS:
+        problem = f"{name} has {len(value)} characters; at most {PROPERTY_MAX_CHARACTERS} are allowed"
+        raise PropertyError(9660, problem, properties=(name,))
+
+
+def _service_name(value: str | None) -> str | None:
+    if value is None:
+        return None
+    _check_text("SERVICE_NAME", value)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        problem = "SERVICE_NAME holds half of a surrogate pair and cannot be written as UTF-8"
+        raise PropertyError(8412, problem, properties=("SERVICE_NAME",)) from None
+    if size > NAME_MAX_BYTES:
+        problem = f"SERVICE_NAME has {size} bytes of UTF-8; at most {NAME_MAX_BYTES} fit into a message"
+        raise PropertyError(8412, problem, properties=("SERVICE_NAME",))
+    return value
+
+
+def _broker_instance(value: str | None) -> UUID | None:
+    if value is None:
+        return None
+    _check_text("BROKER_INSTANCE", value)
+    if _GUID.fullmatch(value) is None:
+        problem = f"BROKER_INSTANCE {value!r} is no GUID such as '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11'"
+        raise PropertyError(8413, problem, properties=("BROKER_INSTANCE",))
+    instance = UUID(value)
+    if not instance.int:
+        problem = "BROKER_INSTANCE is the zero GUID, which stands for 'not specified' and matches nothing"
+        raise PropertyError(8413, problem, properties=("BROKER_INSTANCE",))
+    return instance
+
+
+def _address(name: str, value: str | None) -> NetworkAddress | Keyword:
+    if value is None:
+        raise PropertyError(102, f"a route needs {name}", properties=(name,))
+    _check_text(name, value)
+    try:
+        return parse_address(value)
+    except ValueError as error:
+        raise PropertyError(9744, f"{name} is not a valid address: {error}", properties=(name,)) from None
+
+
+def _mirror_address(value: str | None) -> NetworkAddress | None:
+    if value is None:
+        return None
+    address = _address("MIRROR_ADDRESS", value)
+    if isinstance(address, Keyword):
+        problem = f"MIRROR_ADDRESS must be a network address, not {address}"
+        raise PropertyError(9743, problem, properties=("MIRROR_ADDRESS",))
+    return address
+
+
+def _address_text(value: str | None) -> str:
+    """What the catalogue echoes: the text as written, keywords in upper case."""
+    text = value or ""
+    return text.upper() if text.upper() in Keyword.__members__ else text
+
+
+def _weight(value: int | None) -> int:
+    if value is None:
+        return DEFAULT_WEIGHT
+    low, high = WEIGHT_RANGE
+    if not low <= value <= high:
+        raise PropertyError(1080, f"WEIGHT {value} is not between {low} and {high}", properties=("WEIGHT",))
+    return value
+
+
+def _check_lifetime(value: int | None) -> None:
+    low, high = LIFETIME_RANGE
+    if value is not None and not low <= value <= high:
+        problem = f"LIFETIME {value} is not between {low} and {high} seconds"
+        raise PropertyError(9746, problem, properties=("LIFETIME",))
+
+
+# --- their combinations -------------------------------------------------------------------------------------
+
+
+def _check_names(route: Route) -> None:
+    if route.broker_instance is not None and route.remote_service_name is None:
+        problem = "BROKER_INSTANCE needs SERVICE_NAME beside it"
+        raise PropertyError(9662, problem, properties=("BROKER_INSTANCE",))
+    if route.broker_instance is not None and route.remote_service_name == BROKER_CONFIGURATION:
+        problem = f"a route to {BROKER_CONFIGURATION} must not name a BROKER_INSTANCE"
+        raise PropertyError(8413, problem, properties=("BROKER_INSTANCE", "SERVICE_NAME"))
+    if route.address == TRANSPORT and route.remote_service_name is not None:
+        problem = "ADDRESS 'TRANSPORT' cannot stand beside SERVICE_NAME: every service name carries its own address"
+        raise PropertyError(9745, problem, properties=("ADDRESS", "SERVICE_NAME"))
+
+
+def _check_mirror(route: Route) -> None:
+    if route.mirror_address is None:
+        return
+    if isinstance(route.address, Keyword):
+        problem = f"a mirrored route needs a network address as ADDRESS, not {route.address}"
+        raise PropertyError(9743, problem, properties=("ADDRESS", "MIRROR_ADDRESS"))
+    if route.remote_service_name is None or route.broker_instance is None:
+        problem = "MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE beside it"
+        raise PropertyError(9661, problem, properties=("MIRROR_ADDRESS",))
+    if route.address == route.mirror_address:
+        problem = f"ADDRESS and MIRROR_ADDRESS are the same, {route.address}"
+        raise PropertyError(9747, problem, properties=("MIRROR_ADDRESS", "ADDRESS"))
+
+
+def _expiry(lifetime: int | None, now: datetime) -> datetime | None:
+    return None if lifetime is None else now + timedelta(seconds=lifetime)
+
+
+def _either(new: _T | None, old: _T | None) -> _T | None:
+    return old if new is None else new

@@ -1,0 +1,12 @@
+-- What the orders database has: a queue, the service that reads it, and the way to the service it talks to.
+
+CREATE QUEUE [OrdersQueue];
+
+-- Orders begins conversations and takes part in none that others begin, so it names no contract.
+CREATE SERVICE [//shop/Orders] ON QUEUE [OrdersQueue];
+
+-- No BROKER_INSTANCE: any instance of the service will do, and the gateway knows them.
+CREATE ROUTE [Billing] WITH
+    SERVICE_NAME = N'//shop/Billing',
+    ADDRESS = N'tcp://gateway-a.example:4022';
+GO

@@ -1,0 +1,197 @@
+"""Statements survive their text, any text is read or refused, and the short cut agrees with the grammar."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from broker.ddl import parser
+from broker.ddl.parser import parse_script, read_script
+from broker.ddl.render import render_statement
+from broker.ddl.statements import (
+    AlterQueue,
+    AlterRoute,
+    AlterService,
+    CreateQueue,
+    CreateRoute,
+    CreateService,
+    DropQueue,
+    DropRoute,
+    DropService,
+    EndConversation,
+    Origin,
+    QueueName,
+    Statement,
+    UseDatabase,
+)
+from broker.errors import DdlSyntaxError
+from broker.routing.address import TRANSPORT, NetworkAddress
+from broker.routing.route import BROKER_CONFIGURATION, PropertyError, RouteProperties, check_route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypothesis.strategies import DrawFn
+
+NASTY = [
+    "'",
+    "''",
+    "]",
+    "]]",
+    '"',
+    "--",
+    "/*",
+    "*/",
+    ";",
+    "\n",
+    "\r\n",
+    "GO",
+    "\nGO\n",
+    "N'",
+    "\u017f",
+    "ж",
+    "\ufeff",
+    " ",
+]
+
+texts = st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=5)), max_size=6).map("".join)
+names = texts.filter(lambda name: 1 <= len(name) <= 128)
+numbers = st.integers(-(10**25), 10**25)
+queues = st.builds(QueueName, names, st.none() | names)
+contracts = st.lists(names, max_size=3).map(tuple)
+properties = st.builds(
+    RouteProperties,
+    st.none() | texts,
+    st.none() | texts,
+    st.none() | numbers,
+    st.none() | texts,
+    st.none() | texts,
+    st.none() | numbers,
+)
+statements: st.SearchStrategy[Statement] = st.one_of(
+    st.builds(UseDatabase, names),
+    st.builds(CreateRoute, names, properties.filter(lambda p: p.address is not None), st.none() | names),
+    st.builds(AlterRoute, names, properties.filter(lambda p: p != RouteProperties())),
+    st.builds(DropRoute, names),
+    st.builds(CreateQueue, queues, status=st.booleans()),
+    st.builds(AlterQueue, queues, status=st.booleans()),
+    st.builds(DropQueue, queues),
+    st.builds(CreateService, names, queues, contracts, st.none() | names),
+    st.builds(AlterService, names, queues, contracts, contracts),
+    st.builds(AlterService, names, st.none(), contracts.filter(bool), contracts),
+    st.builds(DropService, names),
+    st.builds(EndConversation, st.uuids(), cleanup=st.booleans()),
+    st.builds(EndConversation, st.uuids(), error_code=numbers, description=texts),
+)
+
+
+@given(st.lists(statements, max_size=4), st.sampled_from(["", " ", "\n", "\nGO\n", ";", "-- '\n", "/* [ /* */ ' */"]))
+def test_rendered_statements_read_back(script: list[Statement], between: str) -> None:
+    text = between.join(map(render_statement, script))
+
+    assert script == parse_script(text)
+
+
+PIECES = [
+    *NASTY,
+    *"()=,.;-+@%[",
+    *("CREATE", "ALTER", "DROP", "ROUTE", "QUEUE", "SERVICE", "WITH", "ON", "ADDRESS", "LIFETIME", "STATUS", "END"),
+    *("CONVERSATION", "ERROR", "name", "[name]", "'text'", "12", "1.5", "GO 5", "::", "\x00", "\ud800"),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.sampled_from(["", " ", "\n"]))
+def test_any_text_is_read_or_refused_at_a_place_inside_it(pieces: list[str], between: str) -> None:
+    text = between.join(pieces)
+    lines = text.split("\n")
+
+    for outcome in read_script(text):
+        span = outcome.span
+        assert span is not None
+        assert 1 <= span.line <= len(lines)
+        assert 1 <= span.column <= len(lines[span.line - 1]) + 1
+        if isinstance(outcome, DdlSyntaxError):
+            assert str(outcome).splitlines()
+
+
+# --- the short cut --------------------------------------------------------------------------------------------
+
+blanks = st.sampled_from([" ", " ", "", "\n", "\t\r\n", " -- c\n", "/**/", "\u00a0", "\nGO\n"])
+values = st.sampled_from(["'a'", "N'é'", "n''", "'it''s'", "'", "';'", "'\nGO\n'", "12", "-3", "+4", "1.5", "0x1", "a"])
+words = st.sampled_from(
+    ["SERVICE_NAME", "BROKER_INSTANCE", "LIFETIME", "ADDRESS", "MIRROR_ADDRESS", "WEIGHT", "address", "L\u0131FETIME"]
+)
+route_names = st.sampled_from(
+    ["r", "[r]", "[a]]b]", "[]", "[ ;]", '"r"', "GO", "with", "Address", "é", "#r", "_1", "1"]
+)
+
+
+@st.composite
+def near_routes(draw: DrawFn) -> str:
+    """Texts that are CREATE ROUTE, or nearly."""
+    parts = [draw(st.sampled_from(["CREATE", "create", "ALTER", "x; CREATE"])), "ROUTE", draw(route_names), "WITH"]
+    for word in draw(st.lists(words, max_size=4)):
+        parts += [word, "=", draw(values), ","]
+    if draw(st.booleans()):
+        parts += ["ADDRESS", "=", "'LOCAL'"]
+    parts.append(draw(st.sampled_from([";", ";", "", "\nGO", "CREATE", "; DROP ROUTE x"])))
+    return "".join(part + draw(blanks) for part in parts)
+
+
+def _outcomes(text: str) -> list[tuple[object, Origin | None]]:
+    """What a script gives: statements with their origins, mistakes as their whole message."""
+    return [
+        (str(outcome), None) if isinstance(outcome, DdlSyntaxError) else (outcome, outcome.origin)
+        for outcome in read_script(text, source="s")
+    ]
+
+
+def _without_short_cut(read: Callable[[], list[tuple[object, Origin | None]]]) -> list[tuple[object, Origin | None]]:
+    with mock.patch.object(parser, "read_plain", return_value=None):
+        return read()
+
+
+@given(st.lists(near_routes() | statements.map(render_statement), min_size=1, max_size=3).map(" ".join))
+@example("CREATE ROUTE\nGO\nWITH ADDRESS = 'x';")
+@example("CREATE ROUTE r WITH ADDRESS = 'x'; GO\nCREATE ROUTE s WITH LIFETIME = 1, ADDRESS = 'LOCAL';")
+def test_short_cut_and_grammar_read_the_same(text: str) -> None:
+    assert _without_short_cut(lambda: _outcomes(text)) == _outcomes(text)
+
+
+# --- the rules of a route ---------------------------------------------------------------------------------------
+
+guids = st.sampled_from(["5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", "{5B0F3C1E-5D5E-4F0B-8A55-0E9B0B9C2F11}", "x", ""])
+addresses = st.sampled_from(
+    ["tcp://a", "TCP://A:4022/", "tcp://b", "LOCAL", "transport", "a", "", "tcp://" + "a" * 257]
+)
+likely_properties = st.builds(
+    RouteProperties,
+    st.none() | st.sampled_from(["s", BROKER_CONFIGURATION, "", "é" * 256, "€" * 256, "s" * 257]),
+    st.none() | guids,
+    st.none() | st.sampled_from([0, 1, 2**31 - 1, 2**31]),
+    st.none() | addresses,
+    st.none() | addresses,
+    st.none() | st.sampled_from([0, 1, 1000, 1001]),
+)
+
+
+@given(likely_properties | properties)
+def test_route_that_passes_the_rules_has_one_of_the_three_shapes(given_properties: RouteProperties) -> None:
+    """Full, with or without a mirror; by name only; last resort. What is refused blames properties by name."""
+    shapes = {(True, True, True), (True, True, False), (True, False, False), (False, False, False)}
+    try:
+        route = check_route("r", given_properties)
+    except PropertyError as error:
+        blamed = set(error.properties)
+    else:
+        blamed = set()
+        given_parts = (route.remote_service_name, route.broker_instance, route.mirror_address)
+        assert tuple(part is not None for part in given_parts) in shapes
+        assert route.address != route.mirror_address
+        assert route.mirror_address is None or isinstance(route.address, NetworkAddress)
+        assert route.address != TRANSPORT or route.remote_service_name is None
+
+    assert blamed <= {name.upper() for name in RouteProperties.__slots__}

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.control.config import Settings
+from broker.control.consistency import FRAME_OVERHEAD_BYTES, contradictions, unwise_settings
+from broker.control.place import dotted
+
+GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+QUIET: dict[str, Any] = {"endpoint": {"listen": ["127.0.0.1:4022"], "message_forwarding": True}}
+
+
+def _settings(*layers: dict[str, Any]) -> Settings:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for section, values in layer.items():
+            merged[section] = {**merged.get(section, {}), **values}
+    return Settings.model_validate(merged)
+
+
+@pytest.mark.parametrize("data", [{}, {"databases": {"a": {"path": "/a"}, "b": {"path": "/b"}}}])
+def test_defaults_do_not_contradict_each_other(data: dict[str, Any]) -> None:
+    assert contradictions(_settings(data)) == []
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"endpoint": {"listen": ["a:1", "b:1", "a:1"]}},
+        "endpoint.listen[2]",
+        '"a:1" is taken by endpoint.listen[0] = "a:1"',
+    ),
+    (
+        {"admin": {"listen": "127.0.0.1:4022"}},
+        "admin.listen",
+        '"127.0.0.1:4022" is taken by endpoint.listen[0] = "0.0.0.0:4022"',
+    ),
+    (
+        {"admin": {"listen": "127.0.0.1:9423"}},
+        "observe.listen",
+        '"127.0.0.1:9423" is taken by admin.listen = "127.0.0.1:9423"',
+    ),
+    ({"databases": {"MSDB": {"path": "/a"}}}, "databases.MSDB", "is the name of the instance's own"),
+    ({"databases": {"a\nb": {"path": "/a"}}}, 'databases."a\nb"', "is no name for a database"),
+    ({"databases": {"": {"path": "/a"}}}, 'databases.""', "is no name for a database"),
+    (
+        {"databases": {"a": {"path": "/x/a"}, "b": {"path": "/x/y/../a"}}},
+        "databases.b.path",
+        '"/x/y/../a" is also the file of databases.a',
+    ),
+    (
+        {"databases": {"a": {"path": "/a", "broker_instance": GUID}, "b": {"path": "/b", "broker_instance": GUID}}},
+        "databases.b.broker_instance",
+        "error 9772: databases.a has the same broker_instance",
+    ),
+    (
+        {"admin": {"socket": "/" + "é" * 54}},
+        "admin.socket",
+        f'"/{"é" * 54}" is 109 bytes long; a socket path has at most 107',
+    ),
+    (
+        {"endpoint": {"max_frame": "64KiB"}},
+        "dialog.fragment_size",
+        "a fragment of 64KiB and its header do not fit endpoint.max_frame = 64KiB",
+    ),
+    (
+        {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES - 1}},
+        "dialog.fragment_size",
+        "a fragment of 64KiB and its header do not fit endpoint.max_frame = 67761",
+    ),
+    (
+        {"dialog": {"resend_first": "65s"}},
+        "dialog.resend_first",
+        "65s is above resend_cap = 64s",
+    ),
+    (
+        {"endpoint": {"max_frame": "2MiB", "message_forward_size": "1MiB"}},
+        "endpoint.message_forward_size",
+        "1MiB cannot hold one frame of endpoint.max_frame = 2MiB",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "key", "problem"), CONTRADICTIONS)
+def test_contradiction_is_found(data: dict[str, Any], key: str, problem: str) -> None:
+    found = contradictions(_settings(data))
+
+    assert [(key, problem)] == [(dotted(one.path), one.problem) for one in found]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"admin": {"socket": "/" + "x" * 106}},
+        {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}},
+        {"dialog": {"resend_first": "64s"}},
+        {"endpoint": {"listen": []}, "observe": {"listen": ""}},
+    ],
+)
+def test_what_just_fits_is_no_contradiction(data: dict[str, Any]) -> None:
+    assert contradictions(_settings(data)) == []
+
+
+def test_quiet_settings_warn_of_nothing() -> None:
+    assert unwise_settings(_settings(QUIET)) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ({"endpoint": {"message_forwarding": False}}, "endpoint.message_forwarding"),
+        ({"endpoint": {"listen": ["0.0.0.0:1"]}}, "endpoint.listen[0]"),
+        ({"endpoint": {"advertise": ["tcp://a", "tcp://0.0.0.0"]}}, "endpoint.advertise[1]"),
+        ({"endpoint": {"heartbeat": "3s"}}, "endpoint.handshake_timeout"),
+        ({"dialog": {"time_to_live": "65s"}}, "dialog.time_to_live"),
+        ({"dialog": {"default_lifetime": "63s"}}, "dialog.default_lifetime"),
+        ({"dialog": {"hop_limit": 17}}, "dialog.hop_limit"),
+    ],
+)
+def test_what_is_legal_but_unwise_is_found(data: dict[str, Any], key: str) -> None:
+    found = unwise_settings(_settings(QUIET, data))
+
+    assert [key] == [dotted(one.path) for one in found]
+
+
+def test_instance_without_forwarding_but_with_a_database_is_fine() -> None:
+    data = {"endpoint": {"message_forwarding": False}, "databases": {"a": {"path": "/a"}}}
+
+    assert unwise_settings(_settings(QUIET, data)) == []

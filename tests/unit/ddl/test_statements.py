@@ -1,0 +1,110 @@
+"""Where a statement stands, and how an error gets its place from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.ddl.parser import parse_script
+from broker.ddl.statements import DropRoute, Origin, blaming
+from broker.errors import DuplicateNameError, Span, StatementError
+from broker.routing.route import PropertyError, check_route
+
+SCRIPT = """\
+-- the routes
+CREATE ROUTE [Orders]
+    WITH SERVICE_NAME = '//shop/Orders',\r
+\tADDRESS = 'TRANSPORT'; DROP ROUTE Old
+"""
+
+
+def test_span_runs_to_the_end_of_the_first_line() -> None:
+    create, drop = parse_script(SCRIPT, source="routes.sql")
+
+    assert create.span == Span("routes.sql", 2, 1, len("CREATE ROUTE [Orders]"))
+    assert drop.span == Span("routes.sql", 4, 25, len("DROP ROUTE Old"))
+
+
+def test_statement_that_was_made_has_no_span_and_equals_one_that_was_read() -> None:
+    made = DropRoute("Old")
+
+    assert made.span is None
+    assert [made] == parse_script("  drop route Old")
+
+
+@pytest.mark.parametrize(
+    ("error", "span", "line"),
+    [
+        (
+            PropertyError(9745, "p", properties=("ADDRESS", "SERVICE_NAME")),
+            Span("r.sql", 4, 12, 11),
+            "\tADDRESS = 'TRANSPORT'; DROP ROUTE Old",
+        ),
+        (
+            PropertyError(9660, "p", properties=("SERVICE_NAME",)),
+            Span("r.sql", 3, 25, 15),
+            "    WITH SERVICE_NAME = '//shop/Orders',",
+        ),
+        (
+            PropertyError(9661, "p", properties=("MIRROR_ADDRESS", "ADDRESS")),
+            Span("r.sql", 4, 12, 11),
+            "\tADDRESS = 'TRANSPORT'; DROP ROUTE Old",
+        ),
+        (PropertyError(9746, "p", properties=("LIFETIME",)), Span("r.sql", 2, 14, 8), "CREATE ROUTE [Orders]"),
+        (DuplicateNameError(2714, "p"), Span("r.sql", 2, 14, 8), "CREATE ROUTE [Orders]"),
+    ],
+)
+def test_error_is_placed_at_the_first_property_that_was_written_else_at_the_name(
+    error: StatementError, span: Span, line: str
+) -> None:
+    statement = parse_script(SCRIPT, source="r.sql")[0]
+
+    with pytest.raises(StatementError) as caught, blaming(statement):
+        raise error
+
+    assert (span, line) == (caught.value.span, caught.value.text_line)
+
+
+def test_error_of_a_statement_without_known_parts_is_placed_at_the_whole() -> None:
+    statement = DropRoute("x", origin=Origin("-", "DROP ROUTE x", 1, 0, 12))
+
+    with pytest.raises(StatementError) as caught, blaming(statement):
+        raise StatementError(1, "p")
+
+    assert Span("-", 1, 1, 12) == caught.value.span
+
+
+def test_error_with_a_place_keeps_it() -> None:
+    span = Span("elsewhere", 7, 7)
+
+    with pytest.raises(StatementError) as caught, blaming(parse_script("DROP ROUTE x")[0]):
+        raise StatementError(1, "p", span, "text")
+
+    assert (span, "text") == (caught.value.span, caught.value.text_line)
+
+
+def test_error_of_a_made_statement_stays_without_place() -> None:
+    with pytest.raises(StatementError) as caught, blaming(DropRoute("x")):
+        raise StatementError(1, "p")
+
+    assert caught.value.span is None
+
+
+def test_nothing_raised_is_nothing_changed() -> None:
+    with blaming(DropRoute("x")):
+        outcome = "done"
+
+    assert outcome == "done"
+
+
+def test_broken_rule_reads_like_this() -> None:
+    statement = parse_script("CREATE ROUTE r WITH ADDRESS = 'tcp://h', LIFETIME = 0")[0]
+
+    with pytest.raises(PropertyError) as caught, blaming(statement):
+        check_route(statement.name, statement.properties)  # type: ignore[attr-defined]  # a CreateRoute
+
+    assert str(caught.value) == (
+        "Msg 9746, Level 16, -:1:53\n"
+        "LIFETIME 0 is not between 1 and 2147483647 seconds\n"
+        "CREATE ROUTE r WITH ADDRESS = 'tcp://h', LIFETIME = 0\n"
+        "                                                    ^"
+    )
