@@ -74,6 +74,17 @@ class OutOfSequenceError(PeerError):
         return f"{self.frame} is not allowed while the connection is {self.state}"
 
 
+@dataclass
+class PeerSilentError(PeerError):
+    """Nothing was heard for three of the heartbeats that the peer announced."""
+
+    silence_s: float
+    code: ClassVar[int] = 9760
+
+    def __str__(self) -> str:
+        return f"nothing heard from the peer for {self.silence_s:.1f} s"
+
+
 # --- the caller asked for the wrong thing -------------------------------------------------------------------
 
 

@@ -165,8 +165,7 @@ class DatabaseSettings(Section):
     )
     scripts: Annotated[tuple[str, ...], _PATTERNS] = setting(
         [],
-        "Scripts that create the queues, services and routes of this database; paths or patterns "
-        "as in `routes.files`.",
+        "Scripts that create the queues, services and routes of this database; paths or patterns as in `routes.files`.",
         reason="An application may create everything itself.",
         reload=Reload.LIVE,
     )

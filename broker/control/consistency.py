@@ -106,9 +106,7 @@ def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
         yield Finding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
     if dialog.resend_first > dialog.resend_cap:
         problem = f"{render_duration(dialog.resend_first)} is above resend_cap = {render_duration(dialog.resend_cap)}"
-        yield Finding(
-            ("dialog", "resend_first"), problem, "raise resend_cap or lower this", (("dialog", "resend_cap"),)
-        )
+        yield Finding(("dialog", "resend_first"), problem, "lower it, or raise resend_cap", (("dialog", "resend_cap"),))
     if endpoint.message_forward_size < endpoint.max_frame:
         problem = (
             f"{render_size(endpoint.message_forward_size)} cannot hold one frame of "

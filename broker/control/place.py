@@ -10,6 +10,7 @@ Lines and columns count from 1, columns in characters; CR LF counts as one end o
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from bisect import bisect_right
@@ -38,7 +39,7 @@ def dotted(path: KeyPath) -> str:
             text += f"[{step}]"
         else:
             bare = re.fullmatch(r"[A-Za-z0-9_-]+", step, re.ASCII)
-            text += ("." if text else "") + (step if bare else f'"{step}"')
+            text += ("." if text else "") + (step if bare else json.dumps(step, ensure_ascii=not step.isprintable()))
     return text
 
 
@@ -116,7 +117,8 @@ class _Walk:
             else:
                 self._pair(table)
                 continue
-            self._note(self.keys, table, start)
+            for end in range(1, len(table) + 1):
+                self._note(self.keys, table[:end], start)
 
     def _header(self, brackets: int) -> KeyPath:
         """`[a.b]` or `[[a.b]]`; steps into an array of tables mean its last element."""

@@ -89,7 +89,7 @@ class Dialog:
         END CONVERSATION: no more sending or receiving here; the far side hears of it behind everything sent.
 
         Args:
-            error: A positive code: END .. WITH ERROR. What was not sent yet is then discarded.
+            error: A positive code: END .. WITH ERROR; the far side reads an Error message behind everything sent.
             description: What the far side reads beside the code.
 
         Raises:

@@ -143,8 +143,8 @@ class Outbound:
     What one side still has to get acknowledged. Changed by its methods only.
 
     Shape: `messages` loaded and unacknowledged, in order; `window` frames allowed in flight, between FIRST_WINDOW and
-    `window_max`; `in_flight` frames sent since the last rewind and not acknowledged; `attempts` resends in a row
-    without progress; `resend_at` monotonic seconds.
+    `window_max`; `in_flight` frames sent since the last rewind and not acknowledged; `loaded_bytes` of `messages`;
+    `attempts` resends in a row without progress; `resend_at`, `sent_at` monotonic seconds.
     """
 
     backoff: Backoff
@@ -155,7 +155,7 @@ class Outbound:
     attempts: int = 0
     resend_at: float = NEVER
     sent_at: float | None = None
-    resent: int = 0
+    loaded_bytes: int = 0
     _next: tuple[int, int] = (0, 0)  # index in `messages`, fragment
     _acknowledged: tuple[int, int] = (0, 0)  # sequence, fragment
     _sent_to: tuple[int, int] = (-1, 0)  # highest (sequence, fragment) ever sent
@@ -172,22 +172,24 @@ class Outbound:
 
     def offer(self, message: Outgoing) -> None:
         """Add the message that follows the last one."""
+        if not self.messages:
+            self._next = (0, self._acknowledged_of(message))
         self.messages.append(message)
+        self.loaded_bytes += len(message.body)
 
-    def take(self, now: float) -> tuple[Outgoing, int]:
-        """The next fragment to send, which counts as sent with this call. Only when `has_unsent`."""
+    def take(self, now: float) -> tuple[Outgoing, int, bool]:
+        """The next fragment to send, and whether it was sent before; it counts as sent. Only when `has_unsent`."""
         index, fragment = self._next
         message = self.messages[index]
-        if (message.sequence, fragment) <= self._sent_to:
-            self.resent += 1
-        else:
+        is_resend = (message.sequence, fragment) <= self._sent_to
+        if not is_resend:
             self._sent_to = (message.sequence, fragment)
         self._next = (index, fragment + 1) if fragment + 1 < message.fragments else (index + 1, 0)
         self.in_flight += 1
         self.sent_at = now
         if self.resend_at == NEVER:
             self.resend_at = now + self.backoff.wait(self.attempts)
-        return message, fragment
+        return message, fragment, is_resend
 
     def acknowledge(self, sequence: int, fragment: int, now: float) -> int:
         """Everything before (sequence, fragment) is stored at the far side; how many messages are done with."""
@@ -196,7 +198,7 @@ class Outbound:
         done = frames = 0
         while self.messages and self.messages[0].sequence < sequence:
             frames += self._sent_of_first() - self._acknowledged_of(self.messages[0])
-            self.messages.popleft()
+            self.loaded_bytes -= len(self.messages.popleft().body)
             index, next_fragment = self._next
             self._next = (index - 1, next_fragment) if index > 0 else (0, 0)
             done += 1
@@ -212,21 +214,23 @@ class Outbound:
         self.resend_at = now + self.backoff.wait(0) if self.in_flight else NEVER
         return done
 
-    def rewind(self, *, is_timeout: bool) -> None:
-        """Send again from the first unacknowledged fragment: no acknowledgement came, or the path broke."""
+    def rewind(self) -> None:
+        """The path broke: what is in flight is lost, so send again from the first unacknowledged fragment."""
         self._next = (0, self._acknowledged_of(self.messages[0]) if self.messages else 0)
         self.in_flight = 0
         self.resend_at = NEVER
-        if is_timeout:
-            self.attempts += 1
-            self.window = FIRST_WINDOW
 
-    def discard(self) -> None:
-        """The dialog is over: nothing will be sent or resent."""
+    def unload(self) -> None:
+        """Keep no message here; those that are still to be sent will be offered again."""
         self.messages.clear()
-        self._next = (0, 0)
-        self.in_flight = 0
-        self.resend_at = NEVER
+        self.loaded_bytes = 0
+        self.rewind()
+
+    def time_out(self) -> None:
+        """No acknowledgement came in time: unload, wait longer next time, and begin with a small window."""
+        self.unload()
+        self.attempts += 1
+        self.window = FIRST_WINDOW
 
     def _sent_of_first(self) -> int:
         """Fragments of the first message sent since the last rewind, those acknowledged before it included."""

@@ -18,7 +18,7 @@ from enum import IntEnum, StrEnum
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, transport_address
 from broker.routing.facts import Facts, Hosted
 from broker.routing.match import score
-from broker.routing.route import Route
+from broker.routing.route import Identity, Route
 
 
 class Health(IntEnum):
@@ -65,7 +65,10 @@ class Choice:
 
 def choose(routes: Iterable[Route], hosted: Hosted, facts: Facts, health_of: HealthOf) -> Choice | None:
     """The first class that has a member and works; None when none does."""
-    distinct = tuple({route.identity: route for route in reversed(tuple(routes))}.values())[::-1]
+    first_of: dict[Identity, Route] = {}
+    for route in routes:
+        first_of.setdefault(route.identity, route)
+    distinct = tuple(first_of.values())
     mirrored = tuple(route for route in distinct if route.mirror_address is not None)
     if mirrored:
         return Choice(RouteClass.MIRRORED, mirrored)

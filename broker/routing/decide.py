@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.flow import Disposition
+from broker.routing.address import LOCAL
 from broker.routing.choose import Candidate, Choice, HealthOf, RouteClass, choose, wanted_instance
 from broker.routing.facts import Facts, Hosted
 from broker.routing.match import DELAYED_STEP, Match, match, score
@@ -67,10 +68,12 @@ def decide(facts: Facts, here: Surroundings) -> Decision:
     if choice.route_class is RouteClass.LOCAL:
         return _locate(route, matched, facts, here.hosted)
     if facts.is_incoming and not here.is_forwarding:
-        return Decision(Disposition.FORWARDING_DISABLED, matched.step, route)
+        return Decision(
+            Disposition.FORWARDING_DISABLED, matched.step, route, is_by_conversation=matched.is_balanced
+        )
     if choice.route_class is RouteClass.MIRRORED:
         # Who is principal is found out by probing; until somebody claims it, nothing leaves (R3.1, R6.1).
-        return Decision(Disposition.PRINCIPAL_UNKNOWN, matched.step, route)
+        return Decision(Disposition.PRINCIPAL_UNKNOWN, matched.step, route, is_by_conversation=matched.is_balanced)
     return _forward(choice, matched)
 
 
@@ -102,12 +105,20 @@ def _locate(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decis
 
 
 def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+    """No class works: LOCAL matched and the service is not here, or TRANSPORT and its name holds no address."""
     if matched.step == DELAYED_STEP:
         return Decision(Disposition.NO_ROUTE, DELAYED_STEP)
-    route = matched.routes[0]
+    route = next((route for route in matched.routes if route.address == LOCAL), None)
+    if route is None:
+        return Decision(Disposition.ROUTE_INVALID, matched.step, matched.routes[0])
     instance = wanted_instance(route, facts)
-    if instance in hosted.services_of:
-        # The named database is here and the service is not in it: that database answers with an error (R4.1).
-        return Decision(Disposition.DELIVERED, matched.step, route, database=instance)
-    reason = Disposition.SERVICE_NOT_HERE if instance is None else Disposition.INSTANCE_NOT_HERE
-    return Decision(reason, matched.step, route)
+    if instance is None:
+        return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)
+    if instance not in hosted.services_of:
+        return Decision(
+            Disposition.INSTANCE_NOT_HERE, matched.step, route, is_by_conversation=matched.is_balanced
+        )
+    # The named database is here and the service is not in it: that database answers with an error (R4.1).
+    return Decision(
+        Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced
+    )

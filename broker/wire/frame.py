@@ -24,6 +24,7 @@ from broker.wire.layout import (
     MIN_DIALOG_FRAME,
     NAME_MAX_BYTES,
     NO_GUID,
+    PING_BYTES,
     PRELUDE,
     PRELUDE_BYTES,
     PROTOCOL,
@@ -111,7 +112,7 @@ class Pong:
 
 LinkMessage = Hello | Ping | Pong | Probe | ProbeReply | Rejected | GoAway | Fatal
 
-_KIND: dict[type[LinkMessage], Kind] = {
+KIND_OF: dict[type[LinkMessage], Kind] = {
     Hello: Kind.HELLO,
     Ping: Kind.PING,
     Pong: Kind.PONG,
@@ -123,7 +124,7 @@ _KIND: dict[type[LinkMessage], Kind] = {
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: dict[int, msgspec.msgpack.Decoder[LinkMessage]] = {
-    kind: msgspec.msgpack.Decoder(form) for form, kind in _KIND.items() if issubclass(form, msgspec.Struct)
+    kind: msgspec.msgpack.Decoder(form) for form, kind in KIND_OF.items() if issubclass(form, msgspec.Struct)
 }
 _GUID_FIELDS = {
     Kind.HELLO: ("instance", "arbitration"),
@@ -136,7 +137,7 @@ _GUID_FIELDS = {
 def encode_link(message: LinkMessage) -> bytes:
     """One whole link frame."""
     body = message.payload if isinstance(message, Ping | Pong) else _ENCODER.encode(message)
-    return PRELUDE.pack(PRELUDE_BYTES + len(body), _KIND[type(message)], 0, 0, 0) + body
+    return PRELUDE.pack(PRELUDE_BYTES + len(body), KIND_OF[type(message)], 0, 0, 0) + body
 
 
 def decode_link(frame: bytes | bytearray | memoryview) -> LinkMessage:
@@ -144,21 +145,20 @@ def decode_link(frame: bytes | bytearray | memoryview) -> LinkMessage:
     The message in one whole link frame.
 
     Raises:
-        FrameMalformedError: an unknown kind, or a body that is not what the kind asks for.
+        FrameMalformedError: shorter than a prelude, an unknown kind, or a body that is not what the kind asks for.
     """
+    if len(frame) < PRELUDE_BYTES:
+        raise FrameMalformedError(f"link frame of {len(frame)} bytes")
     kind = frame[4]
     body = bytes(frame[PRELUDE_BYTES:])
     if kind in (Kind.PING, Kind.PONG):
-        if len(body) != 8:
-            raise FrameMalformedError(f"{Kind(kind).name} with a body of {len(body)} bytes, not 8")
+        if len(body) != PING_BYTES:
+            raise FrameMalformedError(f"{Kind(kind).name} with a body of {len(body)} bytes, not {PING_BYTES}")
         return Ping(body) if kind == Kind.PING else Pong(body)
     decoder = _DECODER.get(kind)
     if decoder is None:
         raise FrameMalformedError(f"unknown link kind 0x{kind:02x}")
-    try:
-        message = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FrameMalformedError(f"body of {Kind(kind).name}: {error}") from error
+    message = _decode(decoder, body, f"body of {Kind(kind).name}")
     for field in _GUID_FIELDS.get(Kind(kind), ()):
         if len(getattr(message, field)) != len(NO_GUID):
             raise FrameMalformedError(f"body of {Kind(kind).name}: {field} is not a GUID of 16 bytes")
@@ -350,6 +350,11 @@ def decode_fault(body: bytes) -> Fault:
     return _decode(_FAULT, body, "FAULT")
 
 
+def encode_stored(stored: Stored) -> bytes:
+    """Body of an ACK frame; empty when nothing is held out of order."""
+    return _ENCODER.encode(stored) if stored.stored else b""
+
+
 def decode_stored(body: bytes) -> Stored:
     """What an ACK says is held out of order; an empty body says nothing. Raises FrameMalformedError."""
     return _decode(_STORED, body, "ACK") if body else Stored()
@@ -358,5 +363,6 @@ def decode_stored(body: bytes) -> Stored:
 def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes, what: str) -> _T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # RecursionError: a few KiB of nested arrays under an unknown key are enough to exhaust the stack's allowance.
         raise FrameMalformedError(f"{what}: {error}") from error

@@ -42,7 +42,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         '"127.0.0.1:9423" is taken by admin.listen = "127.0.0.1:9423"',
     ),
     ({"databases": {"MSDB": {"path": "/a"}}}, "databases.MSDB", "is the name of the instance's own"),
-    ({"databases": {"a\nb": {"path": "/a"}}}, 'databases."a\nb"', "is no name for a database"),
+    ({"databases": {"a\nb": {"path": "/a"}}}, r'databases."a\nb"', "is no name for a database"),
     ({"databases": {"": {"path": "/a"}}}, 'databases.""', "is no name for a database"),
     (
         {"databases": {"a": {"path": "/x/a"}, "b": {"path": "/x/y/../a"}}},

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # reports are pinned to the letter, and a table has one case a line
 from __future__ import annotations
 
 from pathlib import Path
@@ -83,8 +84,7 @@ BAD: list[tuple[str, list[str]]] = [
     (
         '[admin]\nlisten = "0.0.0.0:9422"\n',
         [
-            'broker.toml:2:10: admin.listen: "0.0.0.0:9422" can be reached from other machines; this release has neither TLS nor tokens; '
-            'listen on "127.0.0.1:9422" and come through a tunnel'
+            'broker.toml:2:10: admin.listen: "0.0.0.0:9422" can be reached from other machines; this release has neither TLS nor tokens; listen on "127.0.0.1:9422" and come through a tunnel'
         ],
     ),
     ('[observe]\nlog_level = "trace"\n', ['broker.toml:2:13: observe.log_level: "trace" is not one of the allowed words; allowed is "debug", "info", "warning", "error"']),
@@ -92,8 +92,7 @@ BAD: list[tuple[str, list[str]]] = [
         f'[databases.a]\npath = "a"\nbroker_instance = "{GUID}"\n[databases.b]\npath = "./a"\nbroker_instance = "{GUID.upper()}"\n',
         [
             'broker.toml:5:8: databases.b.path: "/var/lib/broker/a" is also the file of databases.a; give each database a file of its own',
-            "broker.toml:6:19: databases.b.broker_instance: error 9772: databases.a has the same broker_instance; "
-            "give one of them another GUID; a copied database must not keep the one of its original",
+            "broker.toml:6:19: databases.b.broker_instance: error 9772: databases.a has the same broker_instance; give one of them another GUID; a copied database must not keep the one of its original",
         ],
     ),
     (  # a mistake does not hide what is wrong elsewhere, nor does it bring up what only follows from it
@@ -278,7 +277,9 @@ def test_byte_that_is_not_utf8_is_reported_with_its_place(tmp_path: Path) -> Non
     ids=["depth", "digits"],
 )
 def test_text_beyond_the_limits_of_the_parser_is_reported(report: Any, text: str, problem: str) -> None:
-    assert [f"broker.toml:1:1: TOML: {problem}"] == [line[: 25 + len(problem)] for line in report(text)]
+    (line,) = report(text)
+
+    assert line.startswith(f"broker.toml:1:1: TOML: {problem}")
 
 
 @pytest.mark.parametrize("name", ["gateway.toml", "endpoint.toml"])

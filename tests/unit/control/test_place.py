@@ -44,6 +44,8 @@ def _at(line: int, column: int, length: int) -> Span:
         (("a", "b.c", "two"), _at(9, 1, 8)),
         (("a", "b.c", "two", "deep"), _at(9, 1, 8)),
         (("a", "b.c", "two", "deep", "y z"), _at(9, 21, 5)),
+        (("list",), _at(16, 1, 8)),
+        (("a",), _at(4, 1, 9)),
         (("list", 0), _at(16, 1, 8)),
         (("list", 0, "sub", "k"), _at(19, 1, 1)),
         (("list", 1, "n"), _at(21, 1, 1)),
@@ -134,6 +136,7 @@ def test_places_do_not_count_when_compared() -> None:
         (("a", "b.c"), 'a."b.c"'),
         (("",), '""'),
         (("é",), '"é"'),
+        (("a\n",), r'"a\n"'),
     ],
 )
 def test_dotted(path: Any, text: str) -> None:

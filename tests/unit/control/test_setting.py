@@ -17,7 +17,7 @@ WORDS = value.list_of(value.text("word", longest=5))
 
 class _Leaf(Section):
     hops: Annotated[int, HOPS] = setting(3, "How far.", reason="Far enough.", reload=Reload.LIVE)
-    name: Annotated[str, WORDS] = setting(
+    names: Annotated[tuple[str, ...], WORDS] = setting(
         None, "Who.", reason="People.", reload=Reload.RESTART, said="the host", factory=lambda: ["me"]
     )
 
@@ -34,13 +34,13 @@ class _Root(Section):
 
 def test_every_setting_is_listed_in_order_with_all_it_carries() -> None:
     expected = [
-        Setting(("leaf", "hops"), HOPS, "3", default_is_said=False, description="How far.", reason="Far enough.", reload=Reload.LIVE),
-        Setting(("leaf", "name"), WORDS, "the host", default_is_said=True, description="Who.", reason="People.", reload=Reload.RESTART),
-        Setting(("entries", "NAME", "on"), FLAG, "false", default_is_said=False, description="Whether.", reason="No.", reload=Reload.RECONNECT),
-        Setting(("entries", "NAME", "words"), WORDS, "", default_is_said=False, description="Which.", reason="None.", reload=Reload.LIVE),
-    ]  # fmt: skip
+        (("leaf", "hops"), HOPS, "3", False, "How far.", "Far enough.", Reload.LIVE),
+        (("leaf", "names"), WORDS, "the host", True, "Who.", "People.", Reload.RESTART),
+        (("entries", "NAME", "on"), FLAG, "false", False, "Whether.", "No.", Reload.RECONNECT),
+        (("entries", "NAME", "words"), WORDS, "", False, "Which.", "None.", Reload.LIVE),
+    ]
 
-    assert expected == list(settings_of(_Root))
+    assert [Setting(*one) for one in expected] == list(settings_of(_Root))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_default_is_shown_as_the_file_would_hold_it(default: object, text: str) 
     ("path", "names"),
     [
         ((), ["leaf", "entries"]),
-        (("leaf",), ["hops", "name"]),
+        (("leaf",), ["hops", "names"]),
         (("entries",), []),
         (("entries", "any"), ["on", "words"]),
         (("entries", "any", "on"), []),
@@ -87,7 +87,7 @@ def test_kind_at_a_path(path: KeyPath, kind: value.ValueKind | None) -> None:
 
 
 def test_default_made_by_the_machine_is_read_as_one_from_the_file() -> None:
-    assert _Leaf().name == ("me",)
+    assert _Leaf().names == ("me",)
 
 
 def test_section_refuses_a_change() -> None:

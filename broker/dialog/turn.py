@@ -1,0 +1,60 @@
+"""
+One turn of the writer thread: store what arrived, find what applications queued, load what the windows ask for.
+
+Everything that touches the file of a database happens here, in this order, on one connection. The arrivals of a turn
+are one transaction, so the more arrives at once, the less a message pays for the disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass, field
+
+from broker.dialog.conversation import Outgoing
+from broker.dialog.receiving import Receipt, receive_in_writer
+from broker.dialog.sending import Found, Want, expire_in_writer, find_in_writer, load_in_writer
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """
+    What to do.
+
+    Shape: `frames` whole dialog frames for this database; `find_after` a transmission_id, None when no application has
+    committed; `is_time_to_expire` when dialogs past their lifetime shall be looked for.
+    """
+
+    frames: list[bytes]
+    find_after: int | None
+    wants: list[Want]
+    is_time_to_expire: bool
+
+
+@dataclass(slots=True)
+class TurnResult:
+    """What came of it; `found_up_to` is the next turn's `find_after`."""
+
+    receipt: Receipt = field(default_factory=Receipt)
+    found: list[Found] = field(default_factory=list)
+    found_up_to: int | None = None
+    loaded: list[tuple[Want, list[Outgoing]]] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+
+
+def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment_size: int) -> TurnResult:
+    """
+    Do one turn.
+
+    Raises:
+        sqlite3.Error: the store failed; nothing of `frames` was stored and nothing may be acknowledged.
+    """
+    result = TurnResult()
+    if turn.frames:
+        result.receipt = receive_in_writer(db, instance, turn.frames, time.time())
+    if turn.find_after is not None:
+        result.found_up_to, result.found = find_in_writer(db, instance, turn.find_after)
+    result.loaded = [(want, load_in_writer(db, want, fragment_size)) for want in turn.wants]
+    if turn.is_time_to_expire:
+        result.expired = expire_in_writer(db, time.time())
+    return result

@@ -1,0 +1,272 @@
+"""
+One connection as a state machine: which link frame may come when, what follows from it, and what time alone does.
+
+```
+              HELLO              GOAWAY
+AWAIT_HELLO ----------> ONLINE ----------> DRAINING
+     | FATAL              | FATAL             | FATAL      (and FATAL sent, from every state)
+     +--------------------+-------------------+----------> CLOSED
+```
+
+Each side says HELLO at once and may receive nothing but HELLO, or FATAL, before it is ONLINE. DRAINING means that the
+peer has said GOAWAY: link frames go on as before, dialog frames to it end at its deadline.
+
+No I/O and no clock: `now` is monotonic seconds. Dialog frames do not pass through here. The shell tells of traffic by
+setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` not later than `next_deadline`, and reads
+what has arrived before that, so that its own delay is not taken for the peer's silence. An error raised here ends the
+connection: the shell sends `fatal(error)` and closes.
+
+Source: docs/protocol.md, "Connection".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from broker.errors import HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
+from broker.wire.frame import (
+    KIND_OF,
+    Fatal,
+    GoAway,
+    Hello,
+    LinkMessage,
+    Ping,
+    Pong,
+    Probe,
+    ProbeReply,
+    Rejected,
+    encode_link,
+)
+from broker.wire.handshake import Agreement, agree
+from broker.wire.layout import HANDSHAKE_TIMEOUT, PING_BYTES, SILENCE_FACTOR, Kind
+
+NEVER = float("inf")
+
+
+class State(StrEnum):
+    """How far a connection is; the value is the word used in errors and views."""
+
+    AWAIT_HELLO = "waiting for HELLO"
+    ONLINE = "online"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+# (state, kind received) -> next state; a missing key is out of sequence.
+TRANSITIONS: dict[tuple[State, int], State] = {
+    (State.AWAIT_HELLO, Kind.HELLO): State.ONLINE,
+    (State.AWAIT_HELLO, Kind.FATAL): State.CLOSED,
+    (State.ONLINE, Kind.PING): State.ONLINE,
+    (State.ONLINE, Kind.PONG): State.ONLINE,
+    (State.ONLINE, Kind.PROBE): State.ONLINE,
+    (State.ONLINE, Kind.PROBE_REPLY): State.ONLINE,
+    (State.ONLINE, Kind.REJECTED): State.ONLINE,
+    (State.ONLINE, Kind.GOAWAY): State.DRAINING,
+    (State.ONLINE, Kind.FATAL): State.CLOSED,
+    (State.DRAINING, Kind.PING): State.DRAINING,
+    (State.DRAINING, Kind.PONG): State.DRAINING,
+    (State.DRAINING, Kind.PROBE): State.DRAINING,
+    (State.DRAINING, Kind.PROBE_REPLY): State.DRAINING,
+    (State.DRAINING, Kind.REJECTED): State.DRAINING,
+    (State.DRAINING, Kind.GOAWAY): State.DRAINING,
+    (State.DRAINING, Kind.FATAL): State.CLOSED,
+}
+
+
+# --- what the shell is told ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """HELLO is complete: the connection can carry dialog frames."""
+
+    agreement: Agreement
+
+
+class Reply(bytes):
+    """A whole link frame to send back at once; bytes, so that it is written like any other frame."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The peer asks whether this instance is the principal; a PROBE_REPLY is due."""
+
+    probe: Probe
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    """The peer answered a PROBE."""
+
+    reply: ProbeReply
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedBy:
+    """The peer could not take a dialog frame; advice only."""
+
+    rejected: Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The peer drains: nothing new to it after the deadline."""
+
+    goaway: GoAway
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The peer gave its last word; the connection is to be closed."""
+
+    fatal: Fatal
+
+
+Event = Online | Reply | Probed | ProbeAnswered | RejectedBy | Leaving | Ended
+
+
+# --- the machine --------------------------------------------------------------------------------------------
+
+
+class Connection:
+    """
+    The protocol state of one connection.
+
+    Changed by its methods only, except `last_heard` and `last_sent`, which the shell sets to `now` when anything was
+    received or sent.
+
+    Shape: `state`; `agreement` None until ONLINE; `max_frame` bytes this side takes; `handshake_timeout`, `last_heard`
+    and `last_sent` in monotonic seconds.
+    """
+
+    __slots__ = ("_hello_due", "_own", "_pings", "agreement", "handshake_timeout", "last_heard", "last_sent", "state")
+
+    def __init__(self, own: Hello, *, now: float, handshake_timeout: float = HANDSHAKE_TIMEOUT) -> None:
+        self.state = State.AWAIT_HELLO
+        self.agreement: Agreement | None = None
+        self.handshake_timeout = handshake_timeout
+        self.last_heard = now
+        self.last_sent = now
+        self._own = own
+        self._hello_due = now + handshake_timeout
+        self._pings = 0
+
+    @property
+    def max_frame(self) -> int:
+        """Bytes of the largest frame this side takes, as its HELLO says."""
+        return self._own.max_frame
+
+    def hello(self) -> bytes:
+        """The first bytes to send."""
+        return encode_link(self._own)
+
+    def expect_link_frame(self, kind: int) -> None:
+        """
+        Refuse by its kind alone, before the rest of it has arrived, a frame that may not come now.
+
+        Only link frames are ever expected here, so ask about dialog kinds only while HELLO is awaited.
+
+        Raises:
+            OutOfSequenceError: `TRANSITIONS` has no step for this kind in this state.
+        """
+        if (self.state, kind) not in TRANSITIONS:
+            raise OutOfSequenceError(_name(kind), self.state.value)
+
+    def receive(self, message: LinkMessage, now: float) -> list[Event]:
+        """
+        Take one link frame.
+
+        Args:
+            message: The frame, decoded.
+            now: Monotonic seconds at which it was read.
+
+        Returns:
+            What follows from it, in order; a PONG needs nothing.
+
+        Raises:
+            OutOfSequenceError: a frame that this state does not allow: a second HELLO, anything but HELLO or FATAL
+                before HELLO, anything after FATAL. State and times are as before.
+            HandshakeRefusedError: a HELLO that cannot be agreed with; state and times are as before.
+        """
+        kind = KIND_OF[type(message)]
+        self.expect_link_frame(kind)
+        events = self._follow(message)
+        self.state = TRANSITIONS[self.state, kind]
+        self.last_heard = now
+        return events
+
+    def tick(self, now: float) -> list[bytes]:
+        """
+        Do what is due by time alone.
+
+        Returns:
+            The link frames to send now: a PING when nothing was sent for this side's heartbeat, else none.
+
+        Raises:
+            HandshakeRefusedError: no HELLO within `handshake_timeout`.
+            PeerSilentError: nothing heard for three of the heartbeats that the peer announced.
+        """
+        if self.state is State.CLOSED:
+            return []
+        if self.agreement is None:
+            if now >= self._hello_due:
+                raise HandshakeRefusedError(f"no HELLO within {self.handshake_timeout:g} s")
+            return []
+        if now >= self._silent_at(self.agreement):
+            raise PeerSilentError(now - self.last_heard)
+        if now < self._ping_at():
+            return []
+        self._pings += 1
+        self.last_sent = now
+        return [encode_link(Ping(self._pings.to_bytes(PING_BYTES, "big")))]
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do, monotonic seconds; infinity once closed. Later traffic only moves it on."""
+        if self.state is State.CLOSED:
+            return NEVER
+        if self.agreement is None:
+            return self._hello_due
+        return min(self._ping_at(), self._silent_at(self.agreement))
+
+    def fatal(self, error: PeerError) -> bytes:
+        """The last words to a peer that broke the rules: FATAL with the error's code and sentence. Closes."""
+        self.state = State.CLOSED
+        return encode_link(Fatal(code=error.code, text=str(error)))
+
+    def _ping_at(self) -> float:
+        return self.last_sent + self._own.heartbeat_ms / 1000
+
+    def _silent_at(self, agreement: Agreement) -> float:
+        return self.last_heard + SILENCE_FACTOR * agreement.peer_heartbeat
+
+    def _follow(self, message: LinkMessage) -> list[Event]:
+        events: list[Event] = []
+        match message:
+            case Hello():
+                self.agreement = agree(self._own, message)
+                events.append(Online(self.agreement))
+            case Ping():
+                events.append(Reply(encode_link(Pong(message.payload))))
+            case Pong():
+                pass
+            case Probe():
+                events.append(Probed(message))
+            case ProbeReply():
+                events.append(ProbeAnswered(message))
+            case Rejected():
+                events.append(RejectedBy(message))
+            case GoAway():
+                events.append(Leaving(message))
+            case Fatal():
+                events.append(Ended(message))
+            case _:
+                assert_never(message)
+        return events
+
+
+def _name(kind: int) -> str:
+    return next((known.name for known in Kind if known == kind), f"a frame of kind 0x{kind:02x}")

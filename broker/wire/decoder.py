@@ -1,0 +1,219 @@
+"""
+Bytes into whole frames, whatever the cuts.
+
+Holds the structure checks of protocol version 1 and the splitter built on them; what is inside a body is for
+`broker.wire.frame`. No I/O, no state beyond the one frame that has begun.
+
+Every check runs on the fewest bytes that allow it: a length is judged on its own four bytes, a kind on the fifth, so
+a stranger cannot make us wait, or keep memory, for a frame that will be refused. What is kept of an unfinished frame
+never exceeds `max_frame`. Each byte is looked at a bounded number of times: feeding byte by byte costs no more than
+in proportion to the bytes.
+
+Source: docs/protocol.md, "Prelude" and "What is malformed".
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from broker.errors import FrameMalformedError, FrameTooLargeError, PeerError
+from broker.wire.layout import (
+    FIRST_DIALOG_KIND,
+    HEADER_BYTES,
+    LINK_BODY_MAX_BYTES,
+    MIN_DIALOG_FRAME,
+    NAME_MAX_BYTES,
+    PASS,
+    PING_BYTES,
+    PRELUDE_BYTES,
+    Kind,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+_LENGTH = Struct(">I")
+_LENGTH_AND_KIND = Struct(">IB")
+_ANY_BODY = (PRELUDE_BYTES, PRELUDE_BYTES + LINK_BODY_MAX_BYTES)
+_EIGHT_BYTES = (PRELUDE_BYTES + PING_BYTES, PRELUDE_BYTES + PING_BYTES)
+_LINK_LENGTHS: dict[int, tuple[int, int]] = {
+    Kind.HELLO: _ANY_BODY,
+    Kind.PING: _EIGHT_BYTES,
+    Kind.PONG: _EIGHT_BYTES,
+    Kind.PROBE: _ANY_BODY,
+    Kind.PROBE_REPLY: _ANY_BODY,
+    Kind.REJECTED: _ANY_BODY,
+    Kind.GOAWAY: _ANY_BODY,
+    Kind.FATAL: _ANY_BODY,
+}
+# Read as a length, each of these is above the largest max_frame there is, so no frame can begin with one.
+_STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
+    ((b"\x16\x03", b"\x15\x03"), "looks like TLS: encryption is disabled here"),
+    ((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "), "looks like HTTP"),
+    ((b"HTTP",), "looks like the answer of an HTTP server"),
+    ((b"SSH-",), "looks like SSH"),
+    ((b"PROX", b"\r\n\r\n"), "looks like a PROXY protocol header: switch it off at the load balancer"),
+)
+
+
+def recognise(first_bytes: bytes) -> str:
+    """What a stranger seems to speak, judged by the first four bytes; empty when they tell nothing."""
+    for beginnings, hint in _STRANGERS:
+        if first_bytes.startswith(beginnings):
+            return hint
+    return ""
+
+
+def maybe_length(buffer: Buffer, start: int, stop: int, max_frame: int) -> int | None:
+    """
+    Length of the frame that begins at `start`, judged by as much of it as has arrived.
+
+    Args:
+        buffer: Bytes received; not changed.
+        start: Where the frame begins.
+        stop: Where the received bytes end.
+        max_frame: Bytes, what this side announced in its HELLO.
+
+    Returns:
+        Bytes of the whole frame, this and all that is still to come; None while its kind, the fifth byte, is missing.
+
+    Raises:
+        FrameTooLargeError: a length above `max_frame`; its hint tells what the bytes look like.
+        FrameMalformedError: a length that is too short, or out of range for the kind, or an unknown link kind.
+
+    Cost: one unpack and a look-up.
+    """
+    if stop - start < _LENGTH_AND_KIND.size:
+        if stop - start >= _LENGTH.size:
+            _check_length(buffer, start, max_frame)
+        return None
+    length = _check_length(buffer, start, max_frame)
+    _check_kind(length, buffer[start + _LENGTH.size])
+    return length
+
+
+def check_frame(buffer: Buffer, start: int, stop: int) -> None:
+    """
+    Check the structure of the one whole frame in `buffer[start:stop]`; its size against `max_frame` is not asked.
+
+    Raises:
+        FrameMalformedError: a length field that is not `stop - start`, a length out of range for the kind, an unknown
+            link kind, or names of a dialog frame that are not 1 .. 512 bytes each or do not fit.
+
+    Cost: two unpacks, no allocation.
+    """
+    size = stop - start
+    if size < PRELUDE_BYTES:
+        raise FrameMalformedError(f"frame of {size} bytes, below the {PRELUDE_BYTES} of its prelude")
+    length, kind = _LENGTH_AND_KIND.unpack_from(buffer, start)
+    if length != size:
+        raise FrameMalformedError(f"length field says {length}, the frame has {size} bytes")
+    _check_kind(length, kind)
+    if kind < FIRST_DIALOG_KIND:
+        return
+    *_, from_length, to_length = PASS.unpack_from(buffer, start)
+    if not (1 <= to_length <= NAME_MAX_BYTES and 1 <= from_length <= NAME_MAX_BYTES):
+        raise FrameMalformedError(f"names of {to_length} and {from_length} bytes, not 1 .. {NAME_MAX_BYTES}")
+    if HEADER_BYTES + to_length + from_length > length:
+        raise FrameMalformedError(f"names of {to_length} and {from_length} bytes in a frame of {length}")
+
+
+def _check_length(buffer: Buffer, start: int, max_frame: int) -> int:
+    (length,) = _LENGTH.unpack_from(buffer, start)
+    assert isinstance(length, int)
+    if length > max_frame:
+        raise FrameTooLargeError(length, max_frame, recognise(_LENGTH.pack(length)))
+    if length < PRELUDE_BYTES:
+        raise FrameMalformedError(f"length field says {length}, below the {PRELUDE_BYTES} of the prelude")
+    return length
+
+
+def _check_kind(length: int, kind: int) -> None:
+    if kind >= FIRST_DIALOG_KIND:
+        if length < MIN_DIALOG_FRAME:
+            raise FrameMalformedError(f"dialog frame of {length} bytes, below {MIN_DIALOG_FRAME}")
+        return
+    lengths = _LINK_LENGTHS.get(kind)
+    if lengths is None:
+        raise FrameMalformedError(f"unknown link kind 0x{kind:02x}")
+    shortest, longest = lengths
+    if not shortest <= length <= longest:
+        raise FrameMalformedError(f"{Kind(kind).name} of {length} bytes, not {shortest} .. {longest}")
+
+
+class Decoder:
+    """
+    Splits what arrives on one connection into whole frames, link and dialog alike, and keeps the one that has begun.
+
+    Only `feed` changes it.
+
+    Shape: `error` is None until bytes came that are no frame, and then stays; `buffered` is 0 .. `max_frame` bytes.
+    """
+
+    __slots__ = ("_goal", "_max_frame", "_pending", "error")
+
+    def __init__(self, max_frame: int) -> None:
+        self.error: PeerError | None = None
+        self._max_frame = max_frame
+        self._pending = bytearray()
+        self._goal = _LENGTH_AND_KIND.size  # bytes to have in `_pending` before it can be judged further
+
+    @property
+    def buffered(self) -> int:
+        """Bytes kept of a frame that is not whole."""
+        return len(self._pending)
+
+    def feed(self, data: Buffer) -> list[bytes]:
+        """
+        Take what one read brought.
+
+        Returns:
+            The frames that are whole now, in order. Frames that were whole before bytes that are no frame are not
+            lost: they are returned, `error` is set at once, and the next call raises it.
+
+        Raises:
+            FrameMalformedError: bytes that are no frame, in this call or, the same error again, in an earlier one.
+            FrameTooLargeError: likewise, a length above `max_frame`.
+        """
+        frames: list[bytes] = []
+        if self.error is None:
+            try:
+                self._split(memoryview(data), frames)
+            except PeerError as error:
+                # Without its traceback, which would keep `data` alive as long as this connection.
+                self.error = error.with_traceback(None)
+                self._pending.clear()
+        if self.error is not None and not frames:
+            raise self.error.with_traceback(None)
+        return frames
+
+    def _split(self, data: memoryview, frames: list[bytes]) -> None:
+        start = self._top_up(data, frames)
+        stop = len(data)
+        length = None
+        while start < stop:
+            length = maybe_length(data, start, stop, self._max_frame)
+            if length is None or length > stop - start:
+                self._pending += data[start:]
+                self._goal = length or _LENGTH_AND_KIND.size
+                return
+            check_frame(data, start, start + length)
+            frames.append(bytes(data[start : start + length]))
+            start += length
+
+    def _top_up(self, data: memoryview, frames: list[bytes]) -> int:
+        """Give the frame that has begun what it lacks; how much of `data` that took."""
+        pending = self._pending
+        start = 0
+        while pending and start < len(data):
+            lacking = self._goal - len(pending)
+            pending += data[start : start + lacking]
+            start = min(start + lacking, len(data))
+            length = maybe_length(pending, 0, len(pending), self._max_frame)
+            if length is None:
+                continue
+            self._goal = length
+            if len(pending) == length:
+                check_frame(pending, 0, length)
+                frames.append(bytes(pending))
+                pending.clear()
+        return start

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.control.check import check_settings
+from broker.control.load import load_settings
+from broker.errors import SettingError
+
+QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
+SAMPLES = Path(__file__).parents[3] / "config"
+
+
+@pytest.fixture
+def found(load: Any, tmp_path: Path) -> Callable[..., list[str]]:
+    """What a check of `[instance]` and the lines given finds, without the directory."""
+
+    def checking(text: str, *, offline: bool = True) -> list[str]:
+        errors = check_settings(load(f"[instance]\n{text}"), offline=offline)
+        return [str(error).replace(f"{tmp_path}/", "").replace(str(tmp_path), ".") for error in errors]
+
+    return checking
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of 127.0.0.1 on which somebody listens."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def test_instance_that_could_start_has_no_errors(found: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text("CREATE QUEUE [Q];\nGO\n")
+    text = f"{QUIET}[routes]\nfiles = ['*.sql']\n[databases.a]\npath = 'a.db'\nscripts = ['a.sql']\n"
+
+    assert found(text, offline=False) == []
+
+
+@pytest.mark.parametrize("name", ["gateway.toml", "endpoint.toml"])
+def test_sample_file_passes(name: str, tmp_path: Path) -> None:
+    settings = load_settings(SAMPLES / name, environ={}, overrides={"instance.state_dir": str(tmp_path)})
+
+    assert check_settings(settings, offline=True) == []
+
+
+def test_check_leaves_nothing_behind(found: Any, tmp_path: Path) -> None:
+    found(QUIET, offline=False)
+
+    assert [tmp_path / "broker.toml"] == list(tmp_path.iterdir())
+
+
+def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.sql").write_text("CREATE QUEUE [Q];\nCREATE ROUT x;\nGO\nDROP QUEUE;\n")
+    text = (
+        'state_dir = "broker.toml/below"\n'
+        "[routes]\nfiles = ['none/*.sql', 'bad.sql']\n"
+        "[databases.a]\npath = '/nowhere/a.db'\nscripts = ['none.sql']\n"
+    )
+
+    lines = found(text)
+
+    assert [line.split(";")[0][: line.find("error 102") + 9 if "error 102" in line else None] for line in lines] == [
+        "bad.sql:2:8: routes.files[1]: error 102",
+        "bad.sql:4:11: routes.files[1]: error 102",
+        'broker.toml:2:13: instance.state_dir: "broker.toml" is no directory',
+        'broker.toml:4:10: routes.files[0]: "none/*.sql" matches no file',
+        'broker.toml:6:8: databases.a.path: the directory "/nowhere" does not exist',
+        'broker.toml:7:12: databases.a.scripts[0]: "none.sql" matches no file',
+    ]
+
+
+def test_directory_that_cannot_be_written_is_found(found: Any) -> None:
+    (line,) = found(QUIET.replace('"state"', '"/proc/broker"'))
+
+    assert line.startswith('broker.toml:2:13: instance.state_dir: "/proc" cannot be written: ')
+
+
+def test_socket_in_a_directory_that_cannot_be_written_is_found(found: Any) -> None:
+    (line,) = found(f"{QUIET}[admin]\nsocket = '/proc/broker/admin.sock'\n")
+
+    assert line.startswith('broker.toml:8:10: admin.socket: "/proc" cannot be written: ')
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", None),  # SQLite takes an empty file for an empty database
+        (b"SQLite format 3\0" + bytes(84), None),
+        (b"SQLite", '"x.db" is no SQLite file'),
+        (b"hello, this is a text", '"x.db" is no SQLite file'),
+    ],
+)
+def test_database_file_is_recognised(found: Any, tmp_path: Path, content: bytes, problem: str | None) -> None:
+    (tmp_path / "x.db").write_bytes(content)
+
+    lines = found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n")
+
+    assert [problem] * (problem is not None) == [line.split(": ", 2)[2].split(";")[0] for line in lines]
+
+
+def test_real_database_passes(found: Any, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        connection.execute("CREATE TABLE t (x)")
+
+    assert found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n") == []
+
+
+def test_database_that_is_a_directory_is_found(found: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.db").mkdir()
+
+    (line,) = found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n")
+
+    assert '"x.db" cannot be read: Is a directory' in line
+
+
+def test_database_in_a_directory_that_cannot_be_written_is_found(found: Any) -> None:
+    (line,) = found(f"{QUIET}[databases.a]\npath = '/proc/x.db'\n")
+
+    assert 'databases.a.path: "/proc" cannot be written: ' in line
+
+
+def test_database_that_may_not_be_read_is_found(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.db").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+
+    (line,) = found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n")
+
+    assert '"x.db" may not be read and written' in line
+
+
+def test_script_that_is_not_utf8_is_found(found: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_bytes(b"-- \xff")
+
+    (line,) = found(f"{QUIET}[routes]\nfiles = ['a.sql']\n")
+
+    assert line == 'broker.toml:8:10: routes.files[0]: "a.sql" is not UTF-8 at byte 3; save it as UTF-8'
+
+
+def test_script_that_cannot_be_read_is_found(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.sql").touch()
+
+    def refuse(*args: object, **options: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+
+    (line,) = found(f"{QUIET}[routes]\nfiles = ['a.sql']\n")
+
+    assert 'routes.files[0]: "a.sql" cannot be read: Permission denied; ' in line
+
+
+def _listening(address: str) -> str:
+    return f'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = ["{address}"]\n'
+
+
+def test_taken_port_is_found(found: Any, taken: int) -> None:
+    (line,) = found(_listening(f"127.0.0.1:{taken}"), offline=False)
+
+    expected = f'broker.toml:6:11: endpoint.listen[0]: cannot listen on "127.0.0.1:{taken}": Address already in use; '
+    assert line.startswith(expected)
+
+
+def test_taken_port_does_not_matter_offline(found: Any, taken: int) -> None:
+    assert found(_listening(f"127.0.0.1:{taken}"), offline=True) == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0"])
+def test_free_port_passes(found: Any, address: str) -> None:
+    assert found(_listening(address), offline=False) == []
+
+
+@pytest.mark.parametrize("section", ["admin", "observe"])
+def test_every_listener_is_tried(found: Any, taken: int, section: str) -> None:
+    other = '[observe]\nlisten = ""\n' if section == "admin" else ""
+    text = f'state_dir = "state"\n[endpoint]\nlisten = []\n{other}[{section}]\nlisten = "127.0.0.1:{taken}"\n'
+
+    (line,) = found(text, offline=False)
+
+    assert f'{section}.listen: cannot listen on "127.0.0.1:{taken}"' in line
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_ipv6_listener_leaves_the_same_port_of_ipv4_alone(found: Any) -> None:
+    with closing(socket.create_server(("0.0.0.0", 0))) as listener:
+        port = listener.getsockname()[1]
+
+        lines = found(_listening(f"[::]:{port}"), offline=False)
+
+    assert not [line for line in lines if "Address already in use" in line]
+
+
+def test_host_that_does_not_resolve_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **options: object) -> list[object]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+
+    (line,) = found(_listening("nowhere.invalid:4022"), offline=False)
+
+    assert 'cannot listen on "nowhere.invalid:4022": Name or service not known' in line
+
+
+def test_errors_are_values(load: Any) -> None:
+    errors = check_settings(load("[instance]\nstate_dir = '/proc/x'\n"), offline=True)
+
+    assert [SettingError] == [type(error) for error in errors]
