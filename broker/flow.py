@@ -40,6 +40,8 @@ class Disposition(StrEnum):
     CONVERSATION_ENDED = "conversation ended"
     CORRUPTED = "corrupted"
     OTHER_INSTANCE = "another instance converses"
+    STORE_BUSY = "store busy"
+    STORE_FAILED = "store failed"
 
     @property
     def number(self) -> int:
@@ -71,4 +73,6 @@ NUMBER = {
     Disposition.CONVERSATION_ENDED: 11212,
     Disposition.CORRUPTED: 11221,
     Disposition.OTHER_INSTANCE: 11224,
+    Disposition.STORE_BUSY: 9749,
+    Disposition.STORE_FAILED: 28017,
 }

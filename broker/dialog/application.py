@@ -3,7 +3,9 @@ What applications do: begin a dialog, send, receive, end, on their own connectio
 
 Nothing is sent unless the transaction commits, and nothing is consumed unless it commits; the daemon that has opened
 the same file does the network. A connection in autocommit mode (`isolation_level=None`) commits each call by itself.
-A call begins its transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked".
+A call begins its transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked"; a call
+that fails leaves a transaction it did not begin as it was. The connection is the application's: its row factory is
+never used here, and nothing of its settings is changed.
 
 Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "SEND", "RECEIVE", "END CONVERSATION".
 """
@@ -13,33 +15,39 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from xml.sax.saxutils import escape
 
-from broker.dialog.conversation import CAN_SEND, State
-from broker.dialog.store import BUSY_SECONDS, has_schema
-from broker.errors import ConversationError, StoreUnavailableError
+from broker.dialog.conversation import CAN_SEND, TRANSITIONS, Happening, State
+from broker.dialog.transaction import ask, check_schema, transaction
+from broker.errors import ConversationError
 from broker.wire.layout import NAME_MAX_BYTES, Flag
 
 DEFAULT = "DEFAULT"  # the message type and the contract that exist everywhere
 END_DIALOG = "http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog"
 ERROR = "http://schemas.microsoft.com/SQL/ServiceBroker/Error"
 DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
+LIFETIME_MAX = 2**31 - 1  # seconds; what the original's type holds
 POLL_SECONDS = (0.002, 0.05)  # between two looks of a waiting receive: first, and at most
 
-_SEND = (
-    "UPDATE broker_conversation"
-    " SET send_sequence = send_sequence + 1, state = CASE state WHEN 'SO' THEN 'CO' ELSE state END"
-    " WHERE endpoint_id = ? AND state IN ('SO', 'CO') AND lifetime > ? RETURNING send_sequence - 1"
-)
+# The row comes first: when it does not fit (a body too large, a name that is no text) nothing has changed.
 _TRANSMIT = (
     "INSERT INTO broker_transmission"
     " (endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body)"
-    " VALUES (?, ?, ?, ?, ?, ?)"
+    " SELECT endpoint_id, send_sequence, ?, ?, ?, ? FROM broker_conversation WHERE endpoint_id = ?"
 )
+_SEND = f"{_TRANSMIT} AND state IN ('SO', 'CO') AND lifetime > ? RETURNING message_sequence_number"
+_SENT = (
+    "UPDATE broker_conversation SET send_sequence = send_sequence + 1,"
+    " state = CASE state WHEN 'SO' THEN 'CO' ELSE state END WHERE endpoint_id = ?"
+)
+_ENDED = (
+    "UPDATE broker_conversation SET state = ?, end_dialog_sequence = send_sequence,"
+    " send_sequence = send_sequence + 1 WHERE endpoint_id = ?"
+)
+_HAS_MESSAGE = "SELECT 1 FROM broker_message WHERE queue_id = ? LIMIT 1"
 _RECEIVE = (
     "SELECT m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
     " m.message_enqueue_time, c.conversation_handle, c.conversation_id, c.service_name, c.contract"
@@ -76,11 +84,11 @@ class Dialog:
         """
         data = body.encode() if isinstance(body, str) else bytes(body)
         now = time.time()
-        with _transaction(self._db):
-            row = self._db.execute(_SEND, (self._endpoint_id, now)).fetchone()
+        with transaction(self._db):
+            row = ask(self._db, _SEND, (0, type, now, data, self._endpoint_id, now)).fetchone()
             if row is None:
                 raise self._refusal("SEND")
-            self._db.execute(_TRANSMIT, (self._endpoint_id, row[0], 0, type, now, data))
+            ask(self._db, _SENT, (self._endpoint_id,))
         sequence: int = row[0]
         return sequence
 
@@ -98,41 +106,29 @@ class Dialog:
         """
         if error is not None and error <= 0:
             raise ConversationError(8403, f"the error code {error} is not positive; negative codes are the broker's")
-        with _transaction(self._db):
-            state = self._state()
-            if state in (State.DISCONNECTED_OUTBOUND, State.CLOSED):
-                raise ConversationError(8462, f"conversation {self.conversation_handle} has ended already")
-            self._db.execute("DELETE FROM broker_message WHERE endpoint_id = ?", (self._endpoint_id,))
-            if state in (State.CONVERSING, State.STARTED_INBOUND):
-                self._say_end(error, description)
-            else:
-                # Nobody heard of it, or the far side has ended: nothing is left to say.
-                self._db.execute("DELETE FROM broker_transmission WHERE endpoint_id = ?", (self._endpoint_id,))
-                self._set_state(State.CLOSED)
-
-    def _say_end(self, error: int | None, description: str) -> None:
         flags, type_name, body = int(Flag.END_DIALOG), END_DIALOG, b""
         if error is not None:
             flags, type_name, body = int(Flag.ERROR), ERROR, error_body(error, description)
-        (sequence,) = self._db.execute(
-            "UPDATE broker_conversation SET state = 'DO', send_sequence = send_sequence + 1,"
-            " end_dialog_sequence = send_sequence WHERE endpoint_id = ? RETURNING end_dialog_sequence",
-            (self._endpoint_id,),
-        ).fetchone()
-        self._db.execute(_TRANSMIT, (self._endpoint_id, sequence, flags, type_name, time.time(), body))
+        endpoint = (self._endpoint_id,)
+        with transaction(self._db):
+            state = TRANSITIONS.get((self._state(), Happening.ENDED_HERE))
+            if state is None:
+                raise ConversationError(8462, f"conversation {self.conversation_handle} has ended already")
+            ask(self._db, "DELETE FROM broker_message WHERE endpoint_id = ?", endpoint)
+            if state is State.DISCONNECTED_OUTBOUND:
+                ask(self._db, _TRANSMIT, (flags, type_name, time.time(), body, *endpoint))
+                ask(self._db, _ENDED, (str(state), *endpoint))
+            else:
+                # Nobody heard of it, or the far side has ended: nothing is left to say.
+                ask(self._db, "DELETE FROM broker_transmission WHERE endpoint_id = ?", endpoint)
+                ask(self._db, "UPDATE broker_conversation SET state = ? WHERE endpoint_id = ?", (str(state), *endpoint))
 
     def _state(self) -> State:
-        row = self._db.execute(
-            "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (self._endpoint_id,)
-        ).fetchone()
+        query = "SELECT state FROM broker_conversation WHERE endpoint_id = ?"
+        row = ask(self._db, query, (self._endpoint_id,)).fetchone()
         if row is None:
             raise ConversationError(8426, f"the conversation handle {self.conversation_handle} is not found")
         return State(row[0])
-
-    def _set_state(self, state: State) -> None:
-        self._db.execute(
-            "UPDATE broker_conversation SET state = ? WHERE endpoint_id = ?", (str(state), self._endpoint_id)
-        )
 
     def _refusal(self, what: str) -> ConversationError:
         state = self._state()
@@ -192,23 +188,25 @@ def begin_dialog(
         lifetime: Seconds, or a timedelta, after which the dialog fails at both sides.
 
     Raises:
-        ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID; 8489 a lifetime
-            that is over before it begins.
+        ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID, or the zero GUID;
+            8489 a lifetime that is over before it begins, or is longer than LIFETIME_MAX seconds.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
-    _check_schema(db)
+    check_schema(db)
     seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else float(lifetime)
-    if seconds <= 0:
-        raise ConversationError(8489, f"a lifetime of {seconds:g} seconds is over before it begins")
-    if not 1 <= len(to_service.encode()) <= NAME_MAX_BYTES:
-        raise ConversationError(8412, f"the target's name {to_service!r} does not have 1 .. {NAME_MAX_BYTES} bytes")
+    if not 0 < seconds <= LIFETIME_MAX:
+        raise ConversationError(8489, f"a lifetime of {seconds:g} seconds is not above 0 and at most {LIFETIME_MAX}")
+    _check_name(to_service)
     far = _guid(broker_instance)
+    if far is not None and not far.int:
+        raise ConversationError(8413, "the zero GUID is no broker instance: leave it out, and routing chooses one")
     handle, conversation = uuid.uuid4(), uuid.uuid4()
     now = time.time()
-    with _transaction(db):
-        if db.execute("SELECT 1 FROM broker_service WHERE name = ?", (from_service,)).fetchone() is None:
+    with transaction(db):
+        if ask(db, "SELECT 1 FROM broker_service WHERE name = ?", (from_service,)).fetchone() is None:
             raise ConversationError(15151, f"the service {from_service!r} does not exist in this database")
-        cursor = db.execute(
+        cursor = ask(
+            db,
             "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator,"
             " conversation_group_id, state, service_name, far_service, far_broker_instance, contract, lifetime,"
             " create_date) VALUES (?, ?, 1, ?, 'SO', ?, ?, ?, ?, ?, ?)",
@@ -235,15 +233,22 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     Raises:
         ConversationError: 8426 unknown handle; 8413 no GUID.
     """
-    _check_schema(db)
+    check_schema(db)
     handle = _guid(conversation_handle)
-    row = db.execute(
-        "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?",
-        (handle.bytes if handle else b"",),
-    ).fetchone()
+    query = "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?"
+    row = ask(db, query, (handle.bytes if handle else b"",)).fetchone()
     if row is None or handle is None:
         raise ConversationError(8426, f"the conversation handle {conversation_handle} is not found")
     return Dialog(db, row[0], handle, uuid.UUID(bytes=row[1]))
+
+
+def end_with_cleanup(db: sqlite3.Connection, dialog: Dialog) -> None:
+    """END CONVERSATION WITH CLEANUP: this side forgets everything and tells nobody; for administrators."""
+    key = "SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?"
+    handle = (dialog.conversation_handle.bytes,)
+    with transaction(db):
+        for table in ("broker_transmission", "broker_message", "broker_fragment", "broker_conversation"):
+            db.execute(f"DELETE FROM {table} WHERE endpoint_id = ({key})", handle)  # noqa: S608 - names listed above
 
 
 def receive(db: sqlite3.Connection, *, queue: str, top: int = 100, wait: float = 0.0) -> list[Message]:
@@ -253,34 +258,47 @@ def receive(db: sqlite3.Connection, *, queue: str, top: int = 100, wait: float =
     Args:
         db: The application's connection; its transaction holds what is taken until it commits or rolls back.
         queue: Its name.
-        top: At most so many messages.
-        wait: Seconds to wait for the first one; 0 looks once.
+        top: At most so many messages, at least 1.
+        wait: Seconds to wait for the first one; 0 looks once, and so does a call inside a transaction that is open
+            already, where nothing new can be seen.
 
     Returns:
         The messages, none when the wait was over.
 
     Raises:
-        ConversationError: 208 no such queue; 9617 the queue is disabled.
+        ConversationError: 127 `top` is not positive; 208 no such queue; 9617 the queue is disabled.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
-    _check_schema(db)
-    queue_id = _queue_id(db, queue)
-    deadline = time.monotonic() + wait
+    check_schema(db)
+    if top < 1:
+        raise ConversationError(127, f"TOP {top} is not positive")
+    deadline = time.monotonic() + (0.0 if db.in_transaction else wait)
     pause, longest = POLL_SECONDS
-    while db.execute("SELECT 1 FROM broker_message WHERE queue_id = ? LIMIT 1", (queue_id,)).fetchone() is None:
+    while not (rows := _take(db, queue, top)):
         left = deadline - time.monotonic()
         if left <= 0:
             return []
         time.sleep(min(pause, left))
         pause = min(longest, pause * 1.5)
-    with _transaction(db):
-        rows = db.execute(_RECEIVE, (queue_id, top)).fetchall()
-        db.executemany("DELETE FROM broker_message WHERE queuing_order = ?", [(row[0],) for row in rows])
     dialogs = {row[1]: Dialog(db, row[1], uuid.UUID(bytes=row[6]), uuid.UUID(bytes=row[7])) for row in rows}
     return [
         Message(dialogs[endpoint], type_name, body, contract, service, sequence, datetime.fromtimestamp(at, UTC))
         for _, endpoint, sequence, type_name, body, at, _, _, service, contract in rows
     ]
+
+
+def _take(db: sqlite3.Connection, queue: str, top: int) -> list[tuple[Any, ...]]:
+    """Take what waits in a queue. With nothing taken, no transaction is left open."""
+    queue_id = _queue_id(db, queue)
+    if ask(db, _HAS_MESSAGE, (queue_id,)).fetchone() is None:
+        return []
+    is_joined = db.in_transaction
+    with transaction(db):
+        rows = ask(db, _RECEIVE, (queue_id, top)).fetchall()
+        db.executemany("DELETE FROM broker_message WHERE queuing_order = ?", [(row[0],) for row in rows])
+    if not rows and not is_joined and db.in_transaction:
+        db.execute("ROLLBACK")  # another reader was faster
+    return rows
 
 
 def error_body(code: int, description: str) -> bytes:
@@ -291,7 +309,7 @@ def error_body(code: int, description: str) -> bytes:
 
 
 def _queue_id(db: sqlite3.Connection, name: str) -> int:
-    row = db.execute("SELECT queue_id, is_receive_enabled FROM broker_queue WHERE name = ?", (name,)).fetchone()
+    row = ask(db, "SELECT queue_id, is_receive_enabled FROM broker_queue WHERE name = ?", (name,)).fetchone()
     if row is None:
         raise ConversationError(208, f"the queue {name!r} does not exist in this database")
     if not row[1]:
@@ -309,33 +327,10 @@ def _guid(text: uuid.UUID | str | None) -> uuid.UUID | None:
         raise ConversationError(8413, f"{text!r} is no GUID") from None
 
 
-def _check_schema(db: sqlite3.Connection) -> None:
-    if not has_schema(db):
-        path = db.execute("PRAGMA database_list").fetchone()[2] or ":memory:"
-        problem = "no database of the broker; name it in a daemon's configuration and start that once"
-        raise StoreUnavailableError(path, problem)
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """The application's transaction, begun when there is none; committed here only in autocommit mode."""
-    if db.in_transaction:
-        yield
-        return
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            break
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                path = db.execute("PRAGMA database_list").fetchone()[2]
-                raise StoreUnavailableError(path, str(error)) from error
-    is_autocommit = db.isolation_level is None
+def _check_name(name: str) -> None:
     try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    if is_autocommit:
-        db.execute("COMMIT")
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConversationError(8412, f"the target's name {name!r} cannot be written as UTF-8") from None
+    if not 1 <= size <= NAME_MAX_BYTES:
+        raise ConversationError(8412, f"the target's name {name!r} does not have 1 .. {NAME_MAX_BYTES} bytes")

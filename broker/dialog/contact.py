@@ -1,10 +1,9 @@
-"""
-How one side of a dialog is addressed on the wire, and the frames it makes: MESSAGE, ACK, FAULT. Pure.
-"""
+"""How one side of a dialog is addressed on the wire, and the frames it makes: MESSAGE, ACK, FAULT. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from broker.routing.facts import Facts
 from broker.wire.frame import Fault, Header, checksum, encode_dialog, encode_fault
@@ -37,6 +36,10 @@ class Contact:
         )
 
 
+Place = tuple[int, int]
+"""(sequence, fragment): one fragment of a direction of a dialog, or everything before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Travel:
     """Shape: `hop_limit` 1 .. 255; `time_to_live` ms that one copy may live."""
@@ -45,45 +48,75 @@ class Travel:
     time_to_live: int = TIME_TO_LIVE_MS
 
 
-def message_frame(
-    contact: Contact, travel: Travel, message_id: bytes, place: tuple[int, int], flags: int, body: bytes, stored: tuple[int, int]
-) -> bytes:
-    """
-    One fragment of a message.
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One fragment to send. Shape: `stored` is acknowledged with it: the next place expected from the far side."""
 
-    Shape: `place` its (sequence, fragment); `stored` what is acknowledged with it, the next (sequence, fragment) expected.
-    """
-    return encode_dialog(_header(contact, travel, Kind.MESSAGE, message_id, flags, place, stored, checksum(body)), body)
+    place: Place
+    flags: int
+    body: bytes
+    stored: Place
 
 
-def ack_frame(contact: Contact, travel: Travel, message_id: bytes, stored: tuple[int, int]) -> bytes:
+def message_frame(contact: Contact, travel: Travel, message_id: bytes, fragment: Fragment) -> bytes:
+    """One fragment of a message."""
+    header = Header(
+        flags=fragment.flags | _direction(contact),
+        sequence_number=fragment.place[0],
+        fragment_number=fragment.place[1],
+        ack_sequence=fragment.stored[0],
+        ack_fragment=fragment.stored[1],
+        body_checksum=checksum(fragment.body),
+        **_common(contact, travel, Kind.MESSAGE, message_id),
+    )
+    return encode_dialog(header, fragment.body)
+
+
+def ack_frame(contact: Contact, travel: Travel, message_id: bytes, stored: Place) -> bytes:
     """An acknowledgement by itself: everything before `stored` is safe here."""
-    return encode_dialog(_header(contact, travel, Kind.ACK, message_id, 0, (0, 0), stored, 0))
+    header = Header(
+        flags=_direction(contact),
+        ack_sequence=stored[0],
+        ack_fragment=stored[1],
+        **_common(contact, travel, Kind.ACK, message_id),
+    )
+    return encode_dialog(header)
 
 
 def fault_frame(contact: Contact, travel: Travel, message_id: bytes, fault: Fault) -> bytes:
     """An error made by this broker, not by an application."""
     body = encode_fault(fault)
-    return encode_dialog(_header(contact, travel, Kind.FAULT, message_id, 0, (0, 0), (0, 0), checksum(body)), body)
-
-
-def _header(
-    contact: Contact, travel: Travel, kind: Kind, message_id: bytes, flags: int, place: tuple[int, int], stored: tuple[int, int], body_checksum: int
-) -> Header:
-    return Header(
-        kind=kind,
-        flags=flags if contact.is_initiator else flags | Flag.FROM_TARGET,
-        message_id=message_id,
-        conversation_id=contact.conversation_id,
-        to_service=contact.far_service,
-        from_service=contact.service_name,
-        from_broker_instance=contact.broker_instance,
-        to_broker_instance=contact.far_broker_instance,
-        sequence_number=place[0],
-        fragment_number=place[1],
-        ack_sequence=stored[0],
-        ack_fragment=stored[1],
-        body_checksum=body_checksum,
-        hop_limit=travel.hop_limit,
-        time_to_live=travel.time_to_live,
+    header = Header(
+        flags=_direction(contact), body_checksum=checksum(body), **_common(contact, travel, Kind.FAULT, message_id)
     )
+    return encode_dialog(header, body)
+
+
+class _Common(TypedDict):
+    kind: int
+    message_id: bytes
+    conversation_id: bytes
+    to_service: str
+    from_service: str
+    from_broker_instance: bytes
+    to_broker_instance: bytes
+    hop_limit: int
+    time_to_live: int
+
+
+def _common(contact: Contact, travel: Travel, kind: Kind, message_id: bytes) -> _Common:
+    return {
+        "kind": kind,
+        "message_id": message_id,
+        "conversation_id": contact.conversation_id,
+        "to_service": contact.far_service,
+        "from_service": contact.service_name,
+        "from_broker_instance": contact.broker_instance,
+        "to_broker_instance": contact.far_broker_instance,
+        "hop_limit": travel.hop_limit,
+        "time_to_live": travel.time_to_live,
+    }
+
+
+def _direction(contact: Contact) -> int:
+    return 0 if contact.is_initiator else Flag.FROM_TARGET

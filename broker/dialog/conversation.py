@@ -54,6 +54,7 @@ TRANSITIONS: dict[tuple[State, Happening], State] = {
     (S.STARTED_OUTBOUND, H.ERROR_RECEIVED): S.ERROR,
     (S.STARTED_INBOUND, H.FIRST_RECEIVED): S.CONVERSING,
     (S.STARTED_INBOUND, H.ERROR_RECEIVED): S.ERROR,
+    (S.STARTED_INBOUND, H.ENDED_HERE): S.DISCONNECTED_OUTBOUND,
     (S.CONVERSING, H.END_RECEIVED): S.DISCONNECTED_INBOUND,
     (S.CONVERSING, H.ERROR_RECEIVED): S.ERROR,
     (S.CONVERSING, H.ENDED_HERE): S.DISCONNECTED_OUTBOUND,
@@ -142,15 +143,16 @@ class Outbound:
     """
     What one side still has to get acknowledged. Changed by its methods only.
 
-    Shape: `messages` loaded and unacknowledged, in order; `window` frames allowed in flight, between FIRST_WINDOW and
-    `window_max`; `in_flight` frames sent since the last rewind and not acknowledged; `loaded_bytes` of `messages`;
-    `attempts` resends in a row without progress; `resend_at`, `sent_at` monotonic seconds.
+    Shape: `messages` loaded and unacknowledged, in order; `window` frames allowed in flight, from FIRST_WINDOW up to
+    `window_max`, which may be the smaller; `in_flight` frames sent since the last rewind and not acknowledged;
+    `loaded_bytes` of `messages`; `attempts` resends in a row without progress; `resend_at`, `sent_at` monotonic
+    seconds.
     """
 
     backoff: Backoff
     window_max: int
     messages: deque[Outgoing] = field(default_factory=deque)
-    window: int = FIRST_WINDOW
+    window: int = field(init=False)
     in_flight: int = 0
     attempts: int = 0
     resend_at: float = NEVER
@@ -159,6 +161,10 @@ class Outbound:
     _next: tuple[int, int] = (0, 0)  # index in `messages`, fragment
     _acknowledged: tuple[int, int] = (0, 0)  # sequence, fragment
     _sent_to: tuple[int, int] = (-1, 0)  # highest (sequence, fragment) ever sent
+
+    def __post_init__(self) -> None:
+        """Begin with a small window."""
+        self.window = min(FIRST_WINDOW, self.window_max)
 
     @property
     def acknowledged_sequence(self) -> int:
@@ -230,7 +236,7 @@ class Outbound:
         """No acknowledgement came in time: unload, wait longer next time, and begin with a small window."""
         self.unload()
         self.attempts += 1
-        self.window = FIRST_WINDOW
+        self.window = min(FIRST_WINDOW, self.window_max)
 
     def _sent_of_first(self) -> int:
         """Fragments of the first message sent since the last rewind, those acknowledged before it included."""
@@ -238,6 +244,6 @@ class Outbound:
         return self.messages[0].fragments if index > 0 else next_fragment
 
     def _acknowledged_of(self, message: Outgoing) -> int:
-        """Fragments of a message that are known to be stored."""
+        """Fragments of a message that are known to be stored; never all of them, as that would be the next place."""
         sequence, fragment = self._acknowledged
-        return fragment if message.sequence == sequence else 0
+        return min(fragment, message.fragments - 1) if message.sequence == sequence else 0

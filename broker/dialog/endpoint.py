@@ -1,171 +1,198 @@
 """
-The conversations of one database, from the daemon's side: window, fragments, acknowledgements, resends.
+The conversations of one database, from the daemon's side.
 
-The loop decides what is sent when; a single writer thread does everything that touches the file. A *turn* of that
-thread stores what arrived (one transaction: the group commit), finds what applications have queued, and loads what the
-windows ask for; while it runs, arrivals collect for the next turn. Acknowledgements leave after the commit that
-made them true. Applications are noticed by SQLite's `data_version`, which changes with every commit of theirs.
-
-Frames of conversations never wait in the forwarding pool on purpose: a dialog sends only while its next hop takes
-frames at once; until then its messages stay in the transmission queue.
+The loop decides what is sent when (`transmitter`); a single writer thread does everything that touches the file, one
+*turn* at a time (`turn`); while a turn runs, arrivals collect for the next one. Acknowledgements leave after the commit
+that made them true. Applications are noticed by SQLite's `data_version`, which changes with every commit of theirs:
+polling is the truth, and cheap.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import os
 import sqlite3
-import time
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
-from broker.dialog.contact import Contact, Travel, ack_frame, fault_frame, message_frame
-from broker.dialog.conversation import NEVER, Backoff, Outbound, Outgoing
-from broker.dialog.receiving import Receipt, receive_in_writer
-from broker.dialog.sending import Found, Want, expire_in_writer, find_in_writer, load_in_writer
+from broker.dialog.contact import ack_frame, fault_frame
+from broker.dialog.receiving import Receipt
+from broker.dialog.store import broker_instance, open_watch
+from broker.dialog.transmitter import DialogSettings, Transmitter
+from broker.dialog.turn import Turn, turn_in_writer
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import Outbox
 from broker.forwarding.way import Buffer, Origin, Way
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.table import RouteTable
-from broker.wire.frame import Rejected
-from broker.wire.layout import CONVERSATION_AT, SEQUENCE_AT, Kind
+from broker.wire.layout import Kind
 
-INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and sent again
-LOAD_MAX_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time; one larger message is loaded whole
-BURST_FRAMES = 64  # of one dialog before the next one's turn
-PUMP_BYTES = 256 * 1024  # handed to the forwarder at once
+INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 POLL_SECONDS = (0.002, 0.02)  # between two looks at data_version: right after a change, and at most
-REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without a change of routes
-EXPIRE_SECONDS = 1.0  # between two looks for dialogs whose lifetime is over
+EXPIRE_SECONDS = 1.0  # between two looks for dialogs past their lifetime
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DialogSettings:
-    """Shape: `window` frames in flight for each dialog; `fragment_size` bytes of payload in one frame."""
-
-    backoff: Backoff
-    travel: Travel
-    window: int
-    fragment_size: int
-
-
-@dataclass(slots=True)
-class Sender:
-    """
-    A dialog that has something to send or unacknowledged. Loop-only.
-
-    Shape: `load_from` the next sequence number to load; `stored` what is acknowledged with every frame; `way` as of
-    `generation`; `outlet` the link its frames in flight were given to.
-    """
-
-    endpoint_id: int
-    contact: Contact
-    outbound: Outbound
-    load_from: int
-    stored: tuple[int, int]
-    is_loading: bool = False
-    has_more: bool = True
-    is_queued: bool = False
-    decision: Decision | None = None
-    way: Way | None = None
-    generation: int = -1
-    outlet: object = None
-    advice: str = ""
-
-
-@dataclass(slots=True)
-class Turn:
-    """What the writer thread does next. Shape: `find_after` a transmission_id, None when nothing has changed."""
-
-    frames: list[bytes]
-    find_after: int | None
-    wants: list[Want]
-    expires: bool
-
-
-@dataclass(slots=True)
-class TurnResult:
-    """What came of a turn."""
-
-    receipt: Receipt = field(default_factory=Receipt)
-    found: list[Found] = field(default_factory=list)
-    found_up_to: int | None = None
-    loaded: list[tuple[Want, list[Outgoing]]] = field(default_factory=list)
-    expired: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What this database sent and got since the daemon started; plain counters."""
-
-    sent: Counter[str] = field(default_factory=Counter)
-    resent: Counter[str] = field(default_factory=Counter)
-    acknowledged: Counter[str] = field(default_factory=Counter)
-    delivered: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[Disposition] = field(default_factory=Counter)
+_T = TypeVar("_T")
 
 
 class Endpoint:
     """
-    One database at work.
+    One database at work. Loop-only, but for what its writer thread does.
 
-    Shape: `broker_instance` 16 bytes; `table` its own routes; `ledger` counters by service and disposition.
+    Shape: `broker_instance` 16 bytes; `delivered` whole messages by service, `dropped` frames by disposition since the
+    start; `problem` what the store last failed with, empty while it works.
     """
 
     def __init__(
-        self, name: str, path: Path, db: sqlite3.Connection, *, instance: bytes, settings: DialogSettings, forwarder: Forwarder
+        self, name: str, path: Path, db: sqlite3.Connection, *, settings: DialogSettings, forwarder: Forwarder
     ) -> None:
         self.name = name
-        self.broker_instance = instance
-        self.table = RouteTable()
-        self.ledger = Ledger()
+        self.path = path
+        self.broker_instance = broker_instance(db)
+        self.transmitter = Transmitter(settings, forwarder, self._wake_up)
+        self.delivered: Counter[str] = Counter()
+        self.dropped: Counter[Disposition] = Counter()
         self.problem = ""
         self._db = db
-        self._watch = sqlite3.connect(path, isolation_level=None)
+        self._watch = open_watch(path)
         self._settings = settings
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer-{name}")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
         self._wake = asyncio.Event()
         self._inbox: list[bytes] = []
         self._inbox_bytes = 0
-        self._senders: dict[int, Sender] = {}
-        self._by_conversation: dict[bytes, Sender] = {}
-        self._runnable: deque[Sender] = deque()
-        self._waiting: set[int] = set()  # senders that have something to send and no way to
-        self._timers: list[tuple[float, int]] = []
         self._found_up_to = 0
-        self._is_dirty = True
-        self._is_pumping = False
-        self._message_ids = (os.urandom(8), count(int.from_bytes(os.urandom(4), "big")))
+        self._has_news = True
+        self._expire_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to work."""
         self._tasks = [
-            self._loop.create_task(work, name=f"{self.name} {what}")
-            for work, what in ((self._work(), "turns"), (self._poll(), "poll"), (self._keep_time(), "time"))
+            self._loop.create_task(self._work(), name=f"{self.name} turns"),
+            self._loop.create_task(self._poll(), name=f"{self.name} poll"),
         ]
-        self._wake.set()
+        self._wake_up()
 
     async def close(self) -> None:
-        """Stop after the turn under way; what is queued stays queued."""
+        """Stop behind the turn under way; what is queued stays queued."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.transmitter.close()
         await self._loop.run_in_executor(None, self._writer.shutdown)
         self._watch.close()
         self._db.close()
+
+    async def in_writer(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Do something with the database between two turns, in the writer thread; for catalog changes."""
+        return await self._loop.run_in_executor(self._writer, work, self._db)
+
+    def arrive(self, frames: list[bytes], origin: Origin) -> None:
+        """Frames for this database, in the order of arrival; stored in the next turn."""
+        for frame in frames:
+            if self._inbox_bytes >= INBOX_MAX_BYTES:
+                self.dropped[Disposition.STORE_BUSY] += 1
+                origin.reject(frame, Disposition.STORE_BUSY)
+            else:
+                self._inbox.append(frame)
+                self._inbox_bytes += len(frame)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
+    # --- turns of the writer thread ---
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            turn = self._next_turn()
+            try:
+                result = await self._loop.run_in_executor(
+                    self._writer, turn_in_writer, self._db, self.broker_instance, turn, self._settings.fragment_size
+                )
+            except sqlite3.Error as error:
+                await self._rest(turn, str(error))
+                continue
+            self.problem = ""
+            if result.found_up_to is not None:
+                self._found_up_to = result.found_up_to
+            for found in result.found:
+                self.transmitter.found(found)
+            for want, messages in result.loaded:
+                self.transmitter.loaded(want, messages)
+            for endpoint_id in result.expired:
+                self.transmitter.finish(endpoint_id)
+            self._answer(result.receipt)
+
+    def _next_turn(self) -> Turn:
+        now = self._loop.time()
+        is_time_to_expire = now >= self._expire_at
+        if is_time_to_expire:
+            self._expire_at = now + EXPIRE_SECONDS
+        turn = Turn(
+            frames=self._inbox,
+            find_after=self._found_up_to if self._has_news else None,
+            wants=self.transmitter.wants(),
+            is_time_to_expire=is_time_to_expire,
+        )
+        self._inbox, self._inbox_bytes, self._has_news = [], 0, False
+        return turn
+
+    async def _rest(self, turn: Turn, problem: str) -> None:
+        """The store failed: nothing was stored, so nothing is acknowledged and all of it comes again."""
+        self.problem = problem
+        log.error("store failed", database=self.name, reason=problem, frames=len(turn.frames))
+        self.dropped[Disposition.STORE_FAILED] += len(turn.frames)
+        self._has_news = True
+        self.transmitter.unwanted(turn.wants)
+        await asyncio.sleep(FAILURE_PAUSE)
+        self._wake_up()
+
+    def _answer(self, receipt: Receipt) -> None:
+        """After the commit: note what the far sides have, and tell them what is stored here."""
+        transmitter, travel = self.transmitter, self._settings.travel
+        self.delivered += receipt.delivered
+        self.dropped += receipt.dropped
+        for endpoint_id, contact in receipt.contacts.items():
+            transmitter.bind(endpoint_id, contact)
+        for endpoint_id, place in receipt.acknowledged.items():
+            transmitter.acknowledge(endpoint_id, place)
+        frames: list[tuple[Way, Buffer]] = []
+        for endpoint_id, (contact, place) in receipt.stored.items():
+            transmitter.stored(endpoint_id, place)
+            way, _ = transmitter.way(endpoint_id, contact, Kind.ACK)
+            frames.append((way, ack_frame(contact, travel, transmitter.message_id(), place)))
+        for contact, fault in receipt.faults:
+            way = transmitter.way_of(contact, Kind.FAULT)
+            frames.append((way, fault_frame(contact, travel, transmitter.message_id(), fault)))
+        for endpoint_id in receipt.finished:
+            transmitter.finish(endpoint_id)
+        if frames:
+            self._forwarder.submit(frames, self._loop.time(), transmitter)
+
+    # --- applications ---
+
+    async def _poll(self) -> None:
+        """Notice commits of other connections; look often while there are some."""
+        shortest, longest = POLL_SECONDS
+        pause = longest
+        version = -1
+        while True:
+            await asyncio.sleep(pause)
+            now = self._watch.execute("PRAGMA data_version").fetchone()[0]
+            if now != version:
+                version = now
+                self._has_news = True
+                pause = shortest
+                self._wake_up()
+            else:
+                pause = min(longest, pause * 1.3)
+                if self._loop.time() >= self._expire_at:
+                    self._wake_up()

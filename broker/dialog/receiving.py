@@ -65,8 +65,8 @@ class Receipt:
 
     Shape: `stored` endpoint_id -> its contact and the next (sequence, fragment) expected, to be acknowledged;
     `acknowledged` endpoint_id -> (sequence, fragment) that the far side has; `contacts` endpoints whose far side
-    became known; `finished` endpoints that have nothing to send any more; `faults` to send; `delivered` whole messages by
-    service; `dropped` by disposition.
+    became known; `finished` endpoints that have nothing to send any more; `faults` to send; `delivered` whole
+    messages by service; `dropped` by disposition.
     """
 
     stored: dict[int, tuple[Contact, tuple[int, int]]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class _Reception:
                 if header.kind == Kind.MESSAGE:
                     self._message(header, body)
                 elif header.kind == Kind.FAULT:
-                    self._fault(header, body)
+                    self._fault(body)
                 elif header.kind == Kind.ACK:
                     self._ack(body)
                 else:
@@ -365,7 +365,7 @@ class _Reception:
 
     # --- errors ---
 
-    def _fault(self, header: Header, body: bytes) -> None:
+    def _fault(self, body: bytes) -> None:
         try:
             fault = decode_fault(body)
         except FrameMalformedError:

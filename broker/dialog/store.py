@@ -28,6 +28,7 @@ from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties, che
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
+_MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +63,24 @@ def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) ->
     """
     try:
         db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        with writing(db):
-            if not has_schema(db):
-                _create(db, broker_instance or uuid.uuid4())
     except sqlite3.Error as error:
         raise StoreUnavailableError(str(path), str(error)) from error
-    version, instance = db.execute("SELECT schema_version, broker_instance FROM broker_database").fetchone()
-    if version != SCHEMA_VERSION:
+    try:
+        _prepare(db, broker_instance)
+        _check_identity(db, str(path), broker_instance)
+    except sqlite3.Error as error:
         db.close()
-        raise StoreUnavailableError(
-            str(path), f"its schema has version {version}; this release knows {SCHEMA_VERSION}: use a newer release"
-        )
-    if broker_instance is not None and instance != broker_instance.bytes:
+        raise StoreUnavailableError(str(path), str(error)) from error
+    except StoreUnavailableError:
         db.close()
-        raise StoreUnavailableError(
-            str(path), f"its broker instance is {uuid.UUID(bytes=instance)}, the configuration says {broker_instance}"
-        )
+        raise
+    return db
+
+
+def open_watch(path: str | Path) -> sqlite3.Connection:
+    """A connection that only looks: commits of all other connections change its `data_version`."""
+    db = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db.execute("PRAGMA query_only = ON")
     return db
 
 
@@ -88,22 +89,61 @@ def has_schema(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_database'").fetchone() is not None
 
 
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether somebody else has the file now, so that waiting helps; the upper bytes of the code are detail."""
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
 @contextmanager
 def writing(db: sqlite3.Connection) -> Iterator[None]:
     """One write transaction: committed at the end, rolled back by an exception."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk may have ended it already
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
 
 
 def broker_instance(db: sqlite3.Connection) -> bytes:
     """The identity of this database."""
     instance: bytes = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
     return instance
+
+
+def _prepare(db: sqlite3.Connection, instance: uuid.UUID | None) -> None:
+    """The mode of the file, and its schema when it has none."""
+    _use_write_ahead_log(db)
+    db.execute("PRAGMA synchronous = FULL")
+    with writing(db):
+        if not has_schema(db):
+            _create(db, instance or uuid.uuid4())
+
+
+def _use_write_ahead_log(db: sqlite3.Connection) -> None:
+    """Changing the mode needs the file for itself, and SQLite does not wait for that as it waits for a writer."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_MODE_PAUSE)
+        else:
+            return
+
+
+def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | None) -> None:
+    version, instance = db.execute("SELECT schema_version, broker_instance FROM broker_database").fetchone()
+    if version != SCHEMA_VERSION:
+        problem = f"its schema has version {version}; this release knows {SCHEMA_VERSION}: use a newer release"
+        raise StoreUnavailableError(path, problem)
+    if configured is not None and instance != configured.bytes:
+        problem = f"its broker instance is {uuid.UUID(bytes=instance)}, the configuration says {configured}"
+        raise StoreUnavailableError(path, problem)
 
 
 def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
@@ -176,13 +216,22 @@ def drop_service(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM broker_service WHERE name = ?", (name,))
 
 
+_ROUTES = (
+    "SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
+    " FROM broker_route"
+)
+
+
 def routes(db: sqlite3.Connection) -> dict[str, tuple[int, Route]]:
     """The routes by name, expired ones included, each with its route_id."""
-    rows = db.execute(
-        "SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
-        " FROM broker_route ORDER BY route_id"
-    )
+    rows = db.execute(f"{_ROUTES} ORDER BY route_id")
     return {row[1]: (row[0], _route(row[1:])) for row in rows}
+
+
+def find_route(db: sqlite3.Connection, name: str) -> Route | None:
+    """The route of this name."""
+    row = db.execute(f"{_ROUTES} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _route(row[1:])
 
 
 def put_route(db: sqlite3.Connection, route: Route) -> None:

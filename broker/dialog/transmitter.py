@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from broker.dialog.contact import Contact, Travel, message_frame
+from broker.dialog.contact import Contact, Fragment, Travel, message_frame
 from broker.dialog.conversation import NEVER, Backoff, Outbound, Outgoing
 from broker.dialog.sending import Found, Want
 from broker.flow import Disposition
@@ -53,7 +53,8 @@ class Sender:
     A dialog with something to send or unacknowledged; changed by the transmitter only.
 
     Shape: `load_from` the next sequence number to load; `stored` what every frame acknowledges; `outlet` the link to
-    which its frames in flight were given; `advice` what the next hop said of the last frame it refused.
+    which its frames in flight were given; `armed_at` when its timer fires; `advice` what the next hop said of the last
+    frame it refused.
     """
 
     endpoint_id: int
@@ -64,6 +65,7 @@ class Sender:
     is_loading: bool = False
     has_more: bool = True
     is_queued: bool = False
+    armed_at: float = NEVER
     outlet: object = None
     advice: str = ""
 
@@ -91,6 +93,7 @@ class Transmitter:
         self._hungry: dict[int, None] = {}  # senders whose window asks for more, in order
         self._loaded_bytes = 0
         self._timers: list[tuple[float, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._decisions: dict[int, Decision] = {}
         self._generation = -1
         self._is_pump_due = False
@@ -210,9 +213,16 @@ class Transmitter:
             self._decisions.clear()
         decision = self._decisions.get(endpoint_id)
         if decision is None:
-            decision = decide(contact.facts(), replace(self._forwarder.here, table=self.table))
-            self._decisions[endpoint_id] = decision
+            decision = self._decisions[endpoint_id] = self.decide(contact)
         return self._forwarder.way_for(decision, kind), decision
+
+    def way_of(self, contact: Contact, kind: Kind) -> Way:
+        """The way of a frame whose dialog has no endpoint here."""
+        return self._forwarder.way_for(self.decide(contact), kind)
+
+    def decide(self, contact: Contact) -> Decision:
+        """The routing decision for what this side sends: by this database's own table (R1.1)."""
+        return decide(contact.facts(), replace(self._forwarder.here, table=self.table))
 
     def on_paths(self) -> None:
         """Links, routes or services have changed: everybody who sends looks for a way again."""
@@ -267,10 +277,8 @@ class Transmitter:
                 break
             message, fragment, is_resend = outbound.take(now)
             body, flags = message.fragment(fragment)
-            place = (message.sequence, fragment)
-            stored = sender.stored
-            travel = self._settings.travel
-            frame = message_frame(sender.contact, travel, self.message_id(), place, flags, body, stored)
+            piece = Fragment((message.sequence, fragment), flags, body, sender.stored)
+            frame = message_frame(sender.contact, self._settings.travel, self.message_id(), piece)
             frames.append((way, frame))
             size += len(frame)
             if fragment + 1 == message.fragments:
@@ -293,7 +301,7 @@ class Transmitter:
                     self._forwarder.want(way.sink.address)
                 return None
         elif decision.disposition is not Disposition.DELIVERED:
-            self._arm_rematch(sender)
+            self._arm(sender, self._loop.time() + REMATCH_SECONDS)
             return None
         if outlet is not sender.outlet:
             if sender.outbound.in_flight:
@@ -308,35 +316,46 @@ class Transmitter:
 
     # --- time ---
 
-    def _arm(self, sender: Sender) -> None:
-        if sender.outbound.resend_at < NEVER:
-            self._at(sender.outbound.resend_at, sender.endpoint_id)
+    def _arm(self, sender: Sender, when: float | None = None) -> None:
+        """See that the sender is looked at when its acknowledgement is overdue, or at `when`."""
+        at = sender.outbound.resend_at if when is None else when
+        if at < sender.armed_at:
+            sender.armed_at = at
+            heapq.heappush(self._timers, (at, sender.endpoint_id))
+            self._set_timer()
 
-    def _arm_rematch(self, sender: Sender) -> None:
-        self._at(self._loop.time() + REMATCH_SECONDS, sender.endpoint_id)
-
-    def _at(self, when: float, endpoint_id: int) -> None:
-        is_first = not self._timers or when < self._timers[0][0]
-        heapq.heappush(self._timers, (when, endpoint_id))
-        if is_first:
-            self._loop.call_at(when, self._on_time)
+    def _set_timer(self) -> None:
+        if self._timers and (self._timer is None or self._timers[0][0] < self._timer.when()):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(self._timers[0][0], self._on_time)
 
     def _on_time(self) -> None:
+        self._timer = None
         now = self._loop.time()
         while self._timers and self._timers[0][0] <= now:
             _, endpoint_id = heapq.heappop(self._timers)
             sender = self.senders.get(endpoint_id)
             if sender is None:
                 continue
+            sender.armed_at = NEVER
             if sender.outbound.resend_at <= now:
                 self._loaded_bytes -= sender.outbound.loaded_bytes
                 sender.outbound.time_out()
                 sender.load_from = sender.outbound.acknowledged_sequence
                 sender.has_more = True
-            if endpoint_id in self._waiting or sender.has_more:
                 self._run(sender)
-        if self._timers:
-            self._loop.call_at(self._timers[0][0], self._on_time)
+            elif endpoint_id in self._waiting:
+                self._run(sender)
+            else:
+                self._arm(sender)
+        self._set_timer()
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.senders.clear()
 
     def _forget(self, sender: Sender) -> None:
         self._loaded_bytes -= sender.outbound.loaded_bytes

@@ -46,7 +46,8 @@ class Forwarder:
     The pass and its counters. Loop-only.
 
     Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `received`
-    frames by kind that entered; `dropped` by disposition; `generation` rises whenever a way may have changed.
+    frames by kind that entered; `dropped` by disposition; `generation` rises whenever a way may have changed; `want`
+    asks for a link to an address.
     """
 
     def __init__(self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf) -> None:
@@ -59,7 +60,7 @@ class Forwarder:
         self.generation = 0
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
-        self._want = want
+        self.want = want
         self._databases: dict[bytes, DatabaseSink] = {}
         self._drop_sink = DropSink(self.drop)
         self._kernel = Kernel(
@@ -115,7 +116,7 @@ class Forwarder:
         """The outbox of an address, made when first asked for."""
         outbox = self.outboxes.get(address)
         if outbox is None:
-            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=self._want)
+            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=self.want)
             self.outboxes[address] = outbox
         return outbox
 

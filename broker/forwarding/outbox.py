@@ -40,9 +40,8 @@ class Held(NamedTuple):
     @property
     def deadline(self) -> float:
         """Monotonic seconds at which its lifetime ends."""
-        time_to_live: int
         time_to_live, time_consumed = TIMES.unpack_from(self.frame, TIME_TO_LIVE_AT)
-        return self.since + (time_to_live - time_consumed) / 1000
+        return self.since + float(time_to_live - time_consumed) / 1000
 
     def aged(self, now: float) -> Held:
         """The same frame with the time it waited written into it."""

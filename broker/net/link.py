@@ -22,13 +22,12 @@ from broker.errors import PeerError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import READ_BYTES, Forwarder
 from broker.forwarding.way import Buffer
-from broker.wire.connection import Connection, Event, Online
+from broker.wire.connection import Connection, Event, Online, Reply
 from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.frame import Rejected, decode_link, encode_link
 from broker.wire.handshake import Agreement
 from broker.wire.layout import (
     CONVERSATION_AT,
-    FIRST_DIALOG_KIND,
     FRAGMENT_AT,
     MESSAGE_ID_AT,
     PRELUDE_BYTES,
@@ -296,7 +295,7 @@ class Link:
 
     def _hear(self, frame: bytes, now: float) -> None:
         for event in self._connection.receive(decode_link(frame), now):
-            if isinstance(event, bytes):
+            if isinstance(event, Reply):
                 if len(self._control) <= CONTROL_MAX_BYTES:
                     self.say(event)
             elif self._owner is not None:

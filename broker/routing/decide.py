@@ -68,9 +68,7 @@ def decide(facts: Facts, here: Surroundings) -> Decision:
     if choice.route_class is RouteClass.LOCAL:
         return _locate(route, matched, facts, here.hosted)
     if facts.is_incoming and not here.is_forwarding:
-        return Decision(
-            Disposition.FORWARDING_DISABLED, matched.step, route, is_by_conversation=matched.is_balanced
-        )
+        return Decision(Disposition.FORWARDING_DISABLED, matched.step, route, is_by_conversation=matched.is_balanced)
     if choice.route_class is RouteClass.MIRRORED:
         # Who is principal is found out by probing; until somebody claims it, nothing leaves (R3.1, R6.1).
         return Decision(Disposition.PRINCIPAL_UNKNOWN, matched.step, route, is_by_conversation=matched.is_balanced)
@@ -115,9 +113,7 @@ def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
     if instance is None:
         return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)
     if instance not in hosted.services_of:
-        return Decision(
-            Disposition.INSTANCE_NOT_HERE, matched.step, route, is_by_conversation=matched.is_balanced
-        )
+        return Decision(Disposition.INSTANCE_NOT_HERE, matched.step, route, is_by_conversation=matched.is_balanced)
     # The named database is here and the service is not in it: that database answers with an error (R4.1).
     return Decision(
         Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced

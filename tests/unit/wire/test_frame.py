@@ -1,0 +1,379 @@
+"""Every kind of frame as bytes and as a value, and every way in which bytes are not what their kind asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from broker.errors import FrameMalformedError
+from broker.wire.frame import (
+    Envelope,
+    Fatal,
+    Fault,
+    GoAway,
+    Header,
+    Hello,
+    LinkMessage,
+    Ping,
+    Pong,
+    Probe,
+    ProbeReply,
+    Rejected,
+    Stored,
+    checksum,
+    decode_dialog,
+    decode_envelope,
+    decode_fault,
+    decode_link,
+    decode_stored,
+    encode_dialog,
+    encode_envelope,
+    encode_fault,
+    encode_link,
+    encode_stored,
+)
+from broker.wire.layout import HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, Kind
+
+SHOP = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11").bytes
+BILLING = UUID("c7d2a9e4-10b6-4c3f-9d08-6f1e52ab7730").bytes
+CONVERSATION = UUID("0a3f52c8-91d4-4e6b-b7f0-25c9e81d6a43").bytes
+
+
+def message_id(number: int) -> bytes:
+    return UUID(f"e1000000-0000-4000-8000-{number:012}").bytes
+
+
+LINKS: list[tuple[str, LinkMessage]] = [
+    (
+        "HELLO",
+        Hello(
+            versions=(1,),
+            instance=UUID("3f6c1d20-77aa-4b1e-9c55-1c0de5a7e001").bytes,
+            arbitration=UUID("9a4e7b52-0c1d-4f8e-a3b6-d2f01c84e977").bytes,
+            name="gateway-a",
+            software="broker/0.1",
+            max_frame=1048576,
+            heartbeat_ms=15000,
+            addresses=("tcp://gateway-a.example:4022",),
+        ),
+    ),
+    ("PING", Ping(b"\0\0\0\0\0\0\0\1")),
+    ("PONG", Pong(b"\0\0\0\0\0\0\0\1")),
+    ("PROBE", Probe(id=7, service="//shop/Billing", broker_instance=BILLING)),
+    ("PROBE_REPLY", ProbeReply(id=7, broker_instance=BILLING, role="principal", epoch=3)),
+    (
+        "REJECTED",
+        Rejected(
+            message=message_id(1),
+            conversation=CONVERSATION,
+            code=11289,
+            reason="pool limit exceeded",
+            retry_after_ms=500,
+        ),
+    ),
+    ("GOAWAY", GoAway(reason="shutting down", deadline_ms=5000)),
+    ("FATAL", Fatal(code=28041, text="malformed frame: unknown link kind 0x09")),
+]
+
+TO_TARGET = Header(
+    kind=Kind.MESSAGE,
+    flags=Flag.LAST_FRAGMENT,
+    message_id=message_id(1),
+    conversation_id=CONVERSATION,
+    to_service="//shop/Billing",
+    from_service="//shop/Orders",
+    from_broker_instance=SHOP,
+)
+TO_INITIATOR = Header(
+    kind=Kind.MESSAGE,
+    flags=Flag.FROM_TARGET | Flag.LAST_FRAGMENT,
+    message_id=message_id(3),
+    conversation_id=CONVERSATION,
+    to_service="//shop/Orders",
+    from_service="//shop/Billing",
+    from_broker_instance=BILLING,
+    to_broker_instance=SHOP,
+    ack_sequence=1,
+)
+ACK = replace(TO_INITIATOR, kind=Kind.ACK, flags=Flag.FROM_TARGET, message_id=message_id(2))
+INVOICE = (
+    Envelope(
+        type="//shop/Invoice", contract="//shop/Invoicing", sent_us=1_790_000_000_000_000, lifetime=3600, headers=None
+    ),
+    b'{"order": 7}',
+)
+RECEIPT = (Envelope(type="//shop/Receipt", sent_us=1_790_000_000_250_000), b"ok")
+END_OF_DIALOG = (
+    Envelope(type="http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog", sent_us=1_790_000_000_300_000),
+    b"",
+)
+MESSAGES = [
+    ("MESSAGE", replace(TO_TARGET, body_checksum=0x15E14383), *INVOICE),
+    ("MESSAGE one hop on", replace(TO_TARGET, body_checksum=0x15E14383, hop_count=1, time_consumed=12), *INVOICE),
+    ("MESSAGE reply", replace(TO_INITIATOR, body_checksum=0xA8E5AC36), *RECEIPT),
+    (
+        "MESSAGE end of dialog",
+        replace(
+            TO_TARGET,
+            flags=Flag.LAST_FRAGMENT | Flag.END_DIALOG,
+            message_id=message_id(4),
+            to_broker_instance=BILLING,
+            sequence_number=1,
+            ack_sequence=1,
+            body_checksum=0xC46F4ED1,
+        ),
+        *END_OF_DIALOG,
+    ),
+]
+ACKS = [
+    ("ACK", ACK, Stored()),
+    ("ACK one hop on", replace(ACK, hop_count=1), Stored()),
+    (
+        "ACK out of order",
+        replace(ACK, message_id=message_id(6), ack_sequence=2, ack_fragment=1, body_checksum=0x1CDD76C4),
+        Stored(((3, 0, 4),)),
+    ),
+]
+FAULT = (
+    replace(
+        TO_INITIATOR,
+        kind=Kind.FAULT,
+        flags=Flag.FROM_TARGET,
+        message_id=message_id(5),
+        ack_sequence=0,
+        body_checksum=0x0CDBB09E,
+    ),
+    Fault(code=-8490, text="the service does not exist here"),
+)
+
+
+def link_frame(kind: int, body: bytes) -> bytes:
+    return (8 + len(body)).to_bytes(4, "big") + bytes([kind, 0, 0, 0]) + body
+
+
+# --- link frames --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "message"), LINKS)
+def test_link_frame_is_the_golden_one(golden: dict[str, bytes], name: str, message: LinkMessage) -> None:
+    assert golden[name] == encode_link(message)
+
+
+@pytest.mark.parametrize(("name", "message"), LINKS)
+def test_golden_link_frame_is_understood(golden: dict[str, bytes], name: str, message: LinkMessage) -> None:
+    assert message == decode_link(golden[name])
+    assert message == decode_link(memoryview(golden[name]))
+
+
+def test_missing_keys_take_their_documented_defaults() -> None:
+    assert decode_link(link_frame(Kind.HELLO, b"\x80")) == Hello(
+        protocol="sbrk",
+        versions=(1,),
+        instance=NO_GUID,
+        arbitration=NO_GUID,
+        name="",
+        software="",
+        max_frame=MAX_FRAME,
+        heartbeat_ms=HEARTBEAT_MS,
+        addresses=(),
+        features=(),
+    )
+
+
+def test_unknown_keys_are_ignored() -> None:
+    body = msgspec.msgpack.encode({"reason": "upgrade", "since": [1, {"a": None}], "deadline_ms": 10})
+
+    assert GoAway(reason="upgrade", deadline_ms=10) == decode_link(link_frame(Kind.GOAWAY, body))
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (b"\0\0\0\7\2\0\0", "link frame of 7 bytes"),
+        (link_frame(0x09, b"\x80"), "unknown link kind 0x09"),
+        (link_frame(Kind.MESSAGE, b"\x80"), "unknown link kind 0x10"),
+        (link_frame(Kind.PING, bytes(7)), "PING with a body of 7 bytes, not 8"),
+        (link_frame(Kind.PONG, bytes(9)), "PONG with a body of 9 bytes, not 8"),
+        (link_frame(Kind.FATAL, b""), "body of FATAL: Input data was truncated"),
+        (link_frame(Kind.FATAL, b"\x90"), "body of FATAL: Expected `object`, got `array`"),
+        (link_frame(Kind.FATAL, b"\x80\x80"), "body of FATAL: MessagePack data is malformed: trailing characters"),
+        (link_frame(Kind.FATAL, b"\x81\xa4text\xa1\xff"), "body of FATAL: 'utf-8' codec can't decode"),
+        (link_frame(Kind.FATAL, b"\x81\xa4code\xc0"), "body of FATAL: Expected `int`, got `null` - at `$.code`"),
+        (link_frame(Kind.FATAL, b"\x81\xa1x" + b"\x91" * 16_000), "body of FATAL: maximum recursion depth exceeded"),
+        (link_frame(Kind.HELLO, b"\x81\xa8versions\xdd\xff\xff\xff\xff"), "body of HELLO: Input data was truncated"),
+    ],
+)
+def test_link_frame_that_is_not_what_its_kind_asks_for_is_malformed(frame: bytes, problem: str) -> None:
+    with pytest.raises(FrameMalformedError) as caught:
+        decode_link(frame)
+
+    assert caught.value.problem.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (Kind.HELLO, "instance"),
+        (Kind.HELLO, "arbitration"),
+        (Kind.PROBE, "broker_instance"),
+        (Kind.PROBE_REPLY, "broker_instance"),
+        (Kind.REJECTED, "message"),
+        (Kind.REJECTED, "conversation"),
+    ],
+)
+def test_guid_of_another_length_is_malformed(kind: Kind, field: str) -> None:
+    frame = link_frame(kind, msgspec.msgpack.encode({field: bytes(15)}))
+
+    with pytest.raises(FrameMalformedError, match=f"body of {kind.name}: {field} is not a GUID of 16 bytes"):
+        decode_link(frame)
+
+
+# --- dialog frames ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "header", "envelope", "payload"), MESSAGES)
+def test_message_is_the_golden_one(
+    golden: dict[str, bytes], name: str, header: Header, envelope: Envelope, payload: bytes
+) -> None:
+    assert golden[name] == encode_dialog(header, encode_envelope(envelope) + payload)
+
+
+@pytest.mark.parametrize(("name", "header", "envelope", "payload"), MESSAGES)
+def test_golden_message_is_understood(
+    golden: dict[str, bytes], name: str, header: Header, envelope: Envelope, payload: bytes
+) -> None:
+    decoded, body = decode_dialog(golden[name])
+
+    assert header == decoded
+    assert (envelope, payload) == decode_envelope(body)
+    assert decoded.body_checksum == checksum(body)
+
+
+@pytest.mark.parametrize(("name", "header", "stored"), ACKS)
+def test_ack_is_the_golden_one(golden: dict[str, bytes], name: str, header: Header, stored: Stored) -> None:
+    decoded, body = decode_dialog(golden[name])
+
+    assert golden[name] == encode_dialog(header, encode_stored(stored))
+    assert (header, stored) == (decoded, decode_stored(body))
+
+
+def test_fault_is_the_golden_one(golden: dict[str, bytes]) -> None:
+    header, fault = FAULT
+    decoded, body = decode_dialog(memoryview(golden["FAULT"]))
+
+    assert golden["FAULT"] == encode_dialog(header, encode_fault(fault))
+    assert (header, fault) == (decoded, decode_fault(body))
+
+
+def test_hop_changes_nothing_but_hop_count_and_time_consumed(golden: dict[str, bytes]) -> None:
+    before, after = golden["MESSAGE"], golden["MESSAGE one hop on"]
+
+    changed = {at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new}
+
+    assert {6, 15} == changed
+
+
+def test_side_of_a_frame_is_its_flag() -> None:
+    assert TO_INITIATOR.is_from_target is True
+    assert TO_TARGET.is_from_target is False
+
+
+@pytest.mark.parametrize("field", ["to_service", "from_service"])
+@pytest.mark.parametrize("name", ["", "é" * 256 + "x"])
+def test_name_that_has_no_room_is_not_encoded(field: str, name: str) -> None:
+    header = replace(TO_TARGET, to_service=name) if field == "to_service" else replace(TO_TARGET, from_service=name)
+
+    with pytest.raises(ValueError, match=f"a service name has 1 .. 512 bytes, not {len(name.encode())}"):
+        encode_dialog(header)
+
+
+def test_longest_names_fit() -> None:
+    header = replace(TO_TARGET, to_service="é" * 256, from_service="x" * 512)
+
+    assert (header, b"body") == decode_dialog(encode_dialog(header, b"body"))
+
+
+def changed(frame: bytes, at: int, *new: int) -> bytes:
+    return frame[:at] + bytes(new) + frame[at + len(new) :]
+
+
+SMALLEST = encode_dialog(replace(TO_TARGET, to_service="t", from_service="f"))
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (SMALLEST[:-1], "dialog frame of 115 bytes"),
+        (changed(SMALLEST, 3, 117), "inner lengths do not add up"),
+        (changed(SMALLEST, 4, Kind.FATAL), "inner lengths do not add up"),
+        (changed(SMALLEST, 113, 2), "inner lengths do not add up"),
+        (changed(SMALLEST, 77, 2), "inner lengths do not add up"),
+        (changed(SMALLEST, 113, 0), "names of 0 and 1 bytes, not 1 .. 512"),
+        (changed(SMALLEST, 77, 0), "names of 1 and 0 bytes, not 1 .. 512"),
+        (changed(SMALLEST, 114, 0xFF), "service name is not UTF-8: invalid start byte"),
+        (changed(SMALLEST, 115, 0xC3), "service name is not UTF-8: unexpected end of data"),
+    ],
+)
+def test_dialog_frame_whose_structure_is_broken_is_malformed(frame: bytes, problem: str) -> None:
+    with pytest.raises(FrameMalformedError) as caught:
+        decode_dialog(frame)
+
+    assert problem == caught.value.problem
+
+
+def test_name_above_its_limit_is_malformed() -> None:
+    frame = changed(encode_dialog(TO_TARGET, bytes(600)), 112, 2, 1)
+
+    with pytest.raises(FrameMalformedError, match=r"names of 513 and 13 bytes, not 1 \.\. 512"):
+        decode_dialog(frame)
+
+
+def test_dialog_kind_of_a_later_version_is_read_like_any_other() -> None:
+    header = replace(TO_TARGET, kind=0xFF, flags=0xC0)
+
+    assert (header, b"") == decode_dialog(encode_dialog(header))
+
+
+# --- bodies of dialog frames --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"", "envelope is longer than its fragment"),
+        (b"\0\0\0", "envelope is longer than its fragment"),
+        (b"\0\0\0\2\x80", "envelope is longer than its fragment"),
+        (b"\0\0\0\0", "envelope: Input data was truncated"),
+        (b"\0\0\0\1\x90", "envelope: Expected `object`, got `array`"),
+        (b"\0\0\0\x0a\x81\xa7headers\x01", "envelope: Expected `object | null`, got `int` - at `$.headers`"),
+    ],
+)
+def test_broken_envelope_is_malformed(body: bytes, problem: str) -> None:
+    with pytest.raises(FrameMalformedError) as caught:
+        decode_envelope(body)
+
+    assert problem == caught.value.problem
+
+
+def test_envelope_carries_headers() -> None:
+    envelope = Envelope(type="t", headers={"traceparent": "00-ab-cd-01"})
+
+    assert (envelope, b"payload") == decode_envelope(encode_envelope(envelope) + b"payload")
+
+
+def test_broken_fault_is_malformed() -> None:
+    with pytest.raises(FrameMalformedError, match="FAULT: Expected `object`, got `int`"):
+        decode_fault(b"\x01")
+
+
+def test_broken_ack_is_malformed() -> None:
+    with pytest.raises(FrameMalformedError, match="ACK: Expected `array` of length 3"):
+        decode_stored(b"\x81\xa6stored\x91\x92\x01\x02")
+
+
+def test_checksum_is_crc_32() -> None:
+    """The check value of the CRC catalogue."""
+    assert checksum(b"123456789") == 0xCBF43926

@@ -1,0 +1,115 @@
+"""The offsets agree with each other and with the table of the protocol page."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from broker.wire import layout
+from broker.wire.layout import HEADER, PASS, PRELUDE, TIMES, Flag, Kind
+
+# Field: offset, size.
+FIELDS = {
+    "length": (0, 4),
+    "kind": (4, 1),
+    "flags": (5, 1),
+    "hop_count": (6, 1),
+    "hop_limit": (7, 1),
+    "time_to_live": (8, 4),
+    "time_consumed": (12, 4),
+    "message_id": (16, 16),
+    "conversation_id": (32, 16),
+    "sequence_number": (48, 8),
+    "fragment_number": (56, 4),
+    "ack_fragment": (60, 4),
+    "ack_sequence": (64, 8),
+    "body_checksum": (72, 4),
+    "from_service_length": (76, 2),
+    "reserved": (78, 2),
+    "from_broker_instance": (80, 16),
+    "to_broker_instance": (96, 16),
+    "to_service_length": (112, 2),
+}
+
+
+def values(form: struct.Struct) -> dict[str, int | bytes]:
+    """A header whose every byte is its own offset, as `form` sees it."""
+    return dict(zip(FIELDS, form.unpack(bytes(range(form.size))), strict=False))
+
+
+def number(field: str) -> int:
+    """What an integer field is worth in such a header."""
+    offset, size = FIELDS[field]
+    return int.from_bytes(range(offset, offset + size), "big")
+
+
+def test_fields_cover_the_header_without_a_gap() -> None:
+    ends = [offset + size for offset, size in FIELDS.values()]
+
+    assert [0, *ends] == [offset for offset, _ in FIELDS.values()] + [layout.HEADER_BYTES]
+
+
+def test_header_reads_every_field_at_its_offset() -> None:
+    expected = {
+        field: bytes(range(offset, offset + size)) if size == 16 else number(field)
+        for field, (offset, size) in FIELDS.items()
+    }
+
+    assert expected == values(HEADER)
+
+
+def test_prelude_is_the_beginning_of_the_header() -> None:
+    assert layout.PRELUDE_BYTES == PRELUDE.size
+    assert values(PRELUDE) == {field: values(HEADER)[field] for field in list(FIELDS)[:5]}
+
+
+def test_pass_reads_what_the_forwarding_pass_needs() -> None:
+    fields = [*list(FIELDS)[:7], "from_service_length", "to_service_length"]
+
+    assert [number(field) for field in fields] == list(PASS.unpack(bytes(range(layout.HEADER_BYTES))))
+
+
+@pytest.mark.parametrize(
+    ("constant", "field"),
+    [
+        (layout.HOP_COUNT_AT, "hop_count"),
+        (layout.TIME_TO_LIVE_AT, "time_to_live"),
+        (layout.TIME_CONSUMED_AT, "time_consumed"),
+        (layout.MESSAGE_ID_AT, "message_id"),
+        (layout.CONVERSATION_AT, "conversation_id"),
+        (layout.SEQUENCE_AT, "sequence_number"),
+        (layout.FRAGMENT_AT, "fragment_number"),
+        (layout.PLACE_END, "ack_fragment"),
+        (layout.ROUTE_KEY_AT, "to_broker_instance"),
+    ],
+)
+def test_named_offset_is_that_of_its_field(constant: int, field: str) -> None:
+    assert FIELDS[field][0] == constant
+
+
+def test_both_times_are_read_in_one_step() -> None:
+    header = bytes(range(layout.HEADER_BYTES))
+
+    assert (number("time_to_live"), number("time_consumed")) == TIMES.unpack_from(header, layout.TIME_TO_LIVE_AT)
+
+
+def test_service_name_follows_the_header() -> None:
+    assert layout.HEADER_BYTES == layout.TO_SERVICE_AT
+    assert layout.HEADER_BYTES + 2 == layout.MIN_DIALOG_FRAME
+
+
+def test_kinds_are_numbered_as_documented() -> None:
+    names = ["HELLO", "PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED", "GOAWAY", "FATAL"]
+    expected = {name: number for number, name in enumerate(names, 1)} | {"MESSAGE": 0x10, "ACK": 0x11, "FAULT": 0x12}
+
+    assert expected == {kind.name: kind.value for kind in Kind}
+    assert Kind.FATAL == layout.LAST_LINK_KIND
+    assert Kind.MESSAGE == layout.FIRST_DIALOG_KIND
+
+
+def test_flags_are_single_bits_as_documented() -> None:
+    expected = ["FROM_TARGET", "LAST_FRAGMENT", "SEALED", "END_DIALOG", "ERROR", "TRACE"]
+
+    assert expected == [flag.name for flag in Flag]
+    assert [1 << bit for bit in range(len(expected))] == [flag.value for flag in Flag]
