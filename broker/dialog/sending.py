@@ -50,7 +50,8 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
     """
     rows = db.execute(
         "SELECT max(t.transmission_id), t.endpoint_id, min(t.message_sequence_number), c.conversation_id,"
-        " c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence, c.receive_sequence_frag"
+        " c.is_initiator, c.service_name, c.far_service, c.far_broker_instance,"
+        " c.receive_sequence, c.receive_sequence_frag"
         " FROM broker_transmission t JOIN broker_conversation c USING (endpoint_id)"
         " WHERE t.transmission_id > ? GROUP BY t.endpoint_id ORDER BY min(t.transmission_id)",
         (after,),

@@ -12,7 +12,9 @@ writers wait for each other instead of failing.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import time
 import uuid
@@ -75,6 +77,29 @@ def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) ->
         db.close()
         raise
     return db
+
+
+def lock_store(path: str | Path) -> int:
+    """
+    Take the lock that only one daemon may have on a database; it ends with the process, however that ends.
+
+    Returns:
+        The descriptor of the lock file beside the database; closing it gives the lock back.
+
+    Raises:
+        StoreUnavailableError: another daemon has it, or the directory cannot be written.
+    """
+    name = f"{path}.lock"
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreUnavailableError(str(path), "another daemon has it open") from None
+    return descriptor
 
 
 def open_watch(path: str | Path) -> sqlite3.Connection:

@@ -26,13 +26,7 @@ from broker.wire.connection import Connection, Event, Online, Reply
 from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.frame import Rejected, decode_link, encode_link
 from broker.wire.handshake import Agreement
-from broker.wire.layout import (
-    CONVERSATION_AT,
-    FRAGMENT_AT,
-    MESSAGE_ID_AT,
-    PRELUDE_BYTES,
-    SEQUENCE_AT,
-)
+from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PRELUDE_BYTES, SEQUENCE_AT
 
 CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it advice is shed
 LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed

@@ -60,7 +60,7 @@ def test_header_reads_every_field_at_its_offset() -> None:
 
 
 def test_prelude_is_the_beginning_of_the_header() -> None:
-    assert layout.PRELUDE_BYTES == PRELUDE.size
+    assert PRELUDE.size == layout.PRELUDE_BYTES
     assert values(PRELUDE) == {field: values(HEADER)[field] for field in list(FIELDS)[:5]}
 
 

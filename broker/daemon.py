@@ -1,0 +1,318 @@
+"""
+One instance, put together: settings in, a running gateway, endpoint or both.
+
+The only module that knows everybody: it opens the databases, gives each lower layer the ports it declares, runs the
+configuration's scripts, and starts and stops everything in the right order. It decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sqlite3
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from broker.admin.server import AdminServer
+from broker.control.catalog import MSDB, Catalog, Database, read_rows
+from broker.control.config import Settings
+from broker.control.execute import execute
+from broker.control.load import load_settings
+from broker.control.script import script_files
+from broker.ddl.parser import parse_script
+from broker.dialog.contact import Travel
+from broker.dialog.conversation import Backoff
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.store import broker_instance, lock_store, open_store
+from broker.dialog.transmitter import DialogSettings
+from broker.errors import StoreUnavailableError
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.way import Origin
+from broker.net.listener import Listener, bind
+from broker.net.peers import Peers, Timeouts
+from broker.routing.address import NetworkAddress
+from broker.wire.frame import Hello, Rejected
+from broker.wire.layout import VERSION
+
+DRAIN_SECONDS = 5.0  # for what is held to leave when the instance stops
+EXPIRY_MAX_SECONDS = 86_400.0  # a timer further ahead is set again
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+class MsdbWriter:
+    """The thread that owns msdb's connection; msdb holds routes, so it is rarely used."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="writer msdb")
+
+    def __call__(self, work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
+        """Run `work` in the thread."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, work, self._db)
+
+    def close(self) -> None:
+        """End the thread and close the file."""
+        self._executor.shutdown()
+        self._db.close()
+
+
+class Instance:
+    """
+    A running instance. Made by `serve`.
+
+    Shape: `broker_instance` 16 bytes that name it to its peers; `started_at` UTC seconds; `listeners` with the ports
+    that were bound; `is_ready` once everything serves, and until it begins to stop.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = settings.instance.name
+        self.software = f"broker {version('broker')}"
+        self.started_at = time.time()
+        self.is_ready = False
+        self.stopping = asyncio.Event()
+        self.listeners: list[Listener] = []
+        self.endpoints: dict[str, Endpoint] = {}
+        self.broker_instance: bytes
+        self.catalog: Catalog
+        self.forwarder: Forwarder
+        self.peers: Peers
+        self.admin: AdminServer
+        self._endpoint_of: dict[bytes, Endpoint] = {}
+        self._generation = -1
+        self._loop = asyncio.get_running_loop()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """
+        Bring everything up; `stack` takes it down again in reverse.
+
+        Raises:
+            StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
+        """
+        settings = self.settings
+        # Take the ports first: two instances must not touch one store.
+        sockets = [bind(address.host, address.port) for address in settings.endpoint.listen]
+        for sock in sockets:
+            stack.callback(sock.close)
+        msdb = self._open_msdb(stack)
+        self._build(sockets)
+        databases = {MSDB: msdb} | {name: self._open_database(name, stack) for name in settings.databases}
+        self.catalog = Catalog(databases, self._on_catalog)
+        for database in databases.values():
+            database.rows = await database.in_writer(read_rows)
+        await self._run_scripts()
+        self.catalog.changed()
+        stack.callback(self._cancel_expiry)
+        for endpoint in self.endpoints.values():
+            endpoint.start()
+            stack.push_async_callback(endpoint.close)
+        self.peers.start(self.forwarder)
+        stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=DRAIN_SECONDS)
+        for listener in self.listeners:
+            listener.start()
+            stack.push_async_callback(listener.close)
+        self.admin = AdminServer(self)
+        await self.admin.start(stack)
+        self.is_ready = True
+        stack.callback(self._not_ready)
+        log.info(
+            "instance ready",
+            listen=[f"{listener.host}:{listener.port}" for listener in self.listeners],
+            databases=list(self.endpoints),
+            forwarding=settings.endpoint.message_forwarding,
+        )
+
+    # --- building ---
+
+    def _open_msdb(self, stack: AsyncExitStack) -> Database:
+        directory = self.settings.instance.state_dir
+        path = directory / "msdb.db"
+        _make_directory(directory)
+        stack.callback(os.close, lock_store(path))
+        db = open_store(path)
+        writer = MsdbWriter(db)
+        stack.callback(writer.close)
+        self.broker_instance = broker_instance(db)
+        return Database(MSDB, self.broker_instance, path, writer)
+
+    def _open_database(self, name: str, stack: AsyncExitStack) -> Database:
+        settings = self.settings.databases[name]
+        dialog = self.settings.dialog
+        _make_directory(settings.path.parent)
+        stack.callback(os.close, lock_store(settings.path))
+        endpoint = Endpoint(
+            name,
+            settings.path,
+            open_store(settings.path, broker_instance=settings.broker_instance),
+            settings=DialogSettings(
+                backoff=Backoff(dialog.resend_first, dialog.resend_cap),
+                travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
+                window=dialog.window,
+                fragment_size=dialog.fragment_size,
+            ),
+            forwarder=self.forwarder,
+        )
+        self.endpoints[name] = endpoint
+        self._endpoint_of[endpoint.broker_instance] = endpoint
+        return Database(name, endpoint.broker_instance, settings.path, endpoint.in_writer)
+
+    def _build(self, sockets: list[socket.socket]) -> None:
+        """The pass and the links, each given the ports it asks for."""
+        endpoint = self.settings.endpoint
+        self.listeners = [Listener(sock, self._accept) for sock in sockets]
+        hello = Hello(
+            versions=(VERSION,),
+            instance=self.broker_instance,
+            arbitration=uuid.uuid4().bytes,
+            name=self.name,
+            software=self.software,
+            max_frame=endpoint.max_frame,
+            heartbeat_ms=int(endpoint.heartbeat * 1000),
+            addresses=self._addresses(),
+        )
+        timeouts = Timeouts(handshake=endpoint.handshake_timeout, connect=endpoint.connect_timeout)
+        self.peers = Peers(hello, timeouts, on_rejected=self._on_rejected, on_room=self._on_room)
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=endpoint.message_forward_size, max_frame=endpoint.max_frame, max_hops=endpoint.max_hops),
+            deliver=self._deliver,
+            want=self.peers.want,
+            health_of=self.peers.health_of,
+        )
+
+    def _addresses(self) -> tuple[str, ...]:
+        """Where peers are told that this instance can be reached: as configured, else every named address it has."""
+        advertised = self.settings.endpoint.advertise
+        if advertised:
+            return tuple(str(address) for address in advertised)
+        named = [listener for listener in self.listeners if not ip_address(listener.host).is_unspecified]
+        return tuple(str(NetworkAddress(listener.host, listener.port)) for listener in named)
+
+    async def _run_scripts(self) -> None:
+        """The scripts of the configuration, msdb's first."""
+        scripts = [(MSDB, path) for path in script_files(self.settings.routes.files)]
+        for name, database in self.settings.databases.items():
+            scripts += [(name, path) for path in script_files(database.scripts)]
+        for database, path in scripts:
+            statements = parse_script(path.read_text(encoding="utf-8"), source=str(path))
+            await execute(self.catalog, statements, database=database, is_declared=True)
+
+    # --- ports ---
+
+    def _accept(self, sock: socket.socket, address: str) -> None:
+        self.peers.accept(sock, address)
+
+    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+        self._endpoint_of[database].arrive(frames, origin)
+
+    def _on_rejected(self, rejected: Rejected) -> None:
+        for endpoint in self.endpoints.values():
+            endpoint.transmitter.advise(rejected)
+
+    def _on_room(self) -> None:
+        """Links take frames again, or have come or gone: dialogs look again."""
+        have_paths_changed = self._generation != self.forwarder.generation
+        self._generation = self.forwarder.generation
+        for endpoint in self.endpoints.values():
+            if have_paths_changed:
+                endpoint.transmitter.on_paths()
+            else:
+                endpoint.transmitter.on_room()
+
+    def _on_catalog(self) -> None:
+        """Routes, queues or services are new, or a route has expired: decide by them from the next frame on."""
+        tables = self.catalog.tables()
+        for name, endpoint in self.endpoints.items():
+            endpoint.transmitter.table = tables[name]
+        self.forwarder.surround(
+            table=tables[MSDB],
+            hosted=self.catalog.hosted(),
+            is_forwarding=self.settings.endpoint.message_forwarding,
+        )
+        self._on_room()
+        self._cancel_expiry()
+        if self.catalog.next_expiry is not None:
+            # A timer may fire a little early by the wall clock; the table would then be built in vain, and again.
+            wait = (self.catalog.next_expiry - datetime.now(UTC)).total_seconds() + 0.001
+            self._expiry = self._loop.call_later(min(max(0.0, wait), EXPIRY_MAX_SECONDS), self.catalog.changed)
+
+    def _cancel_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def _not_ready(self) -> None:
+        self.is_ready = False
+
+
+@asynccontextmanager
+async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
+    """
+    Run an instance inside the application's own event loop.
+
+    Args:
+        settings: As loaded, or the configuration file.
+
+    Raises:
+        SettingsError: the configuration is wrong, everything about it in one report.
+        StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
+    """
+    if not isinstance(settings, Settings):
+        settings = load_settings(Path(settings), environ=os.environ)
+    async with AsyncExitStack() as stack:
+        instance = Instance(settings)
+        await instance.start(stack)
+        yield instance
+        instance.is_ready = False
+
+
+def run(settings: Settings) -> None:
+    """Run an instance until SIGTERM or SIGINT; a second signal ends it at once. On uvloop where it is installed."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    async with serve(settings) as instance:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _stop, instance, number)
+        await instance.stopping.wait()
+        log.info("instance stopping")
+    log.info("instance stopped")
+
+
+def _stop(instance: Instance, number: signal.Signals) -> None:
+    if instance.stopping.is_set():
+        os._exit(128 + number)
+    instance.stopping.set()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if os.environ.get("BROKER_LOOP") == "asyncio":
+        return None
+    try:
+        import uvloop  # noqa: PLC0415 - optional at run time
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error

@@ -1,0 +1,189 @@
+"""
+Functions of T-SQL that SQLite lacks or understands otherwise, and the list of all that a statement may call.
+
+Each is a plain function over the values SQLite knows: None, int, float, str, bytes. NULL in gives NULL out, as in the
+original. A value that cannot be converted raises `ValueError`, which SQLite reports as a failed function. An instant
+is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other ISO 8601 forms are read too. No function reads a file, a clock or a
+setting.
+
+Source: Transact-SQL reference, "String functions", "Date and time data types and functions".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from calendar import monthrange
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+Value: TypeAlias = int | float | str | bytes | None
+
+# SQLite's own: those that read nothing but their arguments and cannot be asked for a large result.
+_HARMLESS = frozenset(
+    "abs avg coalesce count dense_rank first_value group_concat ifnull iif instr lag last_value lead length like lower"
+    " ltrim max min ntile nullif percent_rank rank replace round row_number rtrim sign substr substring sum trim"
+    " upper".split()
+)
+
+# The words for a part of an instant, as DATEADD, DATEDIFF and DATEPART take them.
+UNITS: Mapping[str, str] = {
+    word: words[0]
+    for words in (
+        ("year", "yy", "yyyy"),
+        ("quarter", "qq", "q"),
+        ("month", "mm", "m"),
+        ("week", "wk", "ww"),
+        ("day", "dd", "d"),
+        ("hour", "hh"),
+        ("minute", "mi", "n"),
+        ("second", "ss", "s"),
+        ("millisecond", "ms"),
+    )
+    for word in words
+}
+_STEPS = {
+    "week": timedelta(weeks=1),
+    "day": timedelta(days=1),
+    "hour": timedelta(hours=1),
+    "minute": timedelta(minutes=1),
+    "second": timedelta(seconds=1),
+    "millisecond": timedelta(milliseconds=1),
+}
+_MONTHS = {"year": 12, "quarter": 3, "month": 1}
+_SUNDAY = datetime(1, 1, 7, tzinfo=UTC)  # every step is counted from here: the original's weeks begin on Sunday
+_PARTS: Mapping[str, Callable[[datetime], int]] = {
+    "year": lambda at: at.year,
+    "quarter": lambda at: (at.month + 2) // 3,
+    "month": lambda at: at.month,
+    "day": lambda at: at.day,
+    "hour": lambda at: at.hour,
+    "minute": lambda at: at.minute,
+    "second": lambda at: at.second,
+    "millisecond": lambda at: at.microsecond // 1000,
+}
+PARTS = frozenset(_PARTS)  # a week's number depends on a setting of the session, which does not exist here
+
+
+def render_instant(at: datetime) -> str:
+    """An instant as the views show it."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "milliseconds")
+
+
+def read_instant(value: Value) -> datetime:
+    """
+    An instant from ISO 8601 text, with `T` or a space; one without a zone is UTC.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no date and time")
+    at = datetime.fromisoformat(value.strip())
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def _to_datetime(value: Value) -> Value:
+    return None if value is None else render_instant(read_instant(value))
+
+
+def _date_add(unit: str, number: Value, value: Value) -> Value:
+    if number is None or value is None:
+        return None
+    at, count = read_instant(value), int(number)
+    if unit in _STEPS:
+        return render_instant(at + count * _STEPS[unit])
+    year, month = divmod(at.year * 12 + at.month - 1 + count * _MONTHS[unit], 12)
+    day = min(at.day, monthrange(year, month + 1)[1])
+    return render_instant(at.replace(year=year, month=month + 1, day=day))
+
+
+def _date_diff(unit: str, start: Value, end: Value) -> Value:
+    """How many boundaries of the unit lie between, as the original counts: 09:59 to 10:00 is one hour."""
+    if start is None or end is None:
+        return None
+    return _count(unit, read_instant(end)) - _count(unit, read_instant(start))
+
+
+def _count(unit: str, at: datetime) -> int:
+    if unit in _STEPS:
+        return (at - _SUNDAY) // _STEPS[unit]
+    return (at.year * 12 + at.month - 1) // _MONTHS[unit]
+
+
+def _date_part(unit: str, value: Value) -> Value:
+    return None if value is None else _PARTS[unit](read_instant(value))
+
+
+def _plus(left: Value, right: Value) -> Value:
+    """`+` joins texts and adds numbers; a text beside a number is read as one."""
+    if left is None or right is None:
+        return None
+    if isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if isinstance(left, bytes) and isinstance(right, bytes):
+        return left + right
+    return _number(left) + _number(right)
+
+
+def _number(value: int | float | str | bytes) -> int | float:
+    if isinstance(value, int | float):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        return float(value)
+
+
+def _concat(*values: Value) -> str:
+    return "".join(_text(value) for value in values if value is not None)
+
+
+def _length(value: Value) -> Value:
+    if value is None or isinstance(value, bytes):
+        return value if value is None else len(value)
+    return len(_text(value).rstrip(" "))
+
+
+def _data_length(value: Value) -> Value:
+    return None if value is None else len(value if isinstance(value, bytes) else _text(value).encode())
+
+
+def _left(value: Value, count: Value) -> Value:
+    return None if value is None or count is None else _text(value)[: int(count)]
+
+
+def _right(value: Value, count: Value) -> Value:
+    if value is None or count is None:
+        return None
+    text = _text(value)
+    return text[max(0, len(text) - int(count)) :]
+
+
+def _text(value: int | float | str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+_OWN: Mapping[str, tuple[int, Callable[..., Value]]] = {
+    "tsql_concat": (-1, _concat),
+    "tsql_data_length": (1, _data_length),
+    "tsql_date_add": (3, _date_add),
+    "tsql_date_diff": (3, _date_diff),
+    "tsql_date_part": (2, _date_part),
+    "tsql_left": (2, _left),
+    "tsql_length": (1, _length),
+    "tsql_plus": (2, _plus),
+    "tsql_right": (2, _right),
+    "tsql_to_datetime": (1, _to_datetime),
+}
+NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statement
+
+ALLOWED = _HARMLESS | _OWN.keys() | {NOW}
+
+
+def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
+    """Teach a connection the functions of this file; `now` is what GETUTCDATE() says."""
+    for name, (arguments, function) in _OWN.items():
+        db.create_function(name, arguments, function, deterministic=True)
+    text = render_instant(now)
+    db.create_function(NOW, 0, lambda: text, deterministic=True)

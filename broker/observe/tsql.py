@@ -1,0 +1,273 @@
+"""
+One SELECT in T-SQL: read, checked, its tables named, and written anew for SQLite.
+
+The text becomes a tree and only the tree is written out, with every name quoted as a name; so nothing of the text
+reaches SQLite that was not understood here. What T-SQL has and this does not is refused by name, never left out
+silently. Tables are only named here; whoever renders the statement says what stands for each.
+
+Imported when the first statement comes, because sqlglot is slow to import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.dialects.tsql import TSQL
+from sqlglot.errors import ErrorLevel, ParseError, TokenError, UnsupportedError
+from sqlglot.tokens import Token, TokenType
+
+from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
+from broker.observe.dialect import ISO_STYLES, Views, bare, is_known_type, unit_of
+from broker.observe.function import PARTS
+from broker.observe.view import INSTANT_COLUMNS
+
+TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks, read in a tenth of a second
+
+_GO = re.compile(r"\n[ \t]*GO[ \t]*;?\s*\Z", re.IGNORECASE)
+_WRITES = frozenset(
+    "ALTER CREATE DELETE DENY DROP GRANT INSERT MERGE REPLACE REVOKE TRUNCATE UPDATE".split()  # noqa: SIM905 - reads
+)
+# What sqlglot reads and SQLite would not do: the tree's part, the word it begins with, number, sentence.
+_REFUSED: tuple[tuple[type[exp.Expression], str, int, str], ...] = (
+    (exp.DML, "", 259, "the system views are read only"),
+    (exp.Into, "INTO", 259, "SELECT INTO would write; only reading is allowed here"),
+    (exp.ForClause, "FOR", 102, "FOR XML and FOR JSON are not supported"),
+    (exp.QueryOption, "OPTION", 102, "OPTION is not supported"),
+    (exp.Parameter, "@", 137, "variables are not supported: write the value itself"),
+    (exp.Placeholder, "?", 137, "parameters are not supported: write the value itself"),
+    (exp.Lateral, "APPLY", 102, "APPLY is not supported: write a JOIN or a subquery"),
+    (exp.Pivot, "PIVOT", 102, "PIVOT and UNPIVOT are not supported: write CASE and GROUP BY"),
+    (exp.TableSample, "TABLESAMPLE", 102, "TABLESAMPLE is not supported: write TOP"),
+    (exp.Version, "FOR", 102, "FOR SYSTEM_TIME is not supported: the views show this moment only"),
+    (exp.Rollup, "ROLLUP", 102, "ROLLUP is not supported"),
+    (exp.Cube, "CUBE", 102, "CUBE is not supported"),
+    (exp.GroupingSets, "GROUPING", 102, "GROUPING SETS is not supported"),
+)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table as the statement names it. Shape: `database` and `schema` None when not written."""
+
+    database: str | None
+    schema: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join(part for part in (self.database, self.schema, self.name) if part is not None)
+
+
+class Statement:
+    """
+    A SELECT that was understood.
+
+    Shape: `text` as given, line ends as `\\n`; `tables` what it reads, without the names that it defines itself.
+
+    Raises:
+        DdlSyntaxError: 102, 105, 191: no T-SQL, more than one statement, too long, nested too deeply.
+        StatementError: 259 it would write; another number for what is not supported.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = _GO.sub("\n", text.replace("\r\n", "\n"))
+        self._tokens: list[Token] = []
+        if len(text) > TEXT_MAX:
+            raise DdlSyntaxError(102, f"a SELECT may have {TEXT_MAX} characters; this has {len(text)}")
+        try:
+            self._tokens = self._tokenize()
+            self._check_beginning()
+            self._tree = self._parse()
+            self._check_parts()
+            self._nodes = list(self._name_tables())
+            self._prepare()
+        except RecursionError:
+            raise DdlSyntaxError(191, "the statement is nested too deeply") from None
+        self.tables = frozenset(name for name, _ in self._nodes)
+
+    def render(self, names: Mapping[TableName, str]) -> str:
+        """
+        The statement for SQLite, with a table or view of the schema `temp` in place of each table.
+
+        Raises:
+            DdlSyntaxError: SQLite has nothing that means the same.
+        """
+        for name, node in self._nodes:
+            node.set("this", exp.to_identifier(names[name]))
+            node.set("db", exp.to_identifier("temp"))
+            node.set("catalog", None)
+        try:
+            return self._tree.sql(Views, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+        except UnsupportedError as error:
+            raise self.error(102, f"not supported: {error}", kind=DdlSyntaxError) from None
+        except RecursionError:
+            raise DdlSyntaxError(191, "the statement is nested too deeply") from None
+
+    def error(
+        self, number: int, problem: str, word: str = "", *, kind: type[StatementError] = StatementError
+    ) -> StatementError:
+        """An error that shows the place of a word, or of a name of several parts, where the statement has it."""
+        place = self._find(word) if word else None
+        return kind(number, problem) if place is None else self._error_at(number, problem, place, kind)
+
+    # --- places ---------------------------------------------------------------------------------------------
+
+    def _error_at(self, number: int, problem: str, place: tuple[int, int], kind: type[StatementError]) -> StatementError:
+        start, stop = place
+        line_start = self.text.rfind("\n", 0, start) + 1
+        line_end = self.text.find("\n", start)
+        line = self.text[line_start : len(self.text) if line_end < 0 else line_end]
+        span = Span("-", self.text.count("\n", 0, start) + 1, start - line_start + 1, max(1, stop - start))
+        return kind(number, problem, span, line)
+
+    def _find(self, word: str) -> tuple[int, int] | None:
+        """Where a name stands, its qualifiers included when they are written there too."""
+        parts = [part.casefold() for part in word.split(".")]
+        for count in range(len(parts)):
+            found = self._find_parts(parts[count:])
+            if found is not None:
+                return found
+        return None
+
+    def _find_parts(self, parts: list[str]) -> tuple[int, int] | None:
+        length = 2 * len(parts) - 1
+        words = [token.text.casefold() if token.token_type is not TokenType.STRING else "" for token in self._tokens]
+        for at in range(len(words) - length + 1):
+            if words[at : at + length : 2] == parts and all(dot == "." for dot in words[at + 1 : at + length : 2]):
+                return self._tokens[at].start, self._tokens[at + length - 1].end + 1
+        return None
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def _tokenize(self) -> list[Token]:
+        try:
+            return TSQL().tokenize(self.text)
+        except TokenError:
+            raise DdlSyntaxError(105, "a text, a name in brackets or a comment is not closed") from None
+
+    def _check_beginning(self) -> None:
+        """One statement, and one that reads."""
+        tokens = self._tokens
+        if not tokens or tokens[0].token_type is TokenType.SEMICOLON:
+            raise DdlSyntaxError(102, "there is no statement; expected SELECT or WITH")
+        first = tokens[0]
+        if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+            place = first.start, first.end + 1
+            if first.text.upper() in _WRITES:
+                raise self._error_at(259, f"the system views are read only: {first.text} is refused", place, StatementError)
+            problem = f"incorrect syntax near '{first.text}'; expected SELECT or WITH"
+            raise self._error_at(102, problem, place, DdlSyntaxError)
+        is_over = False
+        for token in tokens:
+            if token.token_type is TokenType.SEMICOLON:
+                is_over = True
+            elif is_over:
+                place = token.start, token.end + 1
+                raise self._error_at(102, "only one statement is allowed here", place, DdlSyntaxError)
+
+    def _parse(self) -> exp.Expression:
+        try:
+            trees = TSQL().parser(error_level=ErrorLevel.IMMEDIATE).parse(self._tokens, self.text)
+        except ParseError as error:
+            raise self._syntax_error(error) from None
+        tree = trees[0]
+        if not isinstance(tree, exp.Query):
+            number, problem = (259, "the system views are read only") if isinstance(tree, exp.DML) else (102, "no SELECT")
+            raise StatementError(number, problem)
+        return tree
+
+    def _syntax_error(self, error: ParseError) -> StatementError:
+        """The parser tells line and last column of the token at which it stopped."""
+        found = error.errors[0]
+        near = found["highlight"] or ""
+        lines = self.text.split("\n")[: found["line"] - 1]
+        stop = sum(len(line) + 1 for line in lines) + found["col"]
+        problem = f"incorrect syntax near '{near}'"
+        return self._error_at(102, problem, (max(0, stop - len(near)), stop), DdlSyntaxError)
+
+    # --- checking -------------------------------------------------------------------------------------------
+
+    def _check_parts(self) -> None:
+        for kind, word, number, problem in _REFUSED:
+            if self._tree.find(kind):
+                raise self.error(number, problem, word)
+        for options in self._tree.find_all(exp.LimitOptions):
+            if options.args.get("percent") or options.args.get("with_ties"):
+                raise self.error(102, "TOP takes a number of rows: PERCENT and WITH TIES are not supported", "TOP")
+        for node in self._tree.find_all(exp.DateAdd, exp.DateDiff, exp.Extract):
+            unit = unit_of(node)
+            if unit is None or (isinstance(node, exp.Extract) and unit not in PARTS):
+                raise self.error(155, "this part of a date is not supported; use year, month, day, hour, minute ...")
+        for node in self._tree.find_all(exp.Cast, exp.Convert):
+            self._check_cast(node)
+        for node in self._tree.find_all(exp.Like):
+            if "[" in node.expression.name and node.expression.is_string:
+                raise self.error(102, "LIKE knows % and _, not a set of characters in brackets", "LIKE")
+
+    def _check_cast(self, node: exp.Expression) -> None:
+        kind = node.this if isinstance(node, exp.Convert) else node.args["to"]
+        if not is_known_type(kind):
+            name = kind.sql("tsql")
+            raise self.error(243, f"type {name} is not supported", name)
+        style = node.args.get("style")
+        if style is not None and style.name not in ISO_STYLES:
+            styles = ", ".join(sorted(ISO_STYLES, key=int))
+            raise self.error(281, f"style {style.name} is not supported; instants are written as {styles} do", "CONVERT")
+
+    def _name_tables(self) -> Iterator[tuple[TableName, exp.Table]]:
+        own = {cte.alias.casefold() for cte in self._tree.find_all(exp.CTE)}
+        for node in self._tree.find_all(exp.Table):
+            table, schema, database = node.this, node.args.get("db"), node.args.get("catalog")
+            if isinstance(table, exp.Dot):
+                raise self.error(7202, f"{node.sql('tsql')} has four parts: there is no other server to read", node.db)
+            if not isinstance(table, exp.Identifier):
+                problem = f"invalid object name '{table.name}': a function is no view"
+                raise self.error(208, problem, table.name, kind=UnknownNameError)
+            if database is not None and not schema:
+                problem = f"'{database.name}..{table.name}' leaves the schema out; write {database.name}.sys.{table.name}"
+                raise self.error(208, problem, table.name, kind=UnknownNameError)
+            if schema is None and table.name.casefold() in own:
+                continue
+            yield TableName(database and database.name, schema and schema.name, table.name), node
+
+    # --- preparing ------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Make explicit what T-SQL implies and SQLite would take otherwise."""
+        for name, node in self._nodes:
+            node.set("hints", None)  # NOLOCK and the like: reading never locks here
+            if not node.alias:
+                node.set("alias", exp.TableAlias(this=exp.to_identifier(name.name)))
+        for column in self._tree.find_all(exp.Column):
+            column.set("db", None)
+            column.set("catalog", None)
+        for comparison in list(self._tree.find_all(*_COMPARISONS)):
+            _read_instants(comparison)
+        _name_columns(self._tree)
+
+
+def _read_instants(comparison: exp.Expression) -> None:
+    """A text compared with an instant is an instant, however it is written."""
+    keys = [key for key in ("this", "expression", "low", "high") if comparison.args.get(key) is not None]
+    operands = [comparison.args[key] for key in keys]
+    if any(isinstance(operand, exp.Column) and operand.name.lower() in INSTANT_COLUMNS for operand in operands):
+        for key, operand in zip(keys, operands, strict=True):
+            if operand.is_string or isinstance(operand, exp.National):
+                comparison.set(key, exp.func("tsql_to_datetime", operand))
+
+
+def _name_columns(tree: exp.Expression) -> None:
+    """Name every column of the result as it is written, so that what it became is not seen."""
+    while not isinstance(tree, exp.Select):
+        tree = tree.this
+    named = []
+    for column in tree.expressions:
+        if isinstance(column, exp.Alias) or column.is_star:
+            named.append(column)
+        else:
+            name = column.name if isinstance(column, exp.Column) else bare(column).sql("tsql", comments=False)
+            named.append(exp.alias_(column, name, quoted=True))
+    tree.set("expressions", named)

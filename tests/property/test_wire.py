@@ -1,0 +1,307 @@
+"""Any cut gives the same frames, every value survives its bytes, no input raises any but the documented errors."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.errors import (
+    FrameMalformedError,
+    FrameTooLargeError,
+    HandshakeRefusedError,
+    OutOfSequenceError,
+    PeerError,
+    PeerSilentError,
+)
+from broker.wire.connection import NEVER, Connection, Reply, State
+from broker.wire.decoder import Decoder, check_frame
+from broker.wire.frame import (
+    Envelope,
+    Fatal,
+    Fault,
+    GoAway,
+    Header,
+    Hello,
+    LinkMessage,
+    Ping,
+    Pong,
+    Probe,
+    ProbeReply,
+    Rejected,
+    Stored,
+    decode_dialog,
+    decode_envelope,
+    decode_fault,
+    decode_link,
+    decode_stored,
+    encode_dialog,
+    encode_envelope,
+    encode_fault,
+    encode_link,
+    encode_stored,
+)
+from broker.wire.handshake import agree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypothesis.strategies import SearchStrategy
+
+MAX_FRAME = 4096
+
+guid = st.binary(min_size=16, max_size=16)
+u8 = st.integers(0, 2**8 - 1)
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+text = st.text(st.characters(codec="utf-8"), max_size=40)
+name = st.text(st.characters(codec="utf-8"), min_size=1, max_size=128)
+
+hellos = st.builds(
+    Hello,
+    protocol=st.just("sbrk") | text,
+    versions=st.lists(u8, max_size=4).map(tuple),
+    instance=guid,
+    arbitration=guid,
+    name=text,
+    software=text,
+    max_frame=u64,
+    heartbeat_ms=u64,
+    addresses=st.lists(text, max_size=4).map(tuple),
+    features=st.lists(text, max_size=4).map(tuple),
+)
+links: SearchStrategy[LinkMessage] = st.one_of(
+    hellos,
+    st.builds(Ping, st.binary(min_size=8, max_size=8)),
+    st.builds(Pong, st.binary(min_size=8, max_size=8)),
+    st.builds(Probe, id=u64, service=text, broker_instance=guid),
+    st.builds(ProbeReply, id=u64, broker_instance=guid, role=text, epoch=u64),
+    st.builds(
+        Rejected, message=guid, conversation=guid, sequence=u64, fragment=u32, code=u32, reason=text, retry_after_ms=u64
+    ),
+    st.builds(GoAway, reason=text, deadline_ms=u64),
+    st.builds(Fatal, code=u32, text=text),
+)
+headers = st.builds(
+    Header,
+    kind=st.integers(0x10, 0xFF),
+    flags=u8,
+    message_id=guid,
+    conversation_id=guid,
+    to_service=name,
+    from_service=name,
+    from_broker_instance=guid,
+    to_broker_instance=guid,
+    sequence_number=u64,
+    fragment_number=u32,
+    ack_sequence=u64,
+    ack_fragment=u32,
+    body_checksum=u32,
+    hop_count=u8,
+    hop_limit=u8,
+    time_to_live=u32,
+    time_consumed=u32,
+)
+dialogs = st.builds(encode_dialog, headers, st.binary(max_size=200))
+frames = links.map(encode_link) | dialogs
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """Sound frames with a few bytes overwritten, taken out or put in."""
+    stream = bytearray(b"".join(draw(st.lists(frames, min_size=1, max_size=4))))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(stream)))
+        stream[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
+    return bytes(stream)
+
+
+any_input = st.binary(max_size=600) | mutated()
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    """The data, cut at these places."""
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:stop] for start, stop in pairwise(places)]
+
+
+def split(data: list[bytes]) -> tuple[list[bytes], PeerError | None]:
+    """What a decoder makes of the pieces; it never keeps more than one frame, whatever comes."""
+    decoder = Decoder(MAX_FRAME)
+    given_out: list[bytes] = []
+    for piece in data:
+        with contextlib.suppress(FrameMalformedError, FrameTooLargeError):
+            given_out += decoder.feed(piece)
+        assert decoder.buffered <= MAX_FRAME
+    return given_out, decoder.error
+
+
+# --- splitting ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(frames, max_size=6), st.lists(st.integers(0, 10_000), max_size=20))
+def test_any_cut_of_sound_frames_gives_them_back(sent: list[bytes], cuts: list[int]) -> None:
+    assert (sent, None) == split(pieces(b"".join(sent), cuts))
+
+
+@given(any_input, st.lists(st.integers(0, 1000), max_size=20))
+def test_any_cut_of_any_input_gives_the_same_frames_and_error(data: bytes, cuts: list[int]) -> None:
+    assert split([data]) == split(pieces(data, cuts))
+
+
+@given(any_input)
+def test_any_input_fed_byte_by_byte_gives_the_same_frames_and_error(data: bytes) -> None:
+    assert split([data]) == split([data[at : at + 1] for at in range(len(data))])
+
+
+@given(any_input)
+def test_frames_that_come_out_are_what_went_in_and_sound(data: bytes) -> None:
+    given_out, _ = split([data])
+
+    assert data.startswith(b"".join(given_out))
+    for frame in given_out:
+        check_frame(frame, 0, len(frame))
+
+
+# --- round trips --------------------------------------------------------------------------------------------
+
+
+@given(links)
+def test_link_message_survives_its_bytes(message: LinkMessage) -> None:
+    frame = encode_link(message)
+
+    check_frame(frame, 0, len(frame))
+    assert message == decode_link(frame)
+
+
+@given(headers, st.binary(max_size=200))
+def test_dialog_frame_survives_its_bytes(header: Header, body: bytes) -> None:
+    frame = encode_dialog(header, body)
+
+    check_frame(frame, 0, len(frame))
+    assert (header, body) == decode_dialog(frame)
+    assert frame == encode_dialog(*decode_dialog(memoryview(frame)))
+
+
+@given(
+    st.builds(
+        Envelope,
+        type=text,
+        contract=text,
+        sent_us=u64,
+        lifetime=st.none() | u32,
+        headers=st.none() | st.dictionaries(text, text, max_size=3),
+    ),
+    st.binary(max_size=200),
+)
+def test_envelope_survives_its_bytes(envelope: Envelope, payload: bytes) -> None:
+    assert (envelope, payload) == decode_envelope(encode_envelope(envelope) + payload)
+
+
+@given(st.builds(Fault, code=st.integers(-(2**31), 2**31 - 1), text=text))
+def test_fault_survives_its_bytes(fault: Fault) -> None:
+    assert fault == decode_fault(encode_fault(fault))
+
+
+@given(st.lists(st.tuples(u64, u32, u32), max_size=4).map(tuple).map(Stored))
+def test_stored_runs_survive_their_bytes(stored: Stored) -> None:
+    assert stored == decode_stored(encode_stored(stored))
+
+
+# --- hostile input ------------------------------------------------------------------------------------------
+
+
+@given(any_input)
+def test_decoders_of_frames_raise_only_what_they_say(data: bytes) -> None:
+    candidates = [data, *split([data])[0]]
+
+    for candidate in candidates:
+        for decode in (decode_link, decode_dialog, lambda frame: check_frame(frame, 0, len(frame))):
+            with contextlib.suppress(FrameMalformedError):
+                decode(candidate)
+
+
+@given(st.sampled_from([0x01, 0x04, 0x05, 0x06, 0x07, 0x08]), st.binary(max_size=200))
+def test_any_link_body_is_read_or_malformed(kind: int, body: bytes) -> None:
+    try:
+        message = decode_link((8 + len(body)).to_bytes(4, "big") + bytes([kind, 0, 0, 0]) + body)
+    except FrameMalformedError:
+        return
+
+    assert message == decode_link(encode_link(message))
+
+
+@pytest.mark.parametrize("decode", [decode_envelope, decode_fault, decode_stored])
+@given(body=st.binary(max_size=200))
+def test_any_body_is_read_or_malformed(decode: Callable[[bytes], object], body: bytes) -> None:
+    with contextlib.suppress(FrameMalformedError):
+        decode(body)
+
+
+@given(hellos, hellos)
+def test_two_hellos_agree_or_are_refused(own: Hello, peer: Hello) -> None:
+    try:
+        agreement = agree(own, peer)
+    except HandshakeRefusedError:
+        return
+
+    assert agreement.version in own.versions
+    assert agreement.version in peer.versions
+    assert agreement.send_max_frame == peer.max_frame
+    assert 0.1 <= agreement.peer_heartbeat <= 3600.0
+
+
+class ConnectionMachine(RuleBasedStateMachine):
+    """Two connections that hear each other's frames, and some of nobody's, as time goes by."""
+
+    @initialize(own_beat=st.integers(100, 20_000), peer_beat=st.integers(100, 20_000))
+    def connect(self, own_beat: int, peer_beat: int) -> None:
+        self.now = 0.0
+        self.sides = [Connection(Hello(heartbeat_ms=beat), now=0.0) for beat in (own_beat, peer_beat)]
+        self.wires: list[list[bytes]] = [[self.sides[1].hello()], [self.sides[0].hello()]]
+
+    @rule(side=st.integers(0, 1))
+    def hear(self, side: int) -> None:
+        connection, wire = self.sides[side], self.wires[side]
+        while wire and connection.state is not State.CLOSED:
+            message = decode_link(wire.pop(0))
+            try:
+                events = connection.receive(message, self.now)
+            except (OutOfSequenceError, HandshakeRefusedError) as error:
+                self.wires[1 - side].append(connection.fatal(error))
+            else:
+                self.wires[1 - side] += [event for event in events if isinstance(event, Reply)]
+
+    @rule(side=st.integers(0, 1), message=links)
+    def hear_anything(self, side: int, message: LinkMessage) -> None:
+        self.wires[side].append(encode_link(message))
+        self.hear(side)
+
+    @rule(seconds=st.floats(0, 30))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(side=st.integers(0, 1))
+    def tick(self, side: int) -> None:
+        connection = self.sides[side]
+        was_due = connection.next_deadline() <= self.now
+        try:
+            out = connection.tick(self.now)
+        except (HandshakeRefusedError, PeerSilentError) as error:
+            out = [connection.fatal(error)]
+        self.wires[1 - side] += out
+        assert was_due == bool(out)
+        assert connection.next_deadline() > self.now
+
+    @invariant()
+    def deadline_is_never_only_when_closed(self) -> None:
+        for side in self.sides:
+            assert (side.next_deadline() == NEVER) == (side.state is State.CLOSED)
+
+
+TestConnectionMachine = ConnectionMachine.TestCase

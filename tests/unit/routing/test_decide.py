@@ -1,0 +1,362 @@
+"""
+The decision as a whole, case by case.
+
+Cases 1a to 7d are those of "Service Broker Routing Examples", R1 to R16 those of the texts on routing, forwarding and
+multiple routes; an id of the tables below begins with the case it proves. Routes of the sending database and of msdb
+are two tables: a case names the one that holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from broker.flow import Disposition
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, parse_address
+from broker.routing.choose import Health, HealthOf
+from broker.routing.decide import Decision, Surroundings, decide
+from broker.routing.facts import Facts, hosted
+from broker.routing.route import AUTO_CREATED_LOCAL, Route
+from broker.routing.table import build_table
+from broker.wire.layout import NO_GUID
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+ID1, ID2, ID3 = UUID(int=0x1D1), UUID(int=0x1D2), UUID(int=0x1D3)
+SENDER, OTHER = UUID(int=0x5E), UUID(int=0x07)  # two databases of this instance
+FORWARDED, DELIVERED = Disposition.FORWARDED, Disposition.DELIVERED
+NOT_HERE = Disposition.SERVICE_NOT_HERE
+
+ACL = AUTO_CREATED_LOCAL
+
+
+def _to(address: str, service: str | None = None, instance: UUID | None = None, *, mirror: str | None = None) -> Route:
+    mirror_address = None if mirror is None else NetworkAddress(mirror)
+    return Route(address, parse_address(address), service, instance, mirror_address=mirror_address)
+
+
+def _here(
+    routes: Iterable[Route],
+    *,
+    sender: Iterable[str] = (),
+    other: Iterable[str] = (),
+    is_forwarding: bool = True,
+    health_of: HealthOf = lambda _: Health.UNTRIED,
+) -> Surroundings:
+    databases = hosted({SENDER.bytes: sender, OTHER.bytes: other})
+    return Surroundings(build_table(routes, now=NOW), databases, health_of, is_forwarding)
+
+
+def _begun(service: str, instance: UUID | None = None, *, conversation: int = 1) -> Facts:
+    """What a conversation begun in the database SENDER says."""
+    return replace(_incoming(service, instance, conversation=conversation), database=SENDER.bytes)
+
+
+def _incoming(service: str, instance: UUID | None = None, *, conversation: int = 1) -> Facts:
+    """What a frame from outside says."""
+    return Facts(service, NO_GUID if instance is None else instance.bytes, conversation.to_bytes(16, "big"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shape: `goes_to` the next hop's host or the database; None where it goes nowhere."""
+
+    id: str
+    facts: Facts
+    here: Surroundings
+    disposition: Disposition
+    step: int
+    goes_to: str | UUID | None = None
+
+
+EXAMPLE_2 = (ACL, _to("tcp://host2:4022/", "OrderParts"))
+EXAMPLE_3 = (ACL, _to("tcp://partner1", "OrderParts", ID1, mirror="partner2"))
+EXAMPLE_4 = (ACL, _to("tcp://forwarding"))
+EXAMPLE_5 = (ACL, _to("tcp://server1", "S", ID1), _to("tcp://server2", "S", ID2))
+EXAMPLE_6 = (ACL, _to("tcp://elsewhere", "Elsewhere"))
+EXAMPLE_7 = (ACL, _to("tcp://forwarding"))
+BY_TRANSPORT = (_to("TRANSPORT"),)
+
+CASES = [
+    # 1: nothing but AutoCreatedLocal
+    Case("1a", _begun("A"), _here([ACL], sender=["A"]), DELIVERED, 5, SENDER),
+    Case("1a in another database", _begun("A"), _here([ACL], other=["A"]), DELIVERED, 5, OTHER),
+    Case("1b", _begun("A"), _here([ACL], sender=["B"]), NOT_HERE, 5),
+    Case("1c", _incoming("A"), _here([ACL], sender=["A"]), DELIVERED, 5, SENDER),
+    Case("1d", _incoming("A"), _here([ACL], sender=["B"]), NOT_HERE, 5),
+    # 2: one service lives elsewhere
+    Case("2a", _begun("OrderParts"), _here(EXAMPLE_2), FORWARDED, 2, "host2"),
+    Case("2a though the service is here too", _begun("OrderParts"), _here(EXAMPLE_2, sender=["OrderParts"]),
+         FORWARDED, 2, "host2"),
+    Case("2b", _begun("A"), _here(EXAMPLE_2, other=["A"]), DELIVERED, 5, OTHER),
+    Case("2c", _begun("A"), _here(EXAMPLE_2), NOT_HERE, 5),
+    # 3: a mirrored pair; until one of them claims to be principal nothing leaves
+    Case("3a", _begun("OrderParts", ID1), _here(EXAMPLE_3), Disposition.PRINCIPAL_UNKNOWN, 1),
+    Case("3a open", _begun("OrderParts"), _here(EXAMPLE_3), Disposition.PRINCIPAL_UNKNOWN, 3),
+    Case("3b", _begun("A"), _here(EXAMPLE_3, sender=["A"]), DELIVERED, 5, SENDER),
+    Case("3c", _begun("A"), _here(EXAMPLE_3), NOT_HERE, 5),
+    # 4: everything else lives elsewhere
+    Case("4a", _begun("A"), _here(EXAMPLE_4, sender=["A"]), DELIVERED, 5, SENDER),
+    Case("4b", _begun("A"), _here(EXAMPLE_4), FORWARDED, 5, "forwarding"),
+    # 5: load shared by two broker instances (5a and 5b have tests of their own)
+    Case("5b", _begun("S", ID2), _here(EXAMPLE_5), FORWARDED, 1, "server2"),
+    Case("5c", _begun("S", ID1), _here(EXAMPLE_5), FORWARDED, 1, "server1"),
+    Case("5d", _begun("A"), _here(EXAMPLE_5, other=["A"]), DELIVERED, 5, OTHER),
+    Case("5e", _begun("A"), _here(EXAMPLE_5), NOT_HERE, 5),
+    # 6: forwarding one service
+    Case("6a here", _begun("Elsewhere"), _here([ACL], other=["Elsewhere"]), DELIVERED, 5, OTHER),
+    Case("6a nowhere", _begun("Elsewhere"), _here([ACL]), NOT_HERE, 5),
+    Case("6b", _incoming("Elsewhere"), _here(EXAMPLE_6), FORWARDED, 2, "elsewhere"),
+    Case("6b though the service is here too", _incoming("Elsewhere"), _here(EXAMPLE_6, other=["Elsewhere"]),
+         FORWARDED, 2, "elsewhere"),
+    Case("6c", _incoming("Elsewhere"), _here(EXAMPLE_6, is_forwarding=False), Disposition.FORWARDING_DISABLED, 2),
+    Case("6d present", _incoming("A"), _here(EXAMPLE_6, other=["A"]), DELIVERED, 5, OTHER),
+    Case("6d absent", _incoming("A"), _here(EXAMPLE_6), NOT_HERE, 5),
+    # 7: forwarding everything
+    Case("7a present", _begun("A"), _here([ACL], sender=["A"]), DELIVERED, 5, SENDER),
+    Case("7a absent", _begun("A"), _here([ACL]), NOT_HERE, 5),
+    Case("7b", _incoming("A"), _here(EXAMPLE_7, other=["A"]), DELIVERED, 5, OTHER),
+    Case("7b forwarding off", _incoming("A"), _here(EXAMPLE_7, other=["A"], is_forwarding=False), DELIVERED, 5, OTHER),
+    Case("7c", _incoming("A"), _here(EXAMPLE_7), FORWARDED, 5, "forwarding"),
+    Case("7d", _incoming("A"), _here(EXAMPLE_7, is_forwarding=False), Disposition.FORWARDING_DISABLED, 5),
+    # matching
+    Case("R1", _begun("S", ID1), _here([_to("tcp://name", "S"), _to("tcp://full", "S", ID1)]), FORWARDED, 1, "full"),
+    Case("R2", _begun("S"), _here([*EXAMPLE_5, _to("tcp://name", "S")]), FORWARDED, 2, "name"),
+    Case("R3 to the last resort", _begun("S", ID3), _here([*EXAMPLE_5, _to("tcp://last")]), FORWARDED, 5, "last"),
+    Case("R3 as if local", _begun("S", OTHER), _here(EXAMPLE_5[1:], other=["S"]), DELIVERED, 6, OTHER),
+    Case("R3 delayed", _begun("S", ID3), _here(EXAMPLE_5[1:]), Disposition.NO_ROUTE, 7),
+    Case("R4 that database", _begun("S", OTHER), _here([], sender=["S"], other=["S"]), DELIVERED, 6, OTHER),
+    Case("R4 without the service", _begun("S", OTHER), _here([], sender=["S"]), DELIVERED, 6, OTHER),
+    Case("R4 another instance", _begun("S", ID1), _here([], sender=["S"]), Disposition.INSTANCE_NOT_HERE, 6),
+    Case("R4 nowhere here", _begun("S", OTHER), _here([]), Disposition.NO_ROUTE, 7),
+    Case("no route and no instance named", _begun("S"), _here([], sender=["S"]), Disposition.NO_ROUTE, 7),
+    Case("incoming without any route", _incoming("S"), _here([], sender=["S"]), Disposition.NO_ROUTE, 7),
+    # choosing
+    Case("R15", _begun("tcp://h:4022/x"), _here(BY_TRANSPORT), FORWARDED, 5, "h"),
+    Case("R15 no address in the name", _begun("x"), _here(BY_TRANSPORT), Disposition.ROUTE_INVALID, 5),
+    Case("R15 no address, though the service is here", _begun("x", OTHER), _here(BY_TRANSPORT, other=["x"]),
+         Disposition.ROUTE_INVALID, 5),
+    Case("R15 after LOCAL", _begun("x"), _here([*BY_TRANSPORT, ACL]), NOT_HERE, 5),
+    Case("R16 network", _incoming("A"), _here([_to("tcp://far")], is_forwarding=False),
+         Disposition.FORWARDING_DISABLED, 5),
+    Case("R16 TRANSPORT", _incoming("tcp://h/x"), _here(BY_TRANSPORT, is_forwarding=False),
+         Disposition.FORWARDING_DISABLED, 5),
+    Case("R16 mirrored", _incoming("OrderParts", ID1), _here(EXAMPLE_3, is_forwarding=False),
+         Disposition.FORWARDING_DISABLED, 1),
+    Case("R16 mirrored, forwarding", _incoming("OrderParts", ID1), _here(EXAMPLE_3), Disposition.PRINCIPAL_UNKNOWN, 1),
+    Case("forwarding off does not hold what begins here", _begun("A"), _here(EXAMPLE_4, is_forwarding=False),
+         FORWARDED, 5, "forwarding"),
+    Case("LOCAL fails, a network address is next", _begun("A"), _here([ACL, _to("tcp://next")]), FORWARDED, 5, "next"),
+    Case("LOCAL fails for another instance", _begun("A", ID1), _here([ACL, _to("tcp://next")], sender=["A"]),
+         FORWARDED, 5, "next"),
+    # locating
+    Case("sender's own database first", _begun("A"), _here([ACL], sender=["A"], other=["A"]), DELIVERED, 5, SENDER),
+    Case("dialog names the database", _begun("A", OTHER), _here([ACL], sender=["A"], other=["A"]), DELIVERED, 5, OTHER),
+    Case("route names the database", _begun("A"), _here([_to("LOCAL", "A", OTHER)], sender=["A"], other=["A"]),
+         DELIVERED, 3, OTHER),
+    Case("route names another instance", _begun("A"), _here([_to("LOCAL", "A", ID1)], sender=["A"]),
+         Disposition.INSTANCE_NOT_HERE, 3),
+    Case("named database answers that the service is not in it", _incoming("A", OTHER), _here([ACL], sender=["A"]),
+         DELIVERED, 5, OTHER),
+    Case("and so it does when no database has the service", _incoming("A", OTHER), _here([ACL]), DELIVERED, 5, OTHER),
+    Case("instance not hosted here", _incoming("A", ID1), _here([ACL], sender=["A"]),
+         Disposition.INSTANCE_NOT_HERE, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_case(case: Case) -> None:
+    decision = decide(case.facts, case.here)
+
+    goes_to: str | UUID | None = None
+    if decision.candidates:
+        goes_to = decision.candidates[0].address.host
+    elif decision.database is not None:
+        goes_to = UUID(bytes=decision.database)
+    assert (case.disposition, case.step, case.goes_to) == (decision.disposition, decision.step, goes_to)
+    assert not decision.is_by_conversation
+
+
+def test_decision_names_the_route_it_followed() -> None:
+    forwarding = _to("tcp://forwarding")
+    here = _here([forwarding, ACL, _to("TRANSPORT")], sender=["A"])
+
+    decided = {service: decide(_begun(service), here).route for service in ("A", "B")}
+
+    assert {"A": ACL, "B": forwarding} == decided
+
+
+def test_failed_decision_names_the_local_route_that_did_not_work() -> None:
+    here = _here([_to("TRANSPORT"), ACL])
+
+    assert ACL == decide(_begun("x"), here).route
+
+
+# --- 5a, R6: load shared by conversation --------------------------------------------------------------------
+
+
+def _spread(here: Surroundings, dialogs: int = 2000) -> dict[str, float]:
+    """The share of open dialogs to S that each host gets."""
+    decided = [decide(_begun("S", conversation=n), here) for n in range(dialogs)]
+    hosts = Counter(decision.candidates[0].address.host for decision in decided)
+    assert all(decision.is_by_conversation for decision in decided)
+    return {host: count / dialogs for host, count in hosts.items()}
+
+
+def test_5a_open_dialogs_share_the_instances_and_each_names_one_route() -> None:
+    here = _here(EXAMPLE_5)
+    decision = decide(_begun("S"), here)
+
+    shares = _spread(here)
+
+    assert {"server1": 0.5, "server2": 0.5} == pytest.approx(shares, abs=0.05)
+    assert (FORWARDED, 3, 1) == (decision.disposition, decision.step, len(decision.candidates))
+
+
+def test_r6_route_listed_twice_does_not_change_the_split() -> None:
+    shares = _spread(_here([*EXAMPLE_5, _to("tcp://server1", "S", ID1)]))
+
+    assert {"server1": 0.5, "server2": 0.5} == pytest.approx(shares, abs=0.05)
+
+
+def test_single_instance_is_no_load_balancing() -> None:
+    decision = decide(_begun("S"), _here(EXAMPLE_5[:2]))
+
+    assert (3, False) == (decision.step, decision.is_by_conversation)
+
+
+@pytest.mark.parametrize("n", range(8))
+def test_r2_one_route_by_name_disables_balancing(n: int) -> None:
+    decision = decide(_begun("S", conversation=n), _here([*EXAMPLE_5, _to("tcp://name", "S")]))
+
+    assert (["name"], False) == ([c.address.host for c in decision.candidates], decision.is_by_conversation)
+
+
+# --- R7, R8: several addresses ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        (_to("tcp://one", "S", ID1), _to("tcp://two", "S", ID1)),  # R7: two gateways to one instance
+        (_to("tcp://one", "S"), _to("tcp://two", "S")),  # R8: two hosts by name
+        (_to("tcp://one"), _to("tcp://two")),
+    ],
+)
+@pytest.mark.parametrize("lost", ["one", "two"])
+def test_r7_r8_every_address_is_a_candidate_and_losing_one_leaves_the_other(
+    routes: tuple[Route, ...], lost: str
+) -> None:
+    kept = {"one": "two", "two": "one"}[lost]
+    here = _here(routes, health_of=lambda a: Health.SUPPRESSED if a.host == lost else Health.CONNECTED)
+
+    for n in range(16):
+        decision = decide(_begun("S", conversation=n), here)
+
+        assert [kept, lost] == [candidate.address.host for candidate in decision.candidates]
+        assert decision.is_by_conversation
+
+
+def test_decision_follows_the_route_of_its_best_candidate() -> None:
+    one, two = _to("tcp://one", "S"), _to("tcp://two", "S")
+    here = _here([one, two], health_of=lambda a: Health.CONNECTED if a.host == "two" else Health.UNTRIED)
+
+    assert two == decide(_begun("S"), here).route
+
+
+# --- R5: replies --------------------------------------------------------------------------------------------
+
+
+def test_r5_reply_to_a_database_here_is_delivered_before_any_matching() -> None:
+    facts = replace(_incoming("A", SENDER), is_from_target=True)
+    here = _here([_to("tcp://far", "A", SENDER)], is_forwarding=False)
+
+    assert Decision(DELIVERED, 0, database=SENDER.bytes) == decide(facts, here)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (replace(_incoming("A", ID1), is_from_target=True), "its broker instance is not here"),
+        (replace(_incoming("A"), is_from_target=True), "it names no broker instance"),
+        (_incoming("A", SENDER), "it is no reply"),
+        (replace(_begun("A", OTHER), is_from_target=True), "it did not come from outside"),
+    ],
+)
+def test_r5_everything_else_is_matched(facts: Facts, why: str) -> None:
+    decision = decide(facts, _here([_to("tcp://far", "A")]))
+
+    assert (FORWARDED, 2) == (decision.disposition, decision.step), why
+
+
+# --- R10: expiry --------------------------------------------------------------------------------------------
+
+
+def test_r10_expired_route_is_ignored_from_the_next_decision_on() -> None:
+    expiring = replace(_to("tcp://server1", "S"), lifetime=NOW + timedelta(seconds=1))
+    live = _here([ACL, expiring], sender=["S"])
+    later = replace(live, table=build_table([ACL, expiring], now=NOW + timedelta(seconds=1)))
+
+    assert (FORWARDED, DELIVERED) == tuple(decide(_begun("S"), here).disposition for here in (live, later))
+
+
+# --- several databases here ---------------------------------------------------------------------------------
+
+
+def test_database_with_the_service_is_picked_by_the_dialog_when_nothing_names_one() -> None:
+    here = _here([ACL], sender=["A"], other=["A"])
+
+    decided = [decide(_incoming("A", conversation=n), here) for n in range(400)]
+
+    databases = Counter(decision.database for decision in decided)
+    assert {SENDER.bytes: 200, OTHER.bytes: 200} == pytest.approx(databases, abs=60)
+    assert all(decision.is_by_conversation for decision in decided)
+    assert decided == [decide(_incoming("A", conversation=n), here) for n in range(400)]
+
+
+# --- what a cache may keep ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "here", "expected"),
+    [
+        (
+            "the instance picked is not here",
+            _here([_to("LOCAL", "S", ID1), _to("tcp://server2", "S", ID2)]),
+            {Disposition.INSTANCE_NOT_HERE, FORWARDED},
+        ),
+        (
+            "the database picked answers with an error",
+            _here([_to("LOCAL", "S", OTHER), _to("tcp://server2", "S", ID2)]),
+            {DELIVERED, FORWARDED},
+        ),
+        (
+            "the instance picked has no known principal",
+            _here([_to("tcp://a", "S", ID1, mirror="b"), _to("tcp://server2", "S", ID2)]),
+            {Disposition.PRINCIPAL_UNKNOWN, FORWARDED},
+        ),
+        (
+            "one of the two is here and forwarding is off",
+            _here([_to("LOCAL", "S", OTHER), _to("tcp://server2", "S", ID2)], other=["S"], is_forwarding=False),
+            {DELIVERED, Disposition.FORWARDING_DISABLED},
+        ),
+    ],
+)
+def test_balanced_decision_is_by_conversation_whatever_becomes_of_it(
+    first: str, here: Surroundings, expected: set[Disposition]
+) -> None:
+    """A drop remembered for one dialog must not drop the dialogs that pick another instance."""
+    decided = [decide(_incoming("S", conversation=n), here) for n in range(32)]
+
+    assert expected == {decision.disposition for decision in decided}, first
+    assert all(decision.is_by_conversation for decision in decided)
+
+
+def test_addresses_of_keywords_are_never_candidates() -> None:
+    here = _here([Route("l", LOCAL), Route("t", TRANSPORT), _to("tcp://one")])
+
+    assert [NetworkAddress("one")] == [c.address for c in decide(_begun("tcp://two/x"), here).candidates]

@@ -1,0 +1,271 @@
+"""The life of one connection as a transcript of frames and moments."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import FrameMalformedError, HandshakeRefusedError, OutOfSequenceError, PeerSilentError
+from broker.wire.connection import (
+    NEVER,
+    TRANSITIONS,
+    Connection,
+    Ended,
+    Event,
+    Leaving,
+    Online,
+    ProbeAnswered,
+    Probed,
+    RejectedBy,
+    Reply,
+    State,
+)
+from broker.wire.frame import (
+    KIND_OF,
+    Fatal,
+    GoAway,
+    Hello,
+    LinkMessage,
+    Ping,
+    Pong,
+    Probe,
+    ProbeReply,
+    Rejected,
+    decode_link,
+    encode_link,
+)
+from broker.wire.handshake import agree
+from broker.wire.layout import HANDSHAKE_TIMEOUT, Kind
+
+OWN = Hello(arbitration=b"o" * 16, max_frame=65536, heartbeat_ms=2000)
+PEER = Hello(arbitration=b"p" * 16, heartbeat_ms=3000)
+START = 1000.0
+
+ANY_OF_EACH: list[LinkMessage] = [
+    PEER,
+    Ping(b"12345678"),
+    Pong(b"12345678"),
+    Probe(id=1),
+    ProbeReply(id=1),
+    Rejected(code=11289),
+    GoAway(reason="upgrade"),
+    Fatal(code=28041),
+]
+NAMES = [KIND_OF[type(message)].name for message in ANY_OF_EACH]
+
+
+def connection_in(state: State) -> Connection:
+    """A connection that came to `state` at START by what its peer said."""
+    connection = Connection(OWN, now=START)
+    said: dict[State, list[LinkMessage]] = {
+        State.AWAIT_HELLO: [],
+        State.ONLINE: [PEER],
+        State.DRAINING: [PEER, GoAway()],
+        State.CLOSED: [PEER, Fatal()],
+    }
+    for message in said[state]:
+        connection.receive(message, START)
+    assert connection.state is state
+    return connection
+
+
+# --- frames -------------------------------------------------------------------------------------------------
+
+
+def test_first_words_are_its_hello() -> None:
+    assert decode_link(Connection(OWN, now=START).hello()) == OWN
+
+
+def test_limits_are_those_it_was_made_with() -> None:
+    connection = Connection(OWN, now=START, handshake_timeout=3.0)
+
+    assert (connection.max_frame, connection.handshake_timeout) == (65536, 3.0)
+    assert Connection(OWN, now=START).handshake_timeout == HANDSHAKE_TIMEOUT
+
+
+def test_hello_brings_it_online() -> None:
+    connection = Connection(OWN, now=START)
+
+    events = connection.receive(PEER, START + 1)
+
+    assert [Online(agree(OWN, PEER))] == events
+    assert connection.state is State.ONLINE
+    assert connection.agreement == agree(OWN, PEER)
+    assert connection.last_heard == START + 1
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (Ping(b"12345678"), [Reply(encode_link(Pong(b"12345678")))]),
+        (Pong(b"12345678"), []),
+        (Probe(id=1), [Probed(Probe(id=1))]),
+        (ProbeReply(id=1), [ProbeAnswered(ProbeReply(id=1))]),
+        (Rejected(code=11289), [RejectedBy(Rejected(code=11289))]),
+        (GoAway(reason="upgrade"), [Leaving(GoAway(reason="upgrade"))]),
+        (Fatal(code=28041), [Ended(Fatal(code=28041))]),
+    ],
+)
+@pytest.mark.parametrize("state", [State.ONLINE, State.DRAINING])
+def test_link_frame_leads_to_its_event(state: State, message: LinkMessage, expected: list[Event]) -> None:
+    connection = connection_in(state)
+
+    events = connection.receive(message, START + 1)
+
+    assert expected == events
+    assert list(map(type, expected)) == list(map(type, events))
+    assert TRANSITIONS[state, KIND_OF[type(message)]] is connection.state
+    assert connection.last_heard == START + 1
+
+
+def test_fatal_may_come_before_hello() -> None:
+    connection = Connection(OWN, now=START)
+
+    assert [Ended(Fatal(28034, "no"))] == connection.receive(Fatal(28034, "no"), START)
+    assert connection.state is State.CLOSED
+
+
+# What may be received, by state; all the rest is out of sequence.
+ALLOWED = {
+    State.AWAIT_HELLO: {"HELLO": State.ONLINE, "FATAL": State.CLOSED},
+    State.ONLINE: dict.fromkeys(["PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED"], State.ONLINE)
+    | {"GOAWAY": State.DRAINING, "FATAL": State.CLOSED},
+    State.DRAINING: dict.fromkeys(["PING", "PONG", "PROBE", "PROBE_REPLY", "REJECTED", "GOAWAY"], State.DRAINING)
+    | {"FATAL": State.CLOSED},
+    State.CLOSED: {},
+}
+
+
+@pytest.mark.parametrize("message", ANY_OF_EACH, ids=NAMES)
+@pytest.mark.parametrize("state", State)
+def test_each_state_takes_its_frames_and_no_other(state: State, message: LinkMessage) -> None:
+    connection = connection_in(state)
+    name = KIND_OF[type(message)].name
+
+    if name in ALLOWED[state]:
+        connection.receive(message, START + 1)
+        assert ALLOWED[state][name] is connection.state
+    else:
+        with pytest.raises(OutOfSequenceError) as caught:
+            connection.receive(message, START + 1)
+        assert f"{name} is not allowed while the connection is {state.value}" == str(caught.value)
+        assert (state, START) == (connection.state, connection.last_heard)
+
+
+def test_refused_hello_leaves_everything_as_it_was() -> None:
+    connection = Connection(OWN, now=START)
+
+    with pytest.raises(HandshakeRefusedError, match="no version in common"):
+        connection.receive(Hello(versions=(9,)), START + 1)
+
+    assert (connection.state, connection.agreement, connection.last_heard) == (State.AWAIT_HELLO, None, START)
+
+
+@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.FATAL])
+def test_first_frame_is_expected_by_its_kind(kind: Kind) -> None:
+    connection = Connection(OWN, now=START)
+
+    connection.expect_link_frame(kind)
+
+    assert connection.state is State.AWAIT_HELLO
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(0x02, "PING"), (0x10, "MESSAGE"), (0x12, "FAULT"), (0x13, "a frame of kind 0x13")]
+)
+def test_other_first_frame_is_refused_by_its_kind(kind: int, name: str) -> None:
+    with pytest.raises(OutOfSequenceError) as caught:
+        Connection(OWN, now=START).expect_link_frame(kind)
+
+    assert f"{name} is not allowed while the connection is waiting for HELLO" == str(caught.value)
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def test_hello_is_waited_for_until_its_timeout() -> None:
+    connection = Connection(OWN, now=START, handshake_timeout=2.5)
+
+    assert connection.next_deadline() == START + 2.5
+    assert connection.tick(START + 2.4) == []
+    with pytest.raises(HandshakeRefusedError) as caught:
+        connection.tick(START + 2.5)
+
+    assert str(caught.value) == "handshake refused: no HELLO within 2.5 s"
+
+
+@pytest.mark.parametrize("state", [State.ONLINE, State.DRAINING])
+def test_ping_goes_out_after_own_heartbeat_without_sending(state: State) -> None:
+    connection = connection_in(state)
+
+    assert connection.next_deadline() == START + 2
+    assert connection.tick(START + 1.9) == []
+    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\1"))] == connection.tick(START + 2)
+    assert connection.tick(START + 3.9) == []
+    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\2"))] == connection.tick(START + 4)
+
+
+def test_traffic_that_was_sent_postpones_the_ping() -> None:
+    connection = connection_in(State.ONLINE)
+
+    connection.last_sent = START + 1.5
+
+    assert connection.next_deadline() == START + 3.5
+    assert connection.tick(START + 3.4) == []
+
+
+def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
+    connection = connection_in(State.ONLINE)
+    connection.last_sent = START + 8.5
+
+    assert connection.next_deadline() == START + 9
+    assert connection.tick(START + 8.9) == []
+    with pytest.raises(PeerSilentError) as caught:
+        connection.tick(START + 9)
+
+    assert caught.value == PeerSilentError(9.0)
+    assert (caught.value.code, str(caught.value)) == (9760, "nothing heard from the peer for 9.0 s")
+
+
+def test_traffic_that_was_heard_keeps_the_peer() -> None:
+    connection = connection_in(State.ONLINE)
+    connection.last_sent = START + 9
+
+    connection.last_heard = START + 1
+
+    assert connection.tick(START + 9.5) == []
+
+
+@pytest.mark.parametrize("start", [0.1, 1234.567, 86400.3])
+@pytest.mark.parametrize("state", [State.AWAIT_HELLO, State.ONLINE])
+def test_tick_at_the_deadline_has_something_to_do(state: State, start: float) -> None:
+    """Whatever rounding does: a shell that wakes at the deadline must not spin."""
+    connection = Connection(OWN, now=start)
+    if state is State.ONLINE:
+        connection.receive(PEER, start)
+
+    try:
+        due = bool(connection.tick(connection.next_deadline()))
+    except HandshakeRefusedError:
+        due = True
+
+    assert due
+
+
+def test_closed_connection_is_due_nothing() -> None:
+    connection = connection_in(State.CLOSED)
+
+    assert connection.next_deadline() == NEVER
+    assert connection.tick(START + 1e6) == []
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+def test_fatal_tells_code_and_sentence_and_closes(state: State) -> None:
+    connection = connection_in(state)
+
+    frame = connection.fatal(FrameMalformedError("unknown link kind 0x09"))
+
+    assert decode_link(frame) == Fatal(28041, "malformed frame: unknown link kind 0x09")
+    assert connection.state is State.CLOSED
