@@ -1,15 +1,64 @@
-# The front door. Every target works as the first command on a fresh clone.
+# The front door. Every target works as the first and only command on a fresh clone: it makes .venv when that is missing.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CHAOS_RUNS ?= 50
 
-.PHONY: setup demo test style types layers bench docs chaos lock clean
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test style format types layers bench chaos docs coverage lock clean
 
-setup: $(STAMP)
+help:  ## Show what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-$(STAMP): requirements/dev.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $(STAMP)
+setup: $(INSTALLED)  ## Make .venv from the locked, hashed requirements
+
+$(INSTALLED): requirements/dev.txt pyproject.toml
+	@echo "making .venv (about a minute, once)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $(INSTALLED)
+
+demo: setup  ## The whole system on loopback, with a gateway killed on the way
+	@$(BIN)/broker demo
+
+test: setup  ## All tests; the chaos and the demo in their short form
+	@$(BIN)/pytest
+
+style: setup  ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: setup  ## Let ruff put the format right
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+types: setup  ## mypy --strict
+	@$(BIN)/mypy
+
+layers: setup  ## Imports run one way, the core is pure
+	@$(BIN)/lint-imports
+
+coverage: setup  ## Branch coverage of the tests
+	@$(BIN)/coverage run -m pytest tests/unit tests/property
+	@$(BIN)/coverage report
+
+bench: setup  ## Figures of this machine, as a table
+	@$(BIN)/python bench/run.py
+
+chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times
+	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -p no:randomly
+
+docs: setup  ## The documentation as a site, in site/
+	@$(BIN)/python -m broker.control.reference docs/configuration.md
+	@$(BIN)/mkdocs build --strict --quiet
+
+lock: setup  ## Lock the requirements anew; needs uv
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links --quiet -o requirements/runtime.txt
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-annotate \
+	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements/dev.txt
+
+clean:  ## Remove everything that was made
+	rm -rf .venv site build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

@@ -1,9 +1,9 @@
 """
 A Service-Broker-style message router and forwarder: durable dialogs over stateless gateways.
 
-What applications use is here: `begin_dialog`, `receive`, `get_dialog` on their own SQLite connection, and `serve` to run
-an instance inside their own event loop. The daemon is loaded only when `serve` is asked for, so that importing this
-package stays cheap for an application and for every command.
+What applications use is here: `begin_dialog`, `receive`, `get_dialog` on their own SQLite connection, and `serve` to
+run an instance inside their own event loop. The daemon is loaded only when `serve` is asked for, so that importing
+this package stays cheap for an application and for every command.
 """
 
 from __future__ import annotations

@@ -205,8 +205,8 @@ class Instance:
     async def _run_scripts(self) -> None:
         """The scripts of the configuration, msdb's first."""
         scripts = [(MSDB, path) for path in script_files(self.settings.routes.files)]
-        for name, database in self.settings.databases.items():
-            scripts += [(name, path) for path in script_files(database.scripts)]
+        for name, settings in self.settings.databases.items():
+            scripts += [(name, path) for path in script_files(settings.scripts)]
         for database, path in scripts:
             statements = parse_script(path.read_text(encoding="utf-8"), source=str(path))
             await execute(self.catalog, statements, database=database, is_declared=True)

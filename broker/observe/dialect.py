@@ -16,9 +16,9 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.generator import Generator
 from sqlglot.generators.sqlite import SQLiteGenerator
 
-from broker.observe.function import NOW, UNITS
+from broker.observe.function import BUILT_IN, NOW, UNITS
 
-Write = Callable[[Generator, exp.Expression], str]
+Write = Callable[[Generator, exp.Expr], str]
 
 _TEXT = "text"
 _INSTANT = "instant"
@@ -35,7 +35,13 @@ _TYPES = {
     _T.BIT: "bit",
 }
 _NOW_NAMES = frozenset({"GETUTCDATE", "SYSUTCDATETIME", "SYSDATETIME", "SYSDATETIMEOFFSET"})
+_DATA_LENGTH = "DATALENGTH"
 ISO_STYLES = frozenset({"20", "21", "120", "121", "126"})  # CONVERT's styles that write an instant as the views do
+
+
+def is_known_function(name: str) -> bool:
+    """Whether a function that sqlglot has no own word for can be called; what is true is safe to write unquoted."""
+    return name.upper() in _NOW_NAMES or name.upper() == _DATA_LENGTH or name.lower() in BUILT_IN
 
 
 def is_known_type(kind: exp.DataType) -> bool:
@@ -43,33 +49,40 @@ def is_known_type(kind: exp.DataType) -> bool:
     return kind.this in _TYPES
 
 
-def unit_of(node: exp.Expression) -> str | None:
+def collation_of(name: str) -> str | None:
+    """SQLite's collation for one of the original's: without case, or byte for byte; None for neither."""
+    words = set(name.upper().split("_"))
+    if words & {"BIN", "BIN2", "CS"}:
+        return "BINARY"
+    return "NOCASE" if "CI" in words else None
+
+
+def unit_of(node: exp.Expr) -> str | None:
     """The part of an instant that DATEADD, DATEDIFF or DATEPART names; None when it is none we know."""
     unit = node.this if isinstance(node, exp.Extract) else node.args.get("unit")
     return UNITS.get(unit.name.lower()) if unit is not None else None
 
 
-def bare(node: exp.Expression) -> exp.Expression:
+def bare(node: exp.Expr) -> exp.Expr:
     """What the statement said, without the conversion that sqlglot puts around an argument."""
     is_wrapped = isinstance(node, exp.TimeStrToTime | exp.TsOrDsToDate) or (
         isinstance(node, exp.Cast) and node.to.this is _T.TEXT
     )
-    inner = node.this if is_wrapped else node
-    assert isinstance(inner, exp.Expression)
+    inner: exp.Expr = node.this if is_wrapped else node
     return inner
 
 
 def _call(name: str, *keys: str) -> Write:
     """Writes a node as a call, with what it holds under these keys as arguments."""
 
-    def write(generator: Generator, node: exp.Expression) -> str:
+    def write(generator: Generator, node: exp.Expr) -> str:
         return generator.func(name, *(bare(node.args[key]) for key in keys))
 
     return write
 
 
 def _instant_call(name: str, *keys: str) -> Write:
-    def write(generator: Generator, node: exp.Expression) -> str:
+    def write(generator: Generator, node: exp.Expr) -> str:
         unit = unit_of(node)
         assert unit is not None, "checked before anything is written"
         return generator.func(name, exp.Literal.string(unit), *(bare(node.args[key]) for key in keys))
@@ -78,24 +91,27 @@ def _instant_call(name: str, *keys: str) -> Write:
 
 
 def _part_call(unit: str) -> Write:
-    def write(generator: Generator, node: exp.Expression) -> str:
+    def write(generator: Generator, node: exp.Expr) -> str:
         return generator.func("tsql_date_part", exp.Literal.string(unit), bare(node.this))
 
     return write
 
 
-def _now(generator: Generator, _node: exp.Expression) -> str:
+def _now(generator: Generator, _node: exp.Expr) -> str:
     return generator.func(NOW)
 
 
-def _anonymous(generator: Generator, node: exp.Expression) -> str:
+def _anonymous(generator: Generator, node: exp.Expr) -> str:
     name = node.name.upper()
-    if name in _NOW_NAMES and not node.expressions:
-        return generator.func(NOW)
-    return generator.func("tsql_data_length" if name == "DATALENGTH" else node.name, *node.expressions)
+    own = NOW if name in _NOW_NAMES else "tsql_data_length" if name == _DATA_LENGTH else name
+    return generator.func(own, *node.expressions)
 
 
-def _cast(generator: Generator, node: exp.Expression) -> str:
+def _collate(generator: Generator, node: exp.Expr) -> str:
+    return f"{generator.sql(node.this)} COLLATE {collation_of(node.expression.name)}"
+
+
+def _cast(generator: Generator, node: exp.Expr) -> str:
     """CAST and CONVERT; a length in the type cuts the text."""
     is_convert = isinstance(node, exp.Convert)
     kind, value = (node.this, node.expression) if is_convert else (node.args["to"], node.this)
@@ -115,7 +131,7 @@ def _cast(generator: Generator, node: exp.Expression) -> str:
     return f"CAST({sql} AS {target})"
 
 
-def _national(generator: Generator, node: exp.Expression) -> str:
+def _national(generator: Generator, node: exp.Expr) -> str:
     return generator.sql(exp.Literal.string(node.name))
 
 
@@ -125,6 +141,7 @@ class _Generator(SQLiteGenerator):
         exp.Add: _call("tsql_plus", "this", "expression"),
         exp.Anonymous: _anonymous,
         exp.Cast: _cast,
+        exp.Collate: _collate,
         exp.Concat: lambda self, node: self.func("tsql_concat", *node.expressions),
         exp.Convert: _cast,
         exp.CurrentTimestamp: _now,

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import ErrorLevel, ParseError, TokenError, UnsupportedError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.dialect import ISO_STYLES, Views, bare, is_known_type, unit_of
+from broker.observe.dialect import ISO_STYLES, Views, bare, collation_of, is_known_function, is_known_type, unit_of
 from broker.observe.function import PARTS
 from broker.observe.view import INSTANT_COLUMNS
 
@@ -28,11 +28,12 @@ TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks, read
 
 _GO = re.compile(r"\n[ \t]*GO[ \t]*;?\s*\Z", re.IGNORECASE)
 _WRITES = frozenset(
-    "ALTER CREATE DELETE DENY DROP GRANT INSERT MERGE REPLACE REVOKE TRUNCATE UPDATE".split()  # noqa: SIM905 - reads
+    ("ALTER", "CREATE", "DELETE", "DENY", "DROP", "GRANT", "INSERT", "MERGE", "REVOKE", "TRUNCATE", "UPDATE")
 )
+_READ_ONLY = "the system views are read only"
 # What sqlglot reads and SQLite would not do: the tree's part, the word it begins with, number, sentence.
-_REFUSED: tuple[tuple[type[exp.Expression], str, int, str], ...] = (
-    (exp.DML, "", 259, "the system views are read only"),
+_REFUSED: tuple[tuple[type[exp.Expr], str, int, str], ...] = (
+    (exp.DML, "", 259, _READ_ONLY),
     (exp.Into, "INTO", 259, "SELECT INTO would write; only reading is allowed here"),
     (exp.ForClause, "FOR", 102, "FOR XML and FOR JSON are not supported"),
     (exp.QueryOption, "OPTION", 102, "OPTION is not supported"),
@@ -65,7 +66,7 @@ class Statement:
     """
     A SELECT that was understood.
 
-    Shape: `text` as given, line ends as `\\n`; `tables` what it reads, without the names that it defines itself.
+    Shape: `text` as given, with line feeds; `tables` what it reads; `own` what it defines itself (WITH), case-folded.
 
     Raises:
         DdlSyntaxError: 102, 105, 191: no T-SQL, more than one statement, too long, nested too deeply.
@@ -82,6 +83,7 @@ class Statement:
             self._check_beginning()
             self._tree = self._parse()
             self._check_parts()
+            self.own = frozenset(cte.alias.casefold() for cte in self._tree.find_all(exp.CTE))
             self._nodes = list(self._name_tables())
             self._prepare()
         except RecursionError:
@@ -115,7 +117,9 @@ class Statement:
 
     # --- places ---------------------------------------------------------------------------------------------
 
-    def _error_at(self, number: int, problem: str, place: tuple[int, int], kind: type[StatementError]) -> StatementError:
+    def _error_at(
+        self, number: int, problem: str, place: tuple[int, int], kind: type[StatementError]
+    ) -> StatementError:
         start, stop = place
         line_start = self.text.rfind("\n", 0, start) + 1
         line_end = self.text.find("\n", start)
@@ -154,10 +158,10 @@ class Statement:
         if not tokens or tokens[0].token_type is TokenType.SEMICOLON:
             raise DdlSyntaxError(102, "there is no statement; expected SELECT or WITH")
         first = tokens[0]
-        if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+        if first.token_type not in (TokenType.SELECT, TokenType.WITH):
             place = first.start, first.end + 1
             if first.text.upper() in _WRITES:
-                raise self._error_at(259, f"the system views are read only: {first.text} is refused", place, StatementError)
+                raise self._error_at(259, f"{_READ_ONLY}: {first.text} is refused", place, StatementError)
             problem = f"incorrect syntax near '{first.text}'; expected SELECT or WITH"
             raise self._error_at(102, problem, place, DdlSyntaxError)
         is_over = False
@@ -168,15 +172,14 @@ class Statement:
                 place = token.start, token.end + 1
                 raise self._error_at(102, "only one statement is allowed here", place, DdlSyntaxError)
 
-    def _parse(self) -> exp.Expression:
+    def _parse(self) -> exp.Expr:
         try:
             trees = TSQL().parser(error_level=ErrorLevel.IMMEDIATE).parse(self._tokens, self.text)
         except ParseError as error:
             raise self._syntax_error(error) from None
         tree = trees[0]
-        if not isinstance(tree, exp.Query):
-            number, problem = (259, "the system views are read only") if isinstance(tree, exp.DML) else (102, "no SELECT")
-            raise StatementError(number, problem)
+        if not isinstance(tree, exp.Select | exp.SetOperation):
+            raise StatementError(259, _READ_ONLY)  # WITH ... INSERT and its kin
         return tree
 
     def _syntax_error(self, error: ParseError) -> StatementError:
@@ -194,20 +197,37 @@ class Statement:
         for kind, word, number, problem in _REFUSED:
             if self._tree.find(kind):
                 raise self.error(number, problem, word)
+        for clause in self._tree.find_all(exp.With):
+            if clause.parent is not self._tree:  # so that a name of `own` means the same everywhere
+                raise self.error(156, "WITH can stand only at the beginning of the statement")
         for options in self._tree.find_all(exp.LimitOptions):
             if options.args.get("percent") or options.args.get("with_ties"):
                 raise self.error(102, "TOP takes a number of rows: PERCENT and WITH TIES are not supported", "TOP")
-        for node in self._tree.find_all(exp.DateAdd, exp.DateDiff, exp.Extract):
-            unit = unit_of(node)
-            if unit is None or (isinstance(node, exp.Extract) and unit not in PARTS):
-                raise self.error(155, "this part of a date is not supported; use year, month, day, hour, minute ...")
-        for node in self._tree.find_all(exp.Cast, exp.Convert):
-            self._check_cast(node)
-        for node in self._tree.find_all(exp.Like):
-            if "[" in node.expression.name and node.expression.is_string:
+        for like in self._tree.find_all(exp.Like):
+            if "[" in like.expression.name and isinstance(like.expression, exp.Literal | exp.National):
                 raise self.error(102, "LIKE knows % and _, not a set of characters in brackets", "LIKE")
+        for collate in self._tree.find_all(exp.Collate):
+            name = collate.expression.name
+            if collation_of(name) is None:
+                raise self.error(448, f"invalid collation '{name}'", name)
+        self._check_calls()
 
-    def _check_cast(self, node: exp.Expression) -> None:
+    def _check_calls(self) -> None:
+        for dot in self._tree.find_all(exp.Dot):
+            if not isinstance(dot.parent, exp.Table):
+                problem = f"{dot.sql('tsql')} is neither a column nor a function here"
+                raise self.error(4121, problem, dot.expression.name)
+        for call in self._tree.find_all(exp.Anonymous):
+            if not is_known_function(call.name):
+                raise self.error(195, f"'{call.name}' is not a recognized function name", call.name)
+        for dated in self._tree.find_all(exp.DateAdd, exp.DateDiff, exp.Extract):
+            unit = unit_of(dated)
+            if unit is None or (isinstance(dated, exp.Extract) and unit not in PARTS):
+                raise self.error(155, f"this part of a date is not known; use one of {', '.join(sorted(PARTS))}")
+        for cast in self._tree.find_all(exp.Cast, exp.Convert):
+            self._check_cast(cast)
+
+    def _check_cast(self, node: exp.Expr) -> None:
         kind = node.this if isinstance(node, exp.Convert) else node.args["to"]
         if not is_known_type(kind):
             name = kind.sql("tsql")
@@ -215,10 +235,10 @@ class Statement:
         style = node.args.get("style")
         if style is not None and style.name not in ISO_STYLES:
             styles = ", ".join(sorted(ISO_STYLES, key=int))
-            raise self.error(281, f"style {style.name} is not supported; instants are written as {styles} do", "CONVERT")
+            problem = f"style {style.name} is not supported; instants are written as {styles} write them"
+            raise self.error(281, problem, "CONVERT")
 
     def _name_tables(self) -> Iterator[tuple[TableName, exp.Table]]:
-        own = {cte.alias.casefold() for cte in self._tree.find_all(exp.CTE)}
         for node in self._tree.find_all(exp.Table):
             table, schema, database = node.this, node.args.get("db"), node.args.get("catalog")
             if isinstance(table, exp.Dot):
@@ -227,9 +247,10 @@ class Statement:
                 problem = f"invalid object name '{table.name}': a function is no view"
                 raise self.error(208, problem, table.name, kind=UnknownNameError)
             if database is not None and not schema:
-                problem = f"'{database.name}..{table.name}' leaves the schema out; write {database.name}.sys.{table.name}"
+                name = f"{database.name}..{table.name}"
+                problem = f"'{name}' leaves the schema out; write {name.replace('..', '.sys.')}"
                 raise self.error(208, problem, table.name, kind=UnknownNameError)
-            if schema is None and table.name.casefold() in own:
+            if schema is None and table.name.casefold() in self.own:
                 continue
             yield TableName(database and database.name, schema and schema.name, table.name), node
 
@@ -249,7 +270,7 @@ class Statement:
         _name_columns(self._tree)
 
 
-def _read_instants(comparison: exp.Expression) -> None:
+def _read_instants(comparison: exp.Expr) -> None:
     """A text compared with an instant is an instant, however it is written."""
     keys = [key for key in ("this", "expression", "low", "high") if comparison.args.get(key) is not None]
     operands = [comparison.args[key] for key in keys]
@@ -259,7 +280,7 @@ def _read_instants(comparison: exp.Expression) -> None:
                 comparison.set(key, exp.func("tsql_to_datetime", operand))
 
 
-def _name_columns(tree: exp.Expression) -> None:
+def _name_columns(tree: exp.Expr) -> None:
     """Name every column of the result as it is written, so that what it became is not seen."""
     while not isinstance(tree, exp.Select):
         tree = tree.this
@@ -268,6 +289,10 @@ def _name_columns(tree: exp.Expression) -> None:
         if isinstance(column, exp.Alias) or column.is_star:
             named.append(column)
         else:
-            name = column.name if isinstance(column, exp.Column) else bare(column).sql("tsql", comments=False)
+            name = (
+                column.name
+                if isinstance(column, exp.Column)
+                else column.copy().transform(bare).sql("tsql", comments=False)
+            )
             named.append(exp.alias_(column, name, quoted=True))
     tree.set("expressions", named)

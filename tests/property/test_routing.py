@@ -1,4 +1,4 @@
-"""Whatever the table and the frame: a decision comes, it tells the truth about itself, and dialogs stay where they are."""
+"""Whatever table and frame: a decision comes, it tells the truth about itself, and dialogs stay where they are."""
 
 from __future__ import annotations
 

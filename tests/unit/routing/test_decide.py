@@ -193,7 +193,7 @@ def test_decision_names_the_route_it_followed() -> None:
 def test_failed_decision_names_the_local_route_that_did_not_work() -> None:
     here = _here([_to("TRANSPORT"), ACL])
 
-    assert ACL == decide(_begun("x"), here).route
+    assert decide(_begun("x"), here).route == ACL
 
 
 # --- 5a, R6: load shared by conversation --------------------------------------------------------------------
@@ -213,27 +213,27 @@ def test_5a_open_dialogs_share_the_instances_and_each_names_one_route() -> None:
 
     shares = _spread(here)
 
-    assert {"server1": 0.5, "server2": 0.5} == pytest.approx(shares, abs=0.05)
-    assert (FORWARDED, 3, 1) == (decision.disposition, decision.step, len(decision.candidates))
+    assert shares == pytest.approx({"server1": 0.5, "server2": 0.5}, abs=0.05)
+    assert (decision.disposition, decision.step, len(decision.candidates)) == (FORWARDED, 3, 1)
 
 
 def test_r6_route_listed_twice_does_not_change_the_split() -> None:
     shares = _spread(_here([*EXAMPLE_5, _to("tcp://server1", "S", ID1)]))
 
-    assert {"server1": 0.5, "server2": 0.5} == pytest.approx(shares, abs=0.05)
+    assert shares == pytest.approx({"server1": 0.5, "server2": 0.5}, abs=0.05)
 
 
 def test_single_instance_is_no_load_balancing() -> None:
     decision = decide(_begun("S"), _here(EXAMPLE_5[:2]))
 
-    assert (3, False) == (decision.step, decision.is_by_conversation)
+    assert (decision.step, decision.is_by_conversation) == (3, False)
 
 
 @pytest.mark.parametrize("n", range(8))
 def test_r2_one_route_by_name_disables_balancing(n: int) -> None:
     decision = decide(_begun("S", conversation=n), _here([*EXAMPLE_5, _to("tcp://name", "S")]))
 
-    assert (["name"], False) == ([c.address.host for c in decision.candidates], decision.is_by_conversation)
+    assert ([c.address.host for c in decision.candidates], decision.is_by_conversation) == (["name"], False)
 
 
 # --- R7, R8: several addresses ------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_r5_reply_to_a_database_here_is_delivered_before_any_matching() -> None:
 def test_r5_everything_else_is_matched(facts: Facts, why: str) -> None:
     decision = decide(facts, _here([_to("tcp://far", "A")]))
 
-    assert (FORWARDED, 2) == (decision.disposition, decision.step), why
+    assert (decision.disposition, decision.step) == (FORWARDED, 2), why
 
 
 # --- R10: expiry --------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_r10_expired_route_is_ignored_from_the_next_decision_on() -> None:
     live = _here([ACL, expiring], sender=["S"])
     later = replace(live, table=build_table([ACL, expiring], now=NOW + timedelta(seconds=1)))
 
-    assert (FORWARDED, DELIVERED) == tuple(decide(_begun("S"), here).disposition for here in (live, later))
+    assert tuple(decide(_begun("S"), here).disposition for here in (live, later)) == (FORWARDED, DELIVERED)
 
 
 # --- several databases here ---------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_database_with_the_service_is_picked_by_the_dialog_when_nothing_names_on
     decided = [decide(_incoming("A", conversation=n), here) for n in range(400)]
 
     databases = Counter(decision.database for decision in decided)
-    assert {SENDER.bytes: 200, OTHER.bytes: 200} == pytest.approx(databases, abs=60)
+    assert databases == pytest.approx({SENDER.bytes: 200, OTHER.bytes: 200}, abs=60)
     assert all(decision.is_by_conversation for decision in decided)
     assert decided == [decide(_incoming("A", conversation=n), here) for n in range(400)]
 

@@ -102,7 +102,7 @@ def test_named_instance_and_a_service_here_are_as_if_local(facts: Facts, step: i
 def test_route_for_everything_comes_before_as_if_local() -> None:
     here = hosted({EAST.bytes: ["Orders"]})
 
-    assert 5 == match(_table([AUTO_CREATED_LOCAL]), here, _facts(NORTH)).step
+    assert match(_table([AUTO_CREATED_LOCAL]), here, _facts(NORTH)).step == 5
 
 
 def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
@@ -128,7 +128,7 @@ def _shares(by_instance: dict[bytes, tuple[Route, ...]], dialogs: int = 6000) ->
 def test_number_of_routes_to_an_instance_changes_nothing() -> None:
     by_instance = {EAST.bytes: (TO_EAST, TO_EAST, TO_EAST), WEST.bytes: (TO_WEST,)}
 
-    assert 0.5 == pytest.approx(_shares(by_instance)[EAST.bytes], abs=0.03)
+    assert _shares(by_instance)[EAST.bytes] == pytest.approx(0.5, abs=0.03)
 
 
 def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
@@ -137,7 +137,7 @@ def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
 
     shares = _shares({EAST.bytes: (light, heavy, light), WEST.bytes: (TO_WEST,)})
 
-    assert 0.75 == pytest.approx(shares[EAST.bytes], abs=0.03)
+    assert shares[EAST.bytes] == pytest.approx(0.75, abs=0.03)
 
 
 def test_removing_an_instance_moves_only_its_own_dialogs() -> None:
@@ -181,4 +181,4 @@ def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:
     by_instance = {instance.bytes: (TO_EAST,) for instance in (EAST, WEST, NORTH)}
     picked = [pick_instance(bytes([n]) * 16, by_instance)[-1] for n in range(8)]
 
-    assert [0xE, 0xF, 0xF, 0xF, 0x10, 0xE, 0x10, 0xF] == picked
+    assert picked == [0xE, 0xF, 0xF, 0xF, 0x10, 0xE, 0x10, 0xF]

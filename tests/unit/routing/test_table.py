@@ -35,7 +35,7 @@ def test_each_shape_of_route_has_its_place() -> None:
         "Billing": ServiceRoutes((billing,), {}),
         "Stock": ServiceRoutes((), {EAST.bytes: (full_only,)}),
     } == table.by_service
-    assert (AUTO_CREATED_LOCAL,) == table.last_resort
+    assert table.last_resort == (AUTO_CREATED_LOCAL,)
 
 
 def test_routes_of_one_place_keep_the_order_given() -> None:
@@ -54,7 +54,7 @@ def test_routes_of_one_place_keep_the_order_given() -> None:
 def test_service_names_compare_byte_for_byte(other: str) -> None:
     table = build_table([Route("r", GATEWAY, "Orders")], now=NOW)
 
-    assert NO_ROUTES == table.by_service.get(other, NO_ROUTES)
+    assert table.by_service.get(other, NO_ROUTES) == NO_ROUTES
 
 
 def test_service_with_the_empty_name_is_not_the_last_resort() -> None:
@@ -66,7 +66,7 @@ def test_service_with_the_empty_name_is_not_the_last_resort() -> None:
 @pytest.mark.parametrize(
     ("lifetime", "is_listed"), [(None, True), (NOW + SECOND, True), (NOW, False), (NOW - SECOND, False)]
 )
-def test_only_live_routes_are_in_the_table(lifetime: datetime | None, is_listed: bool) -> None:
+def test_only_live_routes_are_in_the_table(lifetime: datetime | None, is_listed: bool) -> None:  # noqa: FBT001  (a table's column)
     routes = [
         Route("last resort", GATEWAY, lifetime=lifetime),
         Route("by name", GATEWAY, "Orders", lifetime=lifetime),
@@ -83,7 +83,7 @@ def test_table_is_out_of_date_when_the_first_live_route_expires() -> None:
 
     table = build_table([Route("r", GATEWAY, lifetime=lifetime) for lifetime in lifetimes], now=NOW)
 
-    assert NOW + 2 * SECOND == table.next_expiry
+    assert table.next_expiry == NOW + 2 * SECOND
 
 
 def test_table_built_at_its_expiry_is_without_the_route_that_expired() -> None:
@@ -94,5 +94,5 @@ def test_table_built_at_its_expiry_is_without_the_route_that_expired() -> None:
     second = build_table(routes, now=first.next_expiry or NOW)
     third = build_table(routes, now=second.next_expiry or NOW)
 
-    assert [2, 1, 0] == [len(table.last_resort) for table in (first, second, third)]
+    assert [len(table.last_resort) for table in (first, second, third)] == [2, 1, 0]
     assert third.next_expiry is None

@@ -1,0 +1,80 @@
+"""
+Talking to a running daemon over its admin socket: what the commands use.
+
+Only the standard library, because every command pays for its imports before it says a word.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker.errors import BrokerError, DaemonUnreachableError
+
+TIMEOUT_SECONDS = 60.0
+
+
+@dataclass
+class ProblemError(BrokerError):
+    """The daemon refused. Shape: `status` of HTTP; `problem` the RFC 9457 members."""
+
+    status: int
+    problem: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        detail = self.problem.get("detail") or self.problem.get("title") or f"HTTP {self.status}"
+        return str(detail)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket file instead of a host."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class AdminClient:
+    """Asks the daemon behind one socket file; each call is a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, target: str) -> Any:
+        """The JSON behind a path; raises as `request`."""
+        return self.request("GET", target)
+
+    def sql(self, statement: str, database: str | None = None) -> Any:
+        """`columns`, `rows` and `messages` of a statement or script; raises as `request`."""
+        return self.request("POST", "/v1/sql", {"statement": statement, "database": database})
+
+    def request(self, method: str, target: str, body: object = None) -> Any:
+        """
+        One request.
+
+        Raises:
+            DaemonUnreachableError: nobody answers, or what answers is no daemon.
+            ProblemError: the daemon refused.
+        """
+        connection = _UnixConnection(self._path)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, target, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+            raise DaemonUnreachableError(str(self._path), problem) from error
+        finally:
+            connection.close()
+        if response.status >= http.HTTPStatus.BAD_REQUEST:
+            raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
+        return answer

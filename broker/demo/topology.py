@@ -1,0 +1,255 @@
+"""
+Any topology of real daemons on loopback, each a process of its own, from a few lines.
+
+    with Topology(directory) as net:
+        gateway = net.add("gateway", forwarding=True)
+        target = net.add("target", database="billing", scripts=[...])
+        net.start()
+
+An instance keeps its files in a directory of its own, listens on a port that was free a moment ago, and can be
+started, stopped, killed, frozen and looked into at any time. `broker demo`, the loopback tests and the benchmarks use
+the same thing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from broker.admin.client import AdminClient
+from broker.errors import BrokerError, DaemonUnreachableError
+
+PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
+READY_SECONDS = 30.0
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+
+class TimedOutError(BrokerError):
+    """A condition did not come true in time."""
+
+
+def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
+    """
+    The first true value of `condition`.
+
+    Raises:
+        TimedOutError: it did not come within `seconds`; names `what` was waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimedOutError(f"{what}: not within {seconds:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+class Daemon:
+    """
+    One instance as a child process.
+
+    Shape: `address` is `tcp://127.0.0.1:port`; `directory` holds its configuration, its files and `log`.
+    """
+
+    def __init__(self, directory: Path, name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        self.name = name
+        self.directory = directory
+        self.port = free_port()
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.observe_port = free_port()
+        self.log = directory / "log"
+        self.environ: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        base: dict[str, dict[str, Any]] = {
+            "instance": {"name": name, "state_dir": "."},
+            "endpoint": {"listen": [f"127.0.0.1:{self.port}"]},
+            "observe": {"listen": f"127.0.0.1:{self.observe_port}", "log_format": "json"},
+        }
+        for section, values in sections.items():
+            base.setdefault(section, {}).update(values)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config = directory / "broker.toml"
+        self.config.write_text(_toml(base), encoding="utf-8")
+
+    @property
+    def admin(self) -> AdminClient:
+        """Its admin API."""
+        return AdminClient(self.directory / "admin.sock")
+
+    @property
+    def pid(self) -> int:
+        """Its process id; only while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process; with `wait`, return when it serves."""
+        command = [sys.executable, "-m", "broker", "serve", "-c", str(self.config)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | self.environ
+            )
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until it serves; raises TimedOutError with the end of its log when it does not."""
+
+        def answers() -> bool:
+            if not self.is_running:
+                raise TimedOutError(f"{self.name} did not start: {self.last_words()}")
+            try:
+                return bool(self.status()["ready"])
+            except DaemonUnreachableError:
+                return False
+
+        wait_for(answers, seconds=READY_SECONDS, what=f"{self.name} ready; {self.last_words()}")
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to say goodbye."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP: alive, and deaf."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def status(self) -> dict[str, Any]:
+        """What `broker status -o json` tells."""
+        status: dict[str, Any] = self.admin.get("/v1/status")
+        return status
+
+    def query(self, statement: str, database: str | None = None) -> list[dict[str, Any]]:
+        """Rows of a SELECT over the system views."""
+        answer = self.admin.sql(statement, database)
+        return [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+
+    def connect(self, database: str) -> sqlite3.Connection:
+        """The application's own connection to one of its databases."""
+        return sqlite3.connect(self.directory / f"{database}.db")
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else "no log"
+
+
+class Topology:
+    """Daemons that belong together. Shape: `daemons` by name, in the order in which they were added."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.daemons: dict[str, Daemon] = {}
+
+    def add(
+        self,
+        name: str,
+        *,
+        forwarding: bool = False,
+        databases: Sequence[str] = (),
+        broker_instances: Mapping[str, str] | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Daemon:
+        """
+        One more instance, not started yet; its scripts are written by `script`.
+
+        Args:
+            name: Its name and its directory's.
+            forwarding: Whether it is a gateway.
+            databases: The databases it hosts.
+            broker_instances: Fixed identities of some of them.
+            settings: Further sections of its configuration.
+        """
+        sections: dict[str, dict[str, Any]] = {
+            "endpoint": {"message_forwarding": forwarding},
+            "routes": {"files": ["msdb*.sql"]},
+        }
+        for database in databases:
+            sections[f"databases.{database}"] = {"path": f"{database}.db", "scripts": [f"{database}*.sql"]}
+            if broker_instances and database in broker_instances:
+                sections[f"databases.{database}"]["broker_instance"] = broker_instances[database]
+        for section, values in (settings or {}).items():
+            sections.setdefault(section, {}).update(values)
+        daemon = Daemon(self.directory / name, name, sections)
+        for database in ("msdb", *databases):
+            self.script(name, database, "", daemon)
+        self.daemons[name] = daemon
+        return daemon
+
+    def script(self, name: str, database: str, text: str, daemon: Daemon | None = None) -> None:
+        """What an instance runs in one of its databases, or in msdb, at every start."""
+        daemon = daemon or self.daemons[name]
+        (daemon.directory / f"{database}.sql").write_text(text, encoding="utf-8")
+
+    def start(self) -> None:
+        """Start all of them at once, and wait until they serve."""
+        for daemon in self.daemons.values():
+            daemon.start(wait=False)
+        for daemon in self.daemons.values():
+            daemon.wait_ready()
+
+    def stop(self) -> None:
+        """Stop those that run; whoever does not listen is killed."""
+        running = [daemon for daemon in self.daemons.values() if daemon.is_running]
+        for daemon in running:
+            daemon.thaw()
+            try:
+                daemon.stop()
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens on now."""
+    while True:
+        port = random.randrange(*PORTS)  # noqa: S311 - no secret
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def _toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """TOML of plain sections: strings, numbers, bools and lists look alike in JSON and TOML."""
+    return "\n".join(
+        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        for section, values in sections.items()
+    )

@@ -1,0 +1,41 @@
+"""What this package and `broker.admin` ask of a running instance; `broker.daemon.Instance` is the one there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from broker.control.catalog import Catalog
+from broker.control.config import Settings
+from broker.dialog.endpoint import Endpoint
+from broker.forwarding.forwarder import Forwarder
+from broker.net.listener import Listener
+from broker.net.peers import Peers
+
+
+class Running(Protocol):
+    """
+    An instance as those who look at it see it. Loop-only; nobody here changes it.
+
+    Shape: `broker_instance` 16 bytes; `started_at` UTC seconds; `endpoints` the user databases by name.
+    """
+
+    name: str
+    software: str
+    started_at: float
+    is_ready: bool
+    stopping: asyncio.Event
+    settings: Settings
+    broker_instance: bytes
+    catalog: Catalog
+    forwarder: Forwarder
+    peers: Peers
+
+    @property
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """The databases at work, by name."""
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """The bound ports."""

@@ -1,0 +1,37 @@
+"""
+How late the event loop runs what is due: the one figure that tells of a blocking call or a starved machine.
+
+A tick is asked for every 100 ms; by how much it comes late is how long everything else in the loop had to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+TICK_SECONDS = 0.1
+WINDOW_TICKS = 150  # 15 s: the usual time between two scrapes, so that no late tick falls between them
+
+
+class LoopLag:
+    """Loop-only. `run` keeps time until it is cancelled."""
+
+    def __init__(self) -> None:
+        self._late: deque[float] = deque(maxlen=WINDOW_TICKS)
+
+    @property
+    def seconds(self) -> float:
+        """The worst of the last `WINDOW_TICKS` ticks."""
+        return max(self._late, default=0.0)
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self.note(loop.time() - due)
+
+    def note(self, late: float) -> None:
+        """One tick came so many seconds late; the loop's clock may be a little early."""
+        self._late.append(max(0.0, late))

@@ -1,0 +1,362 @@
+"""
+Asking the system views: one SELECT, read only, within limits of time and size.
+
+Every statement gets a connection of its own to an empty database in memory, to which the files it names are attached
+read only. Each view it mentions becomes a temporary view over its file, or a temporary table filled from the daemon,
+under a name that nobody can guess. Two things stand between a text and the files: only a tree that was understood is
+written out as SQL (`broker.observe.tsql`), and SQLite itself asks `_Guard` for each thing the SQL would touch, which
+says no to everything but those views. A reader never blocks a writer; it keeps the log of the file from being reset
+for as long as it runs, one reason for the time limit.
+
+Source: SQLite documentation, "Compile-Time Authorization Callbacks", "Write-Ahead Logging".
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
+from broker.observe.fault import nearest, translate
+from broker.observe.function import ALLOWED, add_functions, render_instant
+from broker.observe.view import (
+    DATABASES,
+    FILE_VIEWS,
+    GUID_COLUMNS,
+    MEMORY_VIEWS,
+    MSDB_ROUTES,
+    QUEUE,
+    STATUS_FUNCTION,
+    UNTRIED,
+    FileView,
+)
+
+if TYPE_CHECKING:
+    from broker.observe.tsql import Statement, TableName
+
+Row = tuple[object, ...]
+Snapshot = Callable[[], Iterable[Row]]
+Statuses = Callable[[], Mapping[bytes, str]]
+
+MSDB = "msdb"
+ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
+VALUE_MAX_BYTES = 256 * 1024 * 1024  # one value inside SQLite: above any body, below what would hurt the process
+PROGRESS_STEPS = 10_000  # steps of SQLite between two looks at the clock, about a millisecond
+_QUEUE_SCHEMA = "dbo"
+_VIEW_SCHEMA = "sys"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """
+    What a SELECT gave.
+
+    Shape: `columns` names in order, which may repeat; `rows` of None, int, float and str, bytes shown as `0x...`;
+    `truncated` when there was more than the limits allow.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[Row]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """Shape: `seconds` a statement may take; `rows` and `result_bytes` after which its result ends."""
+
+    seconds: float = 10.0
+    rows: int = 10_000
+    result_bytes: int = 32 * 1024 * 1024
+
+
+class Views:
+    """
+    The system views of one instance.
+
+    Args:
+        databases: The file of each database by name; `msdb` too when it has one.
+        snapshots: By name of a memory view, what gives its rows, values in the order of `MEMORY_VIEWS` (`make_row`
+            brings them into it): UUIDs, datetimes, bools, numbers, texts and None. `msdb.sys.routes` when msdb has no
+            file. Called in the thread that calls `select`, and only when a statement mentions the view.
+        transmission_statuses: What is known about messages waiting to be sent, by `conversation_handle` as 16 bytes;
+            called like a snapshot.
+        limits: For every statement.
+    """
+
+    def __init__(
+        self,
+        *,
+        databases: Mapping[str, Path],
+        snapshots: Mapping[str, Snapshot],
+        transmission_statuses: Statuses,
+        limits: QueryLimits | None = None,
+    ) -> None:
+        expected = MEMORY_VIEWS.keys() - {DATABASES} - ({MSDB_ROUTES} if MSDB in databases else set())
+        assert snapshots.keys() == expected, f"snapshots are needed for {sorted(expected)}, not {sorted(snapshots)}"
+        self.databases = databases
+        self.snapshots = {**snapshots, DATABASES: self._database_rows}
+        self.transmission_statuses = transmission_statuses
+        self.limits = limits or QueryLimits()
+
+    def select(self, statement: str, *, database: str | None) -> QueryResult:
+        """
+        Carry out one SELECT (or WITH ... SELECT). Blocking.
+
+        Args:
+            statement: T-SQL.
+            database: The one whose views and queues are meant where the statement names none; None is msdb.
+
+        Raises:
+            StatementError: it is none, or cannot be carried out; the number is the original's: 102 syntax, 207 column,
+                208 view or queue, 259 not a SELECT, 911 database, 8649 out of time ...
+            StoreUnavailableError: a file that cannot be read.
+        """
+        from broker.observe.tsql import Statement  # noqa: PLC0415 - sqlglot takes 0.3 s, which no start should pay
+
+        home = self.find_database(database or MSDB)
+        if home is None:
+            raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database or '', self.names)}")
+        deadline = time.monotonic() + self.limits.seconds
+        parsed = Statement(statement)
+        with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
+            return _Reading(self, db, home=home, deadline=deadline).answer(parsed)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The databases of the instance, msdb first."""
+        return (MSDB, *(name for name in self.databases if name != MSDB))
+
+    def find_database(self, name: str) -> str | None:
+        """The database of this name, in any case unless case tells two apart."""
+        return _find(name, self.names)
+
+    def _database_rows(self) -> Iterable[Row]:
+        for name in self.names:
+            path = self.databases.get(name)
+            instance = created = None
+            is_enabled = path is None
+            if path is not None:
+                try:
+                    with closing(sqlite3.connect(_read_only(path), uri=True)) as db:
+                        row = db.execute("SELECT broker_instance, create_date FROM broker_database").fetchone()
+                    instance, created = uuid.UUID(bytes=row[0]), datetime.fromtimestamp(row[1], UTC)
+                    is_enabled = True
+                except sqlite3.Error:
+                    is_enabled = False  # the row itself tells: nothing can be sent or received there
+            yield name, instance, is_enabled, created, None if path is None else str(path)
+
+
+class _Reading:
+    """One statement on its own connection; nothing of it outlives `answer`."""
+
+    def __init__(self, views: Views, db: sqlite3.Connection, *, home: str, deadline: float) -> None:
+        self._views = views
+        self._db = db
+        self._home = home
+        self._deadline = deadline
+        self._now = datetime.now(UTC)
+        self._attached: dict[str, str] = {}
+        self._made: dict[tuple[str, str], str] = {}  # by database and object: the temporary view or table
+        self._secret = secrets.token_hex(8)
+        self._columns: set[str] = set()
+
+    def answer(self, statement: Statement) -> QueryResult:
+        """The rows of the statement, as far as the limits allow."""
+        db, limits = self._db, self._views.limits
+        db.text_factory = lambda data: data.decode(errors="replace")
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES)
+        add_functions(db, now=self._now)
+        sql = statement.render({table: self._make(table, statement) for table in statement.tables})
+        db.set_progress_handler(lambda: time.monotonic() > self._deadline, PROGRESS_STEPS)
+        db.set_authorizer(_Guard(frozenset(self._made.values()), statement.own))
+        try:
+            cursor = db.execute(sql)
+            columns = tuple(column[0] for column in cursor.description)
+            rows, truncated = _fetch(cursor, limits)
+        except sqlite3.Error as error:
+            path = str(self._views.databases.get(next(iter(self._attached), self._home), self._home))
+            raise translate(error, statement, columns=self._columns, path=path, seconds=limits.seconds) from error
+        return QueryResult(columns, rows, truncated)
+
+    # --- what a name stands for -----------------------------------------------------------------------------
+
+    def _make(self, table: TableName, statement: Statement) -> str:
+        """The temporary view or table for a name; made once."""
+        database = self._home if table.database is None else self._views.find_database(table.database)
+        if database is None:
+            hint = nearest(table.database or "", self._views.names)
+            raise statement.error(208, f"invalid object name '{table}'{hint}", str(table), kind=UnknownNameError)
+        schema = (table.schema or _QUEUE_SCHEMA).lower()
+        if schema == _VIEW_SCHEMA:
+            view = f"{_VIEW_SCHEMA}.{table.name.lower()}"
+            if view in FILE_VIEWS:
+                return self._make_file_view(database, view)
+            if view in MEMORY_VIEWS:
+                return self._make_table(view)
+        elif schema == _QUEUE_SCHEMA:
+            queue = self._find_queue(database, table.name)
+            if queue is not None:
+                return self._make_view(database, f"queue {queue}", QUEUE, queue)
+        hint = nearest(str(table), self._known_names(database, table))
+        raise statement.error(208, f"invalid object name '{table}'{hint}", str(table), kind=UnknownNameError)
+
+    def _known_names(self, database: str, table: TableName) -> list[str]:
+        """Everything that can be read, written with as many parts as the name that cannot."""
+        views = [view for view in (*FILE_VIEWS, *MEMORY_VIEWS) if view != MSDB_ROUTES]
+        queues = list(self._queues(database))
+        if table.schema is not None:
+            queues = [f"{_QUEUE_SCHEMA}.{queue}" for queue in queues]
+        prefix = "" if table.database is None else f"{database}."
+        return [prefix + name for name in (*views, *queues)]
+
+    def _queues(self, database: str) -> dict[str, int]:
+        if database not in self._views.databases:
+            return {}
+        return dict(self._db.execute(f"SELECT name, queue_id FROM {self._attach(database)}.broker_queue"))  # noqa: S608 - our own alias
+
+    def _find_queue(self, database: str, name: str) -> int | None:
+        queues = self._queues(database)
+        found = _find(name, queues)
+        return None if found is None else queues[found]
+
+    # --- making it readable ---------------------------------------------------------------------------------
+
+    def _make_file_view(self, database: str, view: str) -> str:
+        if database not in self._views.databases and view == "sys.routes":
+            return self._make_table(MSDB_ROUTES)
+        return self._make_view(database, view, FILE_VIEWS[view])
+
+    def _make_view(self, database: str, key: str, view: FileView, queue_id: int = 0) -> str:
+        made = self._made.get((database, key))
+        if made is None:
+            made = self._made[database, key] = self._next_name()
+            if database in self._views.databases:
+                alias = self._attach(database)
+                select = view.render(db=alias, now=self._now.timestamp(), queue_id=queue_id)
+                if STATUS_FUNCTION in select:
+                    self._add_statuses()
+            else:
+                select = view.render_empty()
+            self._columns.update(view.columns)
+            self._db.execute(f"CREATE TEMP VIEW {made} AS {select}")
+        return made
+
+    def _make_table(self, view: str) -> str:
+        made = self._made.get(("", view))
+        if made is None:
+            made = self._made["", view] = self._next_name()
+            columns = MEMORY_VIEWS[view]
+            self._columns.update(columns)
+            declared = ", ".join(f"{name} TEXT COLLATE NOCASE" if name in GUID_COLUMNS else name for name in columns)
+            self._db.execute(f"CREATE TEMP TABLE {made} ({declared})")
+            self._db.execute("BEGIN")
+            self._db.executemany(
+                f"INSERT INTO {made} VALUES ({', '.join('?' * len(columns))})",  # noqa: S608 - our own name
+                (tuple(map(_stored, row)) for row in self._views.snapshots[view]()),
+            )
+            self._db.execute("COMMIT")
+        return made
+
+    def _next_name(self) -> str:
+        return f"view_{self._secret}_{len(self._made)}"
+
+    def _attach(self, database: str) -> str:
+        """The alias under which a database's file can be read."""
+        alias = self._attached.get(database)
+        if alias is None:
+            if len(self._attached) == ATTACHED_MAX:
+                raise StatementError(102, f"a statement can read {ATTACHED_MAX} databases at most")
+            alias = f"database_{len(self._attached)}"
+            path = self._views.databases[database]
+            try:
+                self._db.execute(f"ATTACH ? AS {alias}", (_read_only(path),))
+                self._db.execute(f"SELECT 1 FROM {alias}.broker_database").fetchone()  # noqa: S608 - our own alias
+            except sqlite3.Error as error:
+                raise StoreUnavailableError(str(path), str(error)) from error
+            self._attached[database] = alias
+        return alias
+
+    def _add_statuses(self) -> None:
+        statuses = self._views.transmission_statuses()
+        self._db.create_function(STATUS_FUNCTION, 1, lambda handle: statuses.get(handle) or UNTRIED)
+
+
+class _Guard:
+    """
+    SQLite's authorizer for a user's statement.
+
+    Shape: `made` the names of the temporary views and tables; SQLite tells for each thing the view on whose behalf it
+    is touched, and such a name cannot be taken by a text, because it holds a secret. `own` what the statement defines.
+
+    count(*) reads no column, and tells no view either: of `own`, and of what the views are made of, rows can be counted.
+    """
+
+    __slots__ = ("_counted", "_made")
+
+    _COUNTED = frozenset(
+        {
+            "broker_conversation",
+            "broker_message",
+            "broker_queue",
+            "broker_route",
+            "broker_service",
+            "broker_transmission",
+        }
+    )
+
+    def __init__(self, made: frozenset[str], own: frozenset[str]) -> None:
+        self._made = made
+        self._counted = self._COUNTED | own
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, _schema: str | None, behalf: str | None
+    ) -> int:
+        if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
+            is_allowed = True
+        elif action == sqlite3.SQLITE_READ:
+            is_allowed = (
+                behalf in self._made or first in self._made or (not second and str(first).casefold() in self._counted)
+            )
+        else:
+            is_allowed = action == sqlite3.SQLITE_FUNCTION and (behalf in self._made or second in ALLOWED)
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+def _find(name: str, names: Iterable[str]) -> str | None:
+    """The name itself, else the only one that differs in case alone."""
+    alike = [known for known in names if known.casefold() == name.casefold()]
+    return name if name in alike else alike[0] if len(alike) == 1 else None
+
+
+def _read_only(path: Path) -> str:
+    return f"{path.absolute().as_uri()}?mode=ro"
+
+
+def _stored(value: object) -> object:
+    """A value of a snapshot as a view shows it."""
+    if isinstance(value, uuid.UUID):
+        return str(value).upper()
+    if isinstance(value, datetime):
+        return render_instant(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _fetch(cursor: sqlite3.Cursor, limits: QueryLimits) -> tuple[list[Row], bool]:
+    """The rows within the limits; one more row may pass the limit of bytes, so that a large one can be seen at all."""
+    rows: list[Row] = []
+    size = 0
+    for row in cursor:
+        if len(rows) == limits.rows or size >= limits.result_bytes:
+            return rows, True
+        shown = tuple(f"0x{value.hex().upper()}" if isinstance(value, bytes) else value for value in row)
+        size += sum(len(value) for value in shown if isinstance(value, str))
+        rows.append(shown)
+    return rows, False
