@@ -74,7 +74,8 @@ class Transmitter:
     """
     The senders of one database. Loop-only.
 
-    Shape: `table` the routes of this database; `sent`, `resent`, `acknowledged` messages by service since the start.
+    Shape: `table` the routes of this database; `sent`, `resent`, `acknowledged` messages by service since the start;
+    `received` frames by kind that the forwarder received from here.
     """
 
     def __init__(self, settings: DialogSettings, forwarder: Forwarder, wake: Callable[[], None]) -> None:
@@ -83,6 +84,7 @@ class Transmitter:
         self.sent: Counter[str] = Counter()
         self.resent: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
+        self.received: Counter[int] = Counter()
         self._settings = settings
         self._forwarder = forwarder
         self._wake = wake

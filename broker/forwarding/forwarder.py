@@ -21,15 +21,17 @@ from broker.forwarding.kernel import Batch, Kernel
 from broker.forwarding.outbox import Outbox, Want
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
-from broker.forwarding.way import Buffer, Origin, Sink, Way
+from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
 from broker.routing.table import RouteTable
-from broker.wire.layout import GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT
+from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, MESSAGE_ID_AT, ROUTE_KEY_AT, Kind
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
+OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
+OUTBOXES_MAX = 4096  # with ADDRESS 'TRANSPORT' a peer may invent addresses; past it a new one is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class Forwarder:
     The pass and its counters. Loop-only.
 
     Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `received`
-    frames by kind that entered; `dropped` by disposition; `generation` rises whenever a way may have changed; `want`
-    asks for a link to an address.
+    frames that entered, by kind up to `OTHER_KIND`; `dropped` by disposition; `generation` rises whenever a way may
+    have changed; `want` asks for a link to an address.
     """
 
     def __init__(self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf) -> None:
@@ -56,13 +58,14 @@ class Forwarder:
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.outboxes: dict[NetworkAddress, Outbox] = {}
-        self.ways: dict[tuple[Sink, Disposition, str, int], Way] = {}
+        self.ways: dict[tuple[Sink, str, int], Way] = {}
         self.generation = 0
+        self._retired_frames = 0  # that left through outboxes which are no more
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
         self.want = want
         self._databases: dict[bytes, DatabaseSink] = {}
-        self._drop_sink = DropSink(self.drop)
+        self._drop_sinks: dict[Disposition, DropSink] = {}
         self._kernel = Kernel(
             max_frame=limits.max_frame, max_hops=limits.max_hops, resolve=self._resolve, drop_way=self._drop_way
         )
@@ -89,28 +92,32 @@ class Forwarder:
     def take(self, slab: bytearray, end: int, now: float, origin: Origin) -> Batch:
         """Pass on the whole frames in `slab[:end]`; the batch tells how far that went and what is the link's own."""
         batch = self._kernel.walk(slab, end)
-        self._flush(batch.touched, now, origin)
+        self._flush(batch, now, origin, self._kernel.way_of)
         return batch
 
     def submit(self, frames: Iterable[tuple[Way, Buffer]], now: float, origin: Origin) -> None:
         """Send frames of a database here along the ways that `way_for` gave for them."""
-        touched: list[Way] = []
+        batch = Batch()
+        ways: dict[bytes, Way] = {}
         for way, frame in frames:
-            if not way.gathered:
-                touched.append(way)
-            way.pieces.append(frame)
-            way.gathered += 1
-        self._flush(touched, now, origin)
+            batch.gather(way.sink, frame)
+            batch.count(way.kind, 1)
+            way.frames += 1
+            ways[_message_id(frame)] = way
+        self._flush(batch, now, origin, lambda frame: ways[_message_id(frame)])
 
     def way_for(self, decision: Decision, kind: int) -> Way:
         """The way that a decision leads to; only FORWARDED and DELIVERED lead anywhere but to a drop."""
         if decision.disposition is Disposition.FORWARDED:
-            sink: Sink = self.outbox(decision.candidates[0].address)
+            address = decision.candidates[0].address
+            if len(self.outboxes) >= OUTBOXES_MAX and address not in self.outboxes:
+                return self._drop_way(Disposition.POOL_LIMIT, kind)
+            sink: Sink = self.outbox(address)
         elif decision.disposition is Disposition.DELIVERED and decision.database is not None:
             sink = self._databases.setdefault(decision.database, DatabaseSink(decision.database, self._deliver))
         else:
             return self._drop_way(decision.disposition, kind)
-        return self._way(sink, decision.disposition, decision.route.name if decision.route else "", kind)
+        return self._way(sink, decision.route.name if decision.route else "", kind)
 
     def outbox(self, address: NetworkAddress) -> Outbox:
         """The outbox of an address, made when first asked for."""
@@ -129,9 +136,11 @@ class Forwarder:
             origin.reject(frame, disposition)
 
     def expire(self, now: float) -> None:
-        """Drop held frames whose lifetime has ended."""
+        """Drop held frames whose lifetime has ended; never called in the middle of a pass."""
         for outbox in self.outboxes.values():
             outbox.expire(now)
+        if len(self.outboxes) >= OUTBOXES_MAX:
+            self._retire()
 
     def abandon(self) -> None:
         """The instance stops: what is still held is dropped and counted; its senders have it."""
@@ -141,22 +150,28 @@ class Forwarder:
     @property
     def unaccounted(self) -> int:
         """Frames that came in and are neither forwarded nor delivered nor dropped nor held; 0 unless there is a bug."""
-        left = sum(way.frames for way in self.ways.values())
+        left = self._retired_frames + sum(
+            way.frames for way in self.ways.values() if not isinstance(way.sink, DropSink)
+        )
         return self.received.total() - left - self.dropped.total() - self.pool.frames
 
     # --- the inside, in calling order ---
 
-    def _flush(self, touched: list[Way], now: float, origin: Origin) -> None:
-        sinks: list[Sink] = []
-        received = self.received
-        for way in touched:
-            received[way.kind] += way.gathered
-            sink = way.sink
-            if not sink.ways:
-                sinks.append(sink)
-            sink.ways.append(way)
-        for sink in sinks:
-            sink.flush(now, origin)
+    def _flush(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
+        for kind, frames in batch.received.items():
+            kind = min(kind, OTHER_KIND)  # noqa: PLW2901
+            self.received[kind] += frames
+            origin.received[kind] += frames
+        for sink in batch.touched:
+            sink.flush(now, origin, way_of)
+
+    def _retire(self) -> None:
+        """Make room for new addresses: forget those that nobody serves and nothing waits for."""
+        idle: set[Sink] = {box for box in self.outboxes.values() if box.outlet is None and not box.held}
+        self.outboxes = {address: box for address, box in self.outboxes.items() if box not in idle}
+        self._retired_frames += sum(way.frames for way in self.ways.values() if way.sink in idle)
+        self.ways = {key: way for key, way in self.ways.items() if way.sink not in idle}
+        self.changed()
 
     def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001 - the kernel's callback has no names
         try:
@@ -168,11 +183,18 @@ class Forwarder:
         return self.way_for(decision, kind), decision.is_by_conversation
 
     def _drop_way(self, disposition: Disposition, kind: int) -> Way:
-        return self._way(self._drop_sink, disposition, "", kind)
+        sink = self._drop_sinks.get(disposition)
+        if sink is None:
+            sink = self._drop_sinks[disposition] = DropSink(disposition, self.drop)
+        return self._way(sink, "", kind)
 
-    def _way(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> Way:
-        key = (sink, disposition, route, kind)
-        way = self.ways.get(key)
+    def _way(self, sink: Sink, route: str, kind: int) -> Way:
+        kind = min(kind, OTHER_KIND)
+        way = self.ways.get((sink, route, kind))
         if way is None:
-            way = self.ways[key] = Way(sink, disposition, kind=kind, route=route)
+            way = self.ways[sink, route, kind] = Way(sink, kind=kind, route=route)
         return way
+
+
+def _message_id(frame: Buffer) -> bytes:
+    return bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT])

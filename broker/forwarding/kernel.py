@@ -20,7 +20,7 @@ from struct import Struct
 
 from broker.errors import PeerError
 from broker.flow import Disposition
-from broker.forwarding.way import Way
+from broker.forwarding.way import Buffer, Sink, Way
 from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.layout import (
     CONVERSATION_AT,
@@ -31,11 +31,13 @@ from broker.wire.layout import (
     NAME_MAX_BYTES,
     PASS,
     ROUTE_KEY_AT,
+    TO_SERVICE_AT,
     Flag,
 )
 
 WORDS_MAX = 4096  # remembered second words of the prelude; a peer may invent 2^32 of them
-WAYS_MAX = 1_000_000  # remembered ways of each direction; past it the cache starts anew
+REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names
+REMEMBERED_OVERHEAD = 360  # bytes of one way beside its route key, at worst, as measured with tracemalloc
 
 Ways = dict[bytes, "Way | dict[bytes, Way]"]
 """Route key -> way, or conversation id -> way where the conversation id has a say."""
@@ -52,24 +54,29 @@ class Batch:
     """
     What one walk leaves behind.
 
-    Shape: `consumed` bytes of whole frames; `touched` ways that have pieces, each once; `link_frames` copies of whole
-    link frames in order; `error` set when what follows `consumed` breaks the protocol.
+    Shape: `consumed` bytes of whole frames; `received` dialog frames by kind; `touched` sinks that have runs, each
+    once; `link_frames` copies of whole link frames in order; `error` set when what follows `consumed` breaks the
+    protocol.
     """
 
-    __slots__ = ("consumed", "error", "link_frames", "touched")
+    __slots__ = ("consumed", "error", "link_frames", "received", "touched")
 
     def __init__(self) -> None:
         self.consumed = 0
-        self.touched: list[Way] = []
+        self.received: dict[int, int] = {}
+        self.touched: list[Sink] = []
         self.link_frames: list[bytes] = []
         self.error: PeerError | None = None
 
-    def gather(self, way: Way, run: memoryview, frames: int) -> None:
-        """Add a run of `frames` whole frames to a way."""
-        if not way.gathered:
-            self.touched.append(way)
-        way.pieces.append(run)
-        way.gathered += frames
+    def gather(self, sink: Sink, run: Buffer) -> None:
+        """Add a run of whole frames to a sink."""
+        if not sink.runs:
+            self.touched.append(sink)
+        sink.runs.append(run)
+
+    def count(self, kind: int, frames: int) -> None:
+        """Count dialog frames of a kind."""
+        self.received[kind] = self.received.get(kind, 0) + frames
 
 
 class Kernel:
@@ -88,7 +95,7 @@ class Kernel:
         self._resolve = resolve
         self._drop_way = drop_way
         self._ways: dict[tuple[int, bool], Ways] = {}  # by kind and FROM_TARGET
-        self._remembered = 0
+        self._remembered_bytes = 0
         self._words: dict[int, tuple[Ways, int]] = {}
         self._name_length = 0
 
@@ -96,7 +103,7 @@ class Kernel:
         """Drop every remembered way: table, health or services have changed."""
         for ways in self._ways.values():
             ways.clear()
-        self._remembered = 0
+        self._remembered_bytes = 0
 
     def walk(self, slab: bytearray, end: int) -> Batch:
         """
@@ -105,18 +112,18 @@ class Kernel:
         Cost: per frame no Python object that outlives it; per run one slice.
         """
         batch = Batch()
-        view = memoryview(slab)
-        words, max_frame = self._words, self._max_frame
-        run: Way | None = None
-        pos = start = frames = 0
+        view, words, max_frame = memoryview(slab), self._words, self._max_frame
+        sink: Sink | None = None  # of the run that begins at `start`
+        side: Ways | None = None  # of the `frames` not yet counted: all of one kind
+        pos = start = frames = word = 0
         while True:
             unpack, floor = _PASS[self._name_length], HEADER_BYTES + self._name_length
             last = end - floor
             try:
                 while pos <= last:
-                    length, word, time_to_live, time_consumed, from_length, key = unpack(slab, pos)
-                    ways, hop_count = words[word]
-                    way = ways[key]
+                    length, next_word, time_to_live, time_consumed, from_length, key = unpack(slab, pos)
+                    ways, hop_count = words[next_word]
+                    found = ways[key]
                     if (
                         time_consumed >= time_to_live
                         or not floor + from_length <= length <= max_frame
@@ -124,21 +131,28 @@ class Kernel:
                         or pos + length > end
                     ):
                         break
-                    if way is not run:
-                        if isinstance(way, dict):
-                            way = way[bytes(view[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])]
-                        if way is not run:
-                            if run is not None:
-                                batch.gather(run, view[start:pos], frames)
-                            run, start, frames = way, pos, 0
+                    if type(found) is Way:
+                        way = found
+                    else:
+                        way = found[bytes(view[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])]
+                    if way.sink is not sink:
+                        if sink is not None:
+                            batch.gather(sink, view[start:pos])
+                        sink, start = way.sink, pos
+                    if ways is not side:
+                        batch.count(word >> 24, frames)
+                        side, frames = ways, 0
+                    word = next_word
+                    way.frames += 1
                     slab[pos + HOP_COUNT_AT] = hop_count
                     frames += 1
                     pos += length
             except KeyError:
                 pass
-            if run is not None:
-                batch.gather(run, view[start:pos], frames)
-                run = None
+            if sink is not None:
+                batch.gather(sink, view[start:pos])
+                batch.count(word >> 24, frames)
+                sink, side, frames = None, None, 0
             stop = self._careful(slab, pos, end, batch)
             if stop == pos:
                 batch.consumed = pos
@@ -159,7 +173,10 @@ class Kernel:
         if slab[pos + 4] < FIRST_DIALOG_KIND:
             batch.link_frames.append(bytes(slab[pos:stop]))
         else:
-            batch.gather(self._judge(slab, pos), memoryview(slab)[pos:stop], 1)
+            way = self._judge(slab, pos)
+            way.frames += 1
+            batch.count(way.kind, 1)
+            batch.gather(way.sink, memoryview(slab)[pos:stop])
         return stop
 
     def _judge(self, slab: bytearray, pos: int) -> Way:
@@ -169,31 +186,35 @@ class Kernel:
             return self._drop_way(Disposition.HOPS_EXHAUSTED, kind)
         if time_consumed >= time_to_live:
             return self._drop_way(Disposition.LIFETIME_EXCEEDED, kind)
-        side = (kind, bool(flags & Flag.FROM_TARGET))
-        ways = self._ways.setdefault(side, {})
+        ways = self._ways.setdefault((kind, bool(flags & Flag.FROM_TARGET)), {})
         if len(self._words) >= WORDS_MAX:
             self._words.clear()
         self._words[kind << 24 | flags << 16 | hop_count << 8 | hop_limit] = (ways, hop_count + 1)
         self._name_length = name_length
         slab[pos + HOP_COUNT_AT] = hop_count + 1
-        key = bytes(slab[pos + ROUTE_KEY_AT : pos + HEADER_BYTES + name_length])
-        conversation = bytes(slab[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])
+        return self.way_of(memoryview(slab)[pos:])
+
+    def way_of(self, frame: Buffer) -> Way:
+        """The way of a whole dialog frame by its route key, and its conversation where that has a say."""
+        kind, is_from_target = frame[4], bool(frame[5] & Flag.FROM_TARGET)
+        ways = self._ways.setdefault((kind, is_from_target), {})
+        key = bytes(
+            frame[ROUTE_KEY_AT : TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")]
+        )
+        conversation = bytes(frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES])
         known = ways.get(key)
         if isinstance(known, dict):
             known = known.get(conversation)
         if known is not None:
             return known
-        way, is_by_conversation = self._resolve(key, conversation, *side)
-        self._remember(ways, key, conversation if is_by_conversation else None, way)
-        return way
-
-    def _remember(self, ways: Ways, key: bytes, conversation: bytes | None, way: Way) -> None:
-        if self._remembered >= WAYS_MAX:
+        way, is_by_conversation = self._resolve(key, conversation, kind, is_from_target)
+        if self._remembered_bytes > REMEMBERED_MAX_BYTES:
             self.forget()
-        self._remembered += 1
-        if conversation is None:
+        self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
+        if not is_by_conversation:
             ways[key] = way
-            return
+            return way
         by_conversation = ways.setdefault(key, {})
         assert isinstance(by_conversation, dict)  # whether the conversation has a say is a matter of the key alone
         by_conversation[conversation] = way
+        return way

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from broker.flow import Disposition
 from broker.forwarding.pool import Pool
-from broker.forwarding.way import Buffer, Origin, Outlet, Way, frame_bounds
+from broker.forwarding.way import Buffer, Origin, Outlet, Way, WayOf, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.wire.layout import CONVERSATION_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
 
@@ -44,27 +44,28 @@ class Held(NamedTuple):
         return self.since + float(time_to_live - time_consumed) / 1000
 
     def aged(self, now: float) -> Held:
-        """The same frame with the time it waited written into it."""
+        """The same frame with the time it waited written into it; what is less than a millisecond goes on counting."""
+        waited = int((now - self.since) * 1000)
         consumed = int.from_bytes(self.frame[TIME_CONSUMED_AT : TIME_CONSUMED_AT + 4], "big")
-        consumed = min(TIME_MAX, consumed + int((now - self.since) * 1000))
+        consumed = min(TIME_MAX, consumed + waited)
         self.frame[TIME_CONSUMED_AT : TIME_CONSUMED_AT + 4] = consumed.to_bytes(4, "big")
-        return self._replace(since=now)
+        return self._replace(since=self.since + waited / 1000)
 
 
 class Outbox:
     """
     The frames on their way to one address.
 
-    Shape: `ways` of the batch under way; `outlet` the link that serves the address now, None while there is none;
+    Shape: `runs` of the batch under way; `outlet` the link that serves the address now, None while there is none;
     `held` in the order of leaving.
     """
 
-    __slots__ = ("_drop", "_earliest", "_keys", "_pool", "_want", "address", "held", "outlet", "ways")
+    __slots__ = ("_drop", "_earliest", "_keys", "_pool", "_want", "address", "held", "outlet", "runs")
 
     def __init__(self, address: NetworkAddress, *, pool: Pool, drop: Drop, want: Want) -> None:
         self.address = address
         self.outlet: Outlet | None = None
-        self.ways: list[Way] = []
+        self.runs: list[Buffer] = []
         self.held: deque[Held] = deque()
         self._keys: set[bytes] = set()
         self._earliest = NEVER  # no held frame's deadline is before this
@@ -77,30 +78,29 @@ class Outbox:
         """Whether a frame given now would leave at once."""
         return not self.held and self.outlet is not None and self.outlet.can_send
 
-    def flush(self, now: float, origin: Origin) -> None:
+    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
         """Write the batch at once as far as the link takes it; hold the rest. One write for the whole batch."""
-        ways, outlet = self.ways, self.outlet
-        if self.held or outlet is None or not outlet.can_send or outlet.is_narrow:
-            self._settle(0, now, origin)
+        outlet = self.outlet
+        if outlet is not None and outlet.is_narrow:
+            self._shed(outlet.max_frame, origin, way_of)
+        runs = self.runs
+        if self.held or outlet is None or not outlet.can_send:
+            self._settle(0, now, origin, way_of)
             self.drain(now)
-        else:
-            runs = ways[0].pieces if len(ways) == 1 else [run for way in ways for run in way.pieces]
+        elif runs:
             data = runs[0] if len(runs) == 1 else b"".join(runs)
             sent = outlet.send(data)
-            if sent == len(data):
-                for way in ways:
-                    way.frames += way.gathered
-            else:
-                self._settle(sent, now, origin)
-        for way in ways:
-            way.clear()
-        ways.clear()
+            if sent < len(data):
+                self._settle(sent, now, origin, way_of)
+        self.runs.clear()
 
     def drain(self, now: float) -> None:
         """The link can send: let held frames leave, aged by the time they waited, until it takes no more."""
         outlet = self.outlet
         while self.held and outlet is not None and outlet.can_send:
             leaving = self._next_gather(now, outlet.max_frame)
+            if not leaving:
+                return
             sent = outlet.send(b"".join([held.frame for held in leaving]))
             for held in leaving:
                 if sent <= 0:
@@ -133,24 +133,37 @@ class Outbox:
             self._release(frame)
             self._drop(frame, Disposition.SHUTDOWN, None)
 
-    def _settle(self, sent: int, now: float, origin: Origin) -> None:
+    def _shed(self, max_frame: int, origin: Origin, way_of: WayOf) -> None:
+        """Drop from the batch what the peer would not take for its size."""
+        kept: list[Buffer] = []
+        for run in self.runs:
+            at = 0
+            for start, stop in frame_bounds(run) if len(run) > max_frame else ():
+                if stop - start > max_frame:
+                    if at < start:
+                        kept.append(run[at:start])
+                    at = stop
+                    way_of(run[start:stop]).frames -= 1
+                    self._drop(run[start:stop], Disposition.FRAME_TOO_LARGE, origin)
+            if at < len(run):
+                kept.append(run[at:])
+        self.runs[:] = kept
+
+    def _settle(self, sent: int, now: float, origin: Origin, way_of: WayOf) -> None:
         """Of the batch's first `sent` bytes the link took care; finish the frame that was cut, hold what follows."""
         at = 0
-        for way in self.ways:
-            for run in way.pieces:
-                for start, stop in frame_bounds(run):
-                    length = stop - start
-                    at += length
-                    if at - length >= sent:
-                        self._hold(run[start:stop], way, now, origin)
-                        continue
-                    way.frames += 1
-                    if at > sent and self.outlet is not None:
-                        self.outlet.finish(bytes(run[stop - (at - sent) : stop]))
+        for run in self.runs:
+            for start, stop in frame_bounds(run):
+                begin, at = at, at + stop - start
+                if begin >= sent:
+                    self._hold(run[start:stop], way_of(run[start:stop]), now, origin)
+                elif at > sent and self.outlet is not None:
+                    self.outlet.finish(run[stop - (at - sent) : stop])
         if self.held and self.outlet is None:
             self._want(self.address)
 
     def _hold(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
+        way.frames -= 1
         key = _key(frame)
         if key in self._keys:
             self._drop(frame, Disposition.ALREADY_HELD, origin)

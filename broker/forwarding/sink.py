@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.flow import Disposition
-from broker.forwarding.way import Buffer, Origin, Way, frame_bounds
+from broker.forwarding.way import Buffer, Origin, WayOf, frame_bounds
 
 
 class Deliver(Protocol):
@@ -25,39 +25,33 @@ class Drop(Protocol):
 class DatabaseSink:
     """Frames for a database of this instance, by its broker instance."""
 
-    __slots__ = ("_database", "_deliver", "ways")
+    __slots__ = ("_database", "_deliver", "runs")
 
     def __init__(self, database: bytes, deliver: Deliver) -> None:
-        self.ways: list[Way] = []
+        self.runs: list[Buffer] = []
         self._database = database
         self._deliver = deliver
 
-    def flush(self, _now: float, origin: Origin) -> None:
+    def flush(self, _now: float, origin: Origin, _way_of: WayOf) -> None:
         """Copy the frames out of the slab and deliver them."""
-        frames = []
-        for way in self.ways:
-            for run in way.pieces:
-                frames += [bytes(run[start:stop]) for start, stop in frame_bounds(run)]
-            way.frames += way.gathered
-            way.clear()
-        self.ways.clear()
+        frames = [bytes(run[start:stop]) for run in self.runs for start, stop in frame_bounds(run)]
+        self.runs.clear()
         self._deliver(self._database, frames, origin)
 
 
 class DropSink:
-    """Frames that end here; the disposition is the way's."""
+    """Frames that end here for one reason."""
 
-    __slots__ = ("_drop", "ways")
+    __slots__ = ("_disposition", "_drop", "runs")
 
-    def __init__(self, drop: Drop) -> None:
-        self.ways: list[Way] = []
+    def __init__(self, disposition: Disposition, drop: Drop) -> None:
+        self.runs: list[Buffer] = []
+        self._disposition = disposition
         self._drop = drop
 
-    def flush(self, _now: float, origin: Origin) -> None:
+    def flush(self, _now: float, origin: Origin, _way_of: WayOf) -> None:
         """Count each frame and advise its origin."""
-        for way in self.ways:
-            for run in way.pieces:
-                for start, stop in frame_bounds(run):
-                    self._drop(run[start:stop], way.disposition, origin)
-            way.clear()
-        self.ways.clear()
+        for run in self.runs:
+            for start, stop in frame_bounds(run):
+                self._drop(run[start:stop], self._disposition, origin)
+        self.runs.clear()

@@ -1,14 +1,17 @@
 """
 A decision as the pass uses it: where frames of one kind and route go, and how many went.
 
-A `Way` is what the route cache holds; all route keys that take one route to one place share one `Way`. The kernel
-gathers a batch's runs in `pieces`; its `sink` then takes them. There are three sinks: an outbox (a next hop), a
-database of this instance, and the drop under one disposition. The two ports of the pass are declared here as well:
-`Origin`, where frames come from, and `Outlet`, where they leave.
+A `Way` is what the route cache holds; all route keys that take one route to one place share one. A batch's runs are
+gathered at the way's `sink`, in the order of arrival whatever way they take, so that messages, acknowledgements and
+faults of a dialog stay in order. There are three sinks: an outbox (a next hop), a database of this instance, and the
+drop. The two ports of the pass are declared here as well: `Origin`, where frames come from, and `Outlet`, where they
+leave.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.flow import Disposition
@@ -18,7 +21,13 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Origin(Protocol):
-    """Where frames of a batch came from: a link, or a database of this instance."""
+    """
+    Where frames of a batch came from: a link, or a database of this instance.
+
+    Shape: `received` frames by kind that came from here; counted by the forwarder.
+    """
+
+    received: Counter[int]
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Advise the sender that this frame was not taken; may do nothing, and must not fail."""
@@ -47,37 +56,37 @@ class Outlet(Protocol):
 
 
 class Sink(Protocol):
-    """Where the ways of one batch lead; flushed once, when the batch has been walked."""
+    """
+    Where the frames of a batch end up; flushed once, when the batch has been walked.
 
-    ways: list[Way]
+    Shape: `runs` of whole frames in the order of arrival, valid until the batch ends.
+    """
 
-    def flush(self, now: float, origin: Origin) -> None:
-        """Take the pieces of `ways`: write, deliver or count them; afterwards all of them are empty."""
+    runs: list[Buffer]
+
+    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        """Take `runs`: write, deliver or count them; afterwards there are none."""
 
 
 class Way:
     """
-    One destination of the pass. The kernel gathers, the sink takes; nobody else changes it.
+    What the route cache holds: a sink, and the route that led to it.
 
-    Shape: `pieces` runs of whole frames of this batch, valid until it ends; `gathered` frames in them; `frames` taken
-    by the sink for good since the start; `kind` of the frames; `route` its name, empty where none decided.
+    Shape: `frames` of this `kind` that took it for good: one that has to wait is taken back until it leaves; `route`
+    its name, empty where none decided.
     """
 
-    __slots__ = ("disposition", "frames", "gathered", "kind", "pieces", "route", "sink")
+    __slots__ = ("frames", "kind", "route", "sink")
 
-    def __init__(self, sink: Sink, disposition: Disposition, *, kind: int, route: str = "") -> None:
+    def __init__(self, sink: Sink, *, kind: int, route: str = "") -> None:
         self.sink = sink
-        self.disposition = disposition
         self.kind = kind
         self.route = route
-        self.pieces: list[Buffer] = []
-        self.gathered = 0
         self.frames = 0
 
-    def clear(self) -> None:
-        """Forget this batch."""
-        self.pieces.clear()
-        self.gathered = 0
+
+WayOf = Callable[[Buffer], Way]
+"""The way that a frame of this batch took; asked only for frames that have to wait."""
 
 
 def frame_bounds(run: Buffer) -> list[tuple[int, int]]:
