@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from enum import StrEnum
 from itertools import count
 from typing import Protocol
@@ -22,17 +23,18 @@ from broker.errors import PeerError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import READ_BYTES, Forwarder
 from broker.forwarding.way import Buffer
+from broker.net.advice import Advice, render_rejected
 from broker.wire.connection import Connection, Event, Online, Reply
 from broker.wire.decoder import check_frame, maybe_length
-from broker.wire.frame import Rejected, decode_link, encode_link
+from broker.wire.frame import decode_link
 from broker.wire.handshake import Agreement
-from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PRELUDE_BYTES, SEQUENCE_AT
+from broker.wire.layout import PRELUDE_BYTES
 
 CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it advice is shed
 LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed
 LINGER_BYTES = 1024 * 1024  # what is read and thrown away meanwhile
 BACKPRESSURE_SECONDS = 0.25  # how long reading pauses after the pool had to refuse what this link brought
-REJECTS_PER_SECOND = 100  # advice to one peer; a flood of drops must not become a flood of answers
+PEER_NAME_MAX = 128  # characters of a name that are shown; what a configuration may say
 
 _numbers = count(1)
 
@@ -59,8 +61,11 @@ class Owner(Protocol):
     def on_event(self, link: Link, event: Event) -> None:
         """The peer said something that is not for the link itself."""
 
+    def on_lost(self, link: Link) -> None:
+        """Nothing new leaves through the link any more; `link.reason` says why. Once, before `on_closed`."""
+
     def on_closed(self, link: Link) -> None:
-        """The link is of no use any more; `link.reason` says why."""
+        """The socket is closed."""
 
 
 class Link:
@@ -68,7 +73,8 @@ class Link:
     A connected socket that speaks the protocol. Loop-only.
 
     Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
-    `opened_at` loop time; the counters count bytes, frames and system calls since it was opened.
+    `opened_at` loop time; `error` the rule that the peer broke; the counters count bytes, frames and system calls
+    since it was opened, `received` dialog frames by kind.
     """
 
     def __init__(
@@ -79,11 +85,13 @@ class Link:
         self.is_accept = is_accept
         self.state = LinkState.CONNECTED
         self.reason = ""
+        self.error: PeerError | None = None
         self.agreement: Agreement | None = None
         self.max_frame = 0
         self.is_narrow = False
         self.is_paused = False
         self.bytes_received = self.bytes_sent = self.receives = self.sends = self.frames_rejected = 0
+        self.received: Counter[int] = Counter()
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self.online_at: float | None = None
@@ -94,11 +102,13 @@ class Link:
         self._view = memoryview(forwarder.slab)
         self._carry = bytearray()
         self._missing = PRELUDE_BYTES
-        self._rest = b""
+        self._rest = memoryview(b"")
         self._control = bytearray()
-        self._is_blocked = False
-        self._is_resting = False  # whether `_rest` or `_control` must go first
-        self._rejects_left = REJECTS_PER_SECOND
+        self._is_blocked = False  # whether `_rest` and `_control` must go first
+        self._is_ending = False  # whether our direction is shut once they are out
+        self._is_shut = False
+        self._has_ended = False  # whether the peer has shut its direction
+        self._advice = Advice(self.opened_at)
         self._lingered = 0
 
     def start(self, owner: Owner) -> None:
@@ -108,6 +118,16 @@ class Link:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._loop.add_reader(self._sock, self._on_readable)
         self.say(self._connection.hello())
+
+    @property
+    def peer_name(self) -> str:
+        """What the peer calls itself, cut to a sensible length; empty until HELLO is complete."""
+        return "" if self.agreement is None else self.agreement.peer.name[:PEER_NAME_MAX]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the socket takes nothing now."""
+        return self._is_blocked
 
     @property
     def connection(self) -> Connection:
@@ -130,11 +150,11 @@ class Link:
 
     def finish(self, rest: Buffer) -> None:
         """Keep the end of the frame that `send` cut; it leaves before anything else."""
-        self._rest = bytes(rest)
+        self._rest = memoryview(bytes(rest))
 
     def say(self, frame: bytes) -> None:
-        """Send a link frame, behind a cut frame and earlier link frames."""
-        if self.state in (LinkState.LINGERING, LinkState.CLOSED):
+        """Send whole link frames, behind a cut frame and earlier link frames."""
+        if self._is_shut or self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
         if not self._is_blocked:
             sent = self._write(frame)
@@ -149,28 +169,15 @@ class Link:
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Advise the peer that a frame was not taken, within a rate and a bound."""
         self.frames_rejected += 1
-        if self._rejects_left <= 0 or len(self._control) > CONTROL_MAX_BYTES:
-            return
-        self._rejects_left -= 1
-        self.say(
-            encode_link(
-                Rejected(
-                    message=bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT]),
-                    conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
-                    sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
-                    fragment=int.from_bytes(frame[FRAGMENT_AT : FRAGMENT_AT + 4], "big"),
-                    code=disposition.number,
-                    reason=disposition.value,
-                )
-            )
-        )
+        if len(self._control) <= CONTROL_MAX_BYTES and self._advice.allow():
+            self.say(render_rejected(frame, disposition))
 
     # --- time -----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Once a second: heartbeat, silence, HELLO in time."""
-        self._rejects_left = REJECTS_PER_SECOND
-        if self.state not in (LinkState.CONNECTED, LinkState.LOGGED_IN):
+        """Now and then, once a second or more often: heartbeat, silence, HELLO in time."""
+        self._advice.refill(now)
+        if self._is_ending or self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
         try:
             for frame in self._connection.tick(now):
@@ -183,35 +190,65 @@ class Link:
 
     def drain(self) -> None:
         """Send nothing new; when all is out, close our direction and read on until the peer closes its own."""
+        if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) and not self._is_ending:
+            self._end(LinkState.DRAINING, self._connection.handshake_timeout, "drained")
+
+    def hear_out(self, seconds: float) -> None:
+        """The peer is leaving: send nothing new and read on until it closes, for so many seconds at most."""
         if self.state is LinkState.LOGGED_IN:
             self.state = LinkState.DRAINING
-            self._loop.call_later(self._connection.handshake_timeout, self.close, "drained")
-            self._maybe_shut()
+            self._loop.call_later(seconds, self.close, "the peer has left")
 
     def fail(self, error: PeerError) -> None:
         """The peer broke the rules: FATAL, then close."""
         if self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
         self.say(self._connection.fatal(error))
-        self.reason = str(error)
-        self.state = LinkState.LINGERING
-        self._maybe_shut()
-        self._loop.call_later(LINGER_SECONDS, self.close, self.reason)
-        self._tell_closed()
+        self.error = error
+        self._linger(str(error))
 
     def close(self, reason: str) -> None:
         """Close now, whatever is unsent."""
         if self.state is LinkState.CLOSED:
             return
-        was_lingering = self.state is LinkState.LINGERING
+        is_lost_already = self.state is LinkState.LINGERING
         self.state = LinkState.CLOSED
         self.reason = self.reason or reason
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
         self._carry.clear()
-        if not was_lingering:
-            self._tell_closed()
+        if self._owner is not None:
+            if not is_lost_already:
+                self._owner.on_lost(self)
+            self._owner.on_closed(self)
+
+    def _linger(self, reason: str) -> None:
+        """Of no use any more; only what was already said may still leave."""
+        self.reason = reason
+        self._end(LinkState.LINGERING, LINGER_SECONDS, reason)
+        if self._owner is not None:
+            self._owner.on_lost(self)
+
+    def _end(self, state: LinkState, seconds: float, reason: str) -> None:
+        """Shut our direction once all is out; close when the peer has done so too, or after so many seconds."""
+        self.state = state
+        self._is_ending = True
+        self._loop.call_later(seconds, self.close, reason)
+        self._maybe_shut()
+
+    def _maybe_shut(self) -> None:
+        """Close our direction once everything is out, so that the peer reads all of it before it sees the end."""
+        if self._is_blocked or not self._is_ending:
+            return
+        if self._has_ended:
+            self._loop.call_soon(self.close, self.reason)
+        elif not self._is_shut:
+            self._is_shut = True
+            try:
+                self._sock.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                self._loop.call_soon(self.close, error.strerror or str(error))
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -225,7 +262,7 @@ class Link:
             self.close(error.strerror or str(error))
             return
         if size == 0:
-            self.close("closed by the peer")
+            self._on_end()
             return
         self.receives += 1
         self.bytes_received += size
@@ -245,6 +282,15 @@ class Link:
         self._carry.clear()
         self._walk(start + size, now)
 
+    def _on_end(self) -> None:
+        """The peer sends nothing more. It may still read, as one that drains does: it gets what has begun to leave."""
+        if self._is_blocked and self.state in (LinkState.LOGGED_IN, LinkState.DRAINING):
+            self._loop.remove_reader(self._sock)
+            self._has_ended = True
+            self._linger("closed by the peer")
+        else:
+            self.close("closed by the peer")
+
     def _walk(self, end: int, now: float) -> None:
         slab = self._forwarder.slab
         try:
@@ -252,7 +298,8 @@ class Link:
             if used:
                 slab[: end - used] = slab[used:end]
                 end -= used
-            consumed = self._pass(slab, end, now) if self.agreement is not None else 0
+            is_online = self.state in (LinkState.LOGGED_IN, LinkState.DRAINING)
+            consumed = self._pass(slab, end, now) if is_online else 0
             if self.state in (LinkState.LINGERING, LinkState.CLOSED):
                 return
             length = maybe_length(slab, consumed, end, self._connection.max_frame)
@@ -271,7 +318,7 @@ class Link:
         if length > end:
             return 0
         check_frame(slab, 0, length)
-        self._hear(bytes(slab[:length]), now)
+        self._hear([bytes(slab[:length])], now)
         return length
 
     def _pass(self, slab: bytearray, end: int, now: float) -> int:
@@ -279,24 +326,27 @@ class Link:
         forwarder = self._forwarder
         refused = forwarder.dropped[Disposition.POOL_LIMIT]
         batch = forwarder.take(slab, end, now, self)
-        for frame in batch.link_frames:
-            self._hear(frame, now)
+        self._hear(batch.link_frames, now)
         if batch.error is not None:
             raise batch.error
         if forwarder.dropped[Disposition.POOL_LIMIT] != refused:
             self._pause()
         return batch.consumed
 
-    def _hear(self, frame: bytes, now: float) -> None:
-        for event in self._connection.receive(decode_link(frame), now):
-            if isinstance(event, Reply):
-                if len(self._control) <= CONTROL_MAX_BYTES:
-                    self.say(event)
-            elif self._owner is not None:
-                if isinstance(event, Online):
+    def _hear(self, frames: list[bytes], now: float) -> None:
+        """Follow the link's own frames; a flood of PINGs is answered with one write."""
+        replies = bytearray()
+        for frame in frames:
+            for event in self._connection.receive(decode_link(frame), now):
+                if isinstance(event, Reply):
+                    if len(self._control) + len(replies) <= CONTROL_MAX_BYTES:
+                        replies += event
+                elif isinstance(event, Online):
                     self._go_online(event.agreement, now)
-                else:
+                elif self._owner is not None:
                     self._owner.on_event(self, event)
+        if replies:
+            self.say(bytes(replies))
 
     def _go_online(self, agreement: Agreement, now: float) -> None:
         self.agreement = agreement
@@ -316,7 +366,7 @@ class Link:
 
     def _resume(self) -> None:
         self.is_paused = False
-        if self.state is not LinkState.CLOSED:
+        if self.state is not LinkState.CLOSED and not self._has_ended:
             self._loop.add_reader(self._sock, self._on_readable)
 
     # --- writing --------------------------------------------------------------------------------------------
@@ -340,27 +390,15 @@ class Link:
         self._loop.add_writer(self._sock, self._on_writable)
 
     def _on_writable(self) -> None:
-        for waiting in ("_rest", "_control"):
-            data = getattr(self, waiting)
-            if data:
-                setattr(self, waiting, data[self._write(data) :])
-            if getattr(self, waiting):
-                return
+        if self._rest:
+            self._rest = self._rest[self._write(self._rest) :]
+        if self._control and not self._rest:
+            del self._control[: self._write(self._control)]
+        if self._rest or self._control:
+            return
         self._loop.remove_writer(self._sock)
         self._is_blocked = False
         if self.state is LinkState.LOGGED_IN and self._owner is not None:
             self._owner.on_writable(self)
         else:
             self._maybe_shut()
-
-    def _maybe_shut(self) -> None:
-        """Close our direction once everything is out, so that the peer reads all of it before it sees the end."""
-        if not self._is_blocked and self.state in (LinkState.DRAINING, LinkState.LINGERING):
-            try:
-                self._sock.shutdown(socket.SHUT_WR)
-            except OSError as error:
-                self._loop.call_soon(self.close, error.strerror or str(error))
-
-    def _tell_closed(self) -> None:
-        if self._owner is not None:
-            self._owner.on_closed(self)

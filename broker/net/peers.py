@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ from broker.wire.handshake import Agreement, stays
 from broker.wire.layout import NO_GUID
 
 TICK_SECONDS = 1.0
+PEER_NAMES_MAX = 1000  # whose frames are counted by name; the peers choose their names, so there must be an end
+OTHER_PEERS = "other"
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +63,7 @@ class Peers:
         self.links: dict[int, Link] = {}
         self.attempts: dict[NetworkAddress, Attempts] = {}
         self.forwarder: Forwarder
+        self._received: dict[str, Counter[int]] = {}  # over closed links, by name of the peer
         self._dialled: dict[int, NetworkAddress] = {}
         self._serves: dict[int, list[NetworkAddress]] = {}  # by link number
         self._servers: dict[NetworkAddress, list[Link]] = {}  # the one dialled for it first
@@ -96,6 +100,30 @@ class Peers:
         attempts = self.attempts.get(address)
         is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
         return Health.SUPPRESSED if is_suppressed else Health.UNTRIED
+
+    def problem_of(self, address: NetworkAddress) -> str:
+        """Why the last attempt to reach an address failed, or its link was lost; empty while nothing is known."""
+        attempts = self.attempts.get(address)
+        return "" if attempts is None else attempts.problem
+
+    # --- what those who look at it ask ---
+
+    @property
+    def known_addresses(self) -> set[NetworkAddress]:
+        """Every address that was dialled or is served."""
+        return self.attempts.keys() | self._servers.keys()
+
+    def received(self) -> dict[str, Counter[int]]:
+        """Dialog frames that came in since the start, by name of the peer and kind; past a bound by "other"."""
+        received = {name: counts.copy() for name, counts in self._received.items()}
+        for link in self.links.values():
+            if link.agreement is not None:
+                received.setdefault(self._counted_as(link), Counter()).update(link.received)
+        return received
+
+    def _counted_as(self, link: Link) -> str:
+        name = link.peer_name
+        return name if name in self._received or len(self._received) < PEER_NAMES_MAX else OTHER_PEERS
 
     # --- links come ---
 
@@ -142,6 +170,7 @@ class Peers:
         if agreement.is_self:
             link.close("the address leads to this very instance")
             return
+        self._received.setdefault(self._counted_as(link), Counter())
         if dialled is not None:
             attempts = self.attempts[dialled]
             attempts.succeeded()
@@ -176,6 +205,8 @@ class Peers:
     def on_closed(self, link: Link) -> None:
         """The link is gone: what it served is served by another, or dialled again while frames wait."""
         self.links.pop(link.number, None)
+        if link.received:
+            self._received[self._counted_as(link)].update(link.received)
         dialled = self._dialled.pop(link.number, None)
         if not self._is_stopping:
             note = log.warning if link.agreement is None else log.info
@@ -207,6 +238,8 @@ class Peers:
         addresses = self._serves.pop(link.number, [])
         for address in addresses:
             self._servers[address].remove(link)
+            if not self._servers[address]:
+                del self._servers[address]  # peers announce what they like, so nothing of it may stay
         for address in addresses:
             self._fit(address)
         self.forwarder.changed()

@@ -154,12 +154,11 @@ class _Generator(SQLiteGenerator):
         exp.Month: _part_call("month"),
         exp.National: _national,
         exp.Right: _call("tsql_right", "this", "expression"),
-        exp.TryCast: _cast,
         exp.Year: _part_call("year"),
     }
 
 
-class Views(SQLite):
+class ViewsSQLite(SQLite):
     """SQLite as this package writes it."""
 
     class Tokenizer(SQLite.Tokenizer):

@@ -15,6 +15,7 @@ import sqlite3
 from calendar import monthrange
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 Value: TypeAlias = int | float | str | bytes | None
@@ -113,6 +114,15 @@ def read_instant(value: Value) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
+@lru_cache(maxsize=1024)  # a dialog's messages follow one another; a million rows name few dialogs
+def render_guid(value: bytes | None) -> str | None:
+    """A GUID as the views show it. Cost: once for each row and GUID column, so no `UUID` is made."""
+    if value is None:
+        return None
+    text = value.hex().upper()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 def _to_datetime(value: Value) -> Value:
     return None if value is None else render_instant(read_instant(value))
 
@@ -206,6 +216,7 @@ _OWN: Mapping[str, tuple[int, Callable[..., Value]]] = {
     "tsql_right": (2, _right),
     "tsql_to_datetime": (1, _to_datetime),
 }
+GUID = "guid_text"  # for the views alone: a blob of 16 bytes as text
 NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statement
 
 ALLOWED = BUILT_IN | _OWN.keys() | {NOW}
@@ -215,5 +226,6 @@ def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
     """Teach a connection the functions of this file; `now` is what GETUTCDATE() says."""
     for name, (arguments, function) in _OWN.items():
         db.create_function(name, arguments, function, deterministic=True)
+    db.create_function(GUID, 1, render_guid, deterministic=True)
     text = render_instant(now)
     db.create_function(NOW, 0, lambda: text, deterministic=True)

@@ -296,7 +296,7 @@ class _Guard:
     Shape: `made` the names of the temporary views and tables; SQLite tells for each thing the view on whose behalf it
     is touched, and such a name cannot be taken by a text, because it holds a secret. `own` what the statement defines.
 
-    count(*) reads no column, and tells no view either: of `own`, and of what the views are made of, rows can be counted.
+    count(*) reads no column, and for no view: rows can be counted of `own` and of what the views are made of.
     """
 
     __slots__ = ("_counted", "_made")

@@ -21,13 +21,12 @@ from broker.dialog.endpoint import Endpoint
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.net.link import Link
-from broker.net.peers import Peers
 from broker.observe.backlog import Backlog
 from broker.observe.instance import Running
 from broker.wire.layout import Kind
 
 KERNEL = "python"
-_KIND_NAMES = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
+_KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
 OTHER_KIND = "other"
 
 
@@ -44,9 +43,12 @@ def read_status(instance: Running) -> dict[str, Any]:
         "kernel": KERNEL,
         "listen": [f"{listener.host}:{listener.port}" for listener in instance.listeners],
         "forwarding": _forwarding(instance.forwarder, is_enabled=instance.settings.endpoint.message_forwarding),
-        "connections": [_connection(instance.peers, link) for link in instance.peers.links.values()],
+        "connections": [_connection(link) for link in instance.peers.links.values()],
         "addresses": _addresses(instance),
-        "databases": {name: _database(endpoint) for name, endpoint in instance.endpoints.items()},
+        "databases": {
+            name: _database(endpoint, instance.catalog.databases[name].rows.services)
+            for name, endpoint in instance.endpoints.items()
+        },
     }
 
 
@@ -66,12 +68,103 @@ def backlog_paths(instance: Running) -> dict[str, Path]:
 
 def kind_name(kind: int) -> str:
     """The word for a kind of dialog frame; kinds of later versions share one."""
-    return _KIND_NAMES.get(Kind(kind), OTHER_KIND) if kind in Kind else OTHER_KIND
+    return _KIND_NAMES.get(kind, OTHER_KIND)
 
 
 def by_kind(counts: Mapping[int, int]) -> dict[str, int]:
     """Counts under the words for the kinds; those this version knows are always there."""
-    named = Counter(dict.fromkeys(_KIND_NAMES.values(), 0))
+    named = dict.fromkeys(_KIND_NAMES.values(), 0)
     for kind, count in counts.items():
-        named[kind_name(kind)] += count
-    return dict(named)
+        named[kind_name(kind)] = named.get(kind_name(kind), 0) + count
+    return named
+
+
+def dropped_by_reason(instance: Running) -> Counter[Disposition]:
+    """What ended here for another reason than arriving, in the pass or at the end of the way."""
+    dropped = instance.forwarder.dropped.copy()
+    for endpoint in instance.endpoints.values():
+        dropped.update(endpoint.dropped)
+    return dropped
+
+
+def loop_name() -> str:
+    """Which event loop runs."""
+    return "uvloop" if type(asyncio.get_running_loop()).__module__.startswith("uvloop") else "asyncio"
+
+
+def show_guid(guid: bytes) -> str:
+    """A GUID as the views show it."""
+    return str(uuid.UUID(bytes=guid)).upper()
+
+
+# --- parts, in the order in which they are told ---
+
+
+def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
+    counts: Counter[Disposition] = Counter()
+    for way in forwarder.ways.values():
+        counts[way.disposition] += way.frames
+    return {
+        "enabled": is_enabled,
+        "received": by_kind(forwarder.received),
+        "forwarded": counts[Disposition.FORWARDED],
+        "delivered": counts[Disposition.DELIVERED],
+        "dropped": _reasons(forwarder.dropped),
+        "held": forwarder.pool.frames,
+        "pool_bytes": forwarder.pool.used_bytes,
+        "pool_limit_bytes": forwarder.pool.limit_bytes,
+        "unaccounted": forwarder.unaccounted,
+    }
+
+
+def _connection(link: Link) -> dict[str, Any]:
+    return {
+        "name": link.peer_name,
+        "address": link.address,
+        "direction": direction(link),
+        "state": link.state.value,
+        "bytes_received": link.bytes_received,
+        "bytes_sent": link.bytes_sent,
+        "frames_received": link.received.total(),
+        "frames_rejected": link.frames_rejected,
+    }
+
+
+def direction(link: Link) -> str:
+    """Who opened a connection: `in` is the peer, `out` is this instance."""
+    return "in" if link.is_accept else "out"
+
+
+def _addresses(instance: Running) -> dict[str, Any]:
+    peers, outboxes = instance.peers, instance.forwarder.outboxes
+    return {
+        str(address): {
+            "health": peers.health_of(address).name.lower(),
+            "problem": peers.problem_of(address),
+            "held": len(outboxes[address].held) if address in outboxes else 0,
+        }
+        for address in sorted(peers.known_addresses | outboxes.keys(), key=str)
+    }
+
+
+def _database(endpoint: Endpoint, known: Iterable[str]) -> dict[str, Any]:
+    transmitter = endpoint.transmitter
+    counts = {
+        "sent": transmitter.sent,
+        "resent": transmitter.resent,
+        "acknowledged": transmitter.acknowledged,
+        "delivered": endpoint.delivered,
+    }
+    services = sorted(set(known).union(*counts.values()))
+    return {
+        "broker_instance": show_guid(endpoint.broker_instance),
+        "path": str(endpoint.path),
+        "problem": endpoint.problem,
+        "services": {service: {what: count[service] for what, count in counts.items()} for service in services},
+        "dropped": _reasons(endpoint.dropped),
+        "sending_dialogs": len(transmitter.senders),
+    }
+
+
+def _reasons(dropped: Mapping[Disposition, int]) -> dict[str, int]:
+    return {disposition.value: count for disposition, count in dropped.items() if count}

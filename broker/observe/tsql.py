@@ -20,7 +20,15 @@ from sqlglot.errors import ErrorLevel, ParseError, TokenError, UnsupportedError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.dialect import ISO_STYLES, Views, bare, collation_of, is_known_function, is_known_type, unit_of
+from broker.observe.dialect import (
+    ISO_STYLES,
+    ViewsSQLite,
+    bare,
+    collation_of,
+    is_known_function,
+    is_known_type,
+    unit_of,
+)
 from broker.observe.function import PARTS
 from broker.observe.view import INSTANT_COLUMNS
 
@@ -102,7 +110,7 @@ class Statement:
             node.set("db", exp.to_identifier("temp"))
             node.set("catalog", None)
         try:
-            return self._tree.sql(Views, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+            return self._tree.sql(ViewsSQLite, identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
         except UnsupportedError as error:
             raise self.error(102, f"not supported: {error}", kind=DdlSyntaxError) from None
         except RecursionError:
@@ -178,8 +186,10 @@ class Statement:
         except ParseError as error:
             raise self._syntax_error(error) from None
         tree = trees[0]
+        if isinstance(tree, exp.DML):  # WITH ... INSERT and its kin
+            raise StatementError(259, _READ_ONLY)
         if not isinstance(tree, exp.Select | exp.SetOperation):
-            raise StatementError(259, _READ_ONLY)  # WITH ... INSERT and its kin
+            raise DdlSyntaxError(102, "expected SELECT after WITH")
         return tree
 
     def _syntax_error(self, error: ParseError) -> StatementError:
@@ -228,6 +238,8 @@ class Statement:
             self._check_cast(cast)
 
     def _check_cast(self, node: exp.Expr) -> None:
+        if node.args.get("safe"):
+            raise self.error(102, "TRY_CAST and TRY_CONVERT are not supported: write CAST")
         kind = node.this if isinstance(node, exp.Convert) else node.args["to"]
         if not is_known_type(kind):
             name = kind.sql("tsql")
@@ -289,10 +301,7 @@ def _name_columns(tree: exp.Expr) -> None:
         if isinstance(column, exp.Alias) or column.is_star:
             named.append(column)
         else:
-            name = (
-                column.name
-                if isinstance(column, exp.Column)
-                else column.copy().transform(bare).sql("tsql", comments=False)
-            )
+            is_plain = isinstance(column, exp.Column)
+            name = column.name if is_plain else column.copy().transform(bare).sql("tsql", comments=False)
             named.append(exp.alias_(column, name, quoted=True))
     tree.set("expressions", named)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker.dialog.conversation import State
+from broker.observe.function import GUID
 from broker.wire.layout import Flag
 
 STATUS_FUNCTION = "transmission_status"  # SQL function: conversation_handle (blob) -> text
@@ -48,9 +49,7 @@ class FileView:
 
 
 def _guid(column: str) -> str:
-    bounds = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-    text = " || '-' || ".join(f"substr(hex({column}), {start}, {length})" for start, length in bounds)
-    return f"nullif({text}, '----') COLLATE NOCASE"
+    return f"{GUID}({column}) COLLATE NOCASE"
 
 
 def _instant(column: str) -> str:

@@ -205,7 +205,7 @@ class Decoder:
         pending = self._pending
         start = 0
         while pending and start < len(data):
-            lacking = self._goal - len(pending) + 1
+            lacking = self._goal - len(pending)
             pending += data[start : start + lacking]
             start = min(start + lacking, len(data))
             length = maybe_length(pending, 0, len(pending), self._max_frame)

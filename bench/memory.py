@@ -1,0 +1,51 @@
+"""
+How much memory a gateway takes when the receiver never reads: pool limit and what is beside it.
+
+A sender floods for some seconds; the next hop has said HELLO and reads nothing any more. Small frames, because those
+cost the most memory for their bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import psutil
+from load import Receiver, Sender, frames
+
+from broker.demo.topology import Topology, free_port
+
+POOL_MIB = 64
+SECONDS = 8.0
+PAYLOAD = 16
+
+
+def run(payload: int = PAYLOAD) -> dict[str, float]:
+    """MiB: resident before, at the end of the flood, and what was charged to the pool."""
+    port = free_port()
+    data = frames([f"//bench/service-{number:05d}" for number in range(10)], payload)
+    with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
+        hop = net.add("gateway", forwarding=True, settings={"endpoint": {"message_forward_size": f"{POOL_MIB}MiB"}})
+        net.script("gateway", "msdb", f"CREATE ROUTE r WITH ADDRESS = 'tcp://127.0.0.1:{port}';")
+        receiver = Receiver([port], reads=False)
+        net.start()
+        process = psutil.Process(hop.pid)
+        before = process.memory_info().rss
+        sender = Sender(hop.port)
+        sender.flood(data, seconds=SECONDS)
+        after = process.memory_info().rss
+        status = hop.status()["forwarding"]
+        sender.close()
+        receiver.stop()
+    mib = 2.0**20
+    return {
+        "resident before": before / mib,
+        "resident in the flood": after / mib,
+        "charged to the pool": status["pool_bytes"] / mib,
+        "above the pool limit": after / mib - POOL_MIB,
+        "frames held": float(status["held"]),
+    }
+
+
+if __name__ == "__main__":
+    print(run())

@@ -1,0 +1,125 @@
+"""
+What each operation of the admin API does, without HTTP: a value in, a value out, errors of the package.
+
+Everything that blocks (a SELECT, parsing, files) runs in threads of its own: a slow question must hold up neither
+traffic nor the resolving of names. Every change goes through `broker.control.execute`, the one door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
+
+from broker.admin.message import CheckAnswer, Finding, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
+from broker.control.catalog import MSDB
+from broker.control.check import check_settings
+from broker.control.execute import execute
+from broker.ddl.parser import parse_script
+from broker.errors import SettingError, UnknownNameError
+from broker.observe.backlog import read_backlog
+from broker.observe.instance import Running
+from broker.observe.query import Views
+from broker.observe.snapshot import Snapshots
+from broker.observe.status import add_backlog, backlog_paths, read_status
+
+# The first word behind blanks, comments and semicolons. Nested comments are rare enough to be left to the parsers.
+_FIRST_WORD = re.compile(r"(?:[\s;]|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*([A-Za-z]*)", re.DOTALL)
+_QUESTIONS = frozenset({"SELECT", "WITH"})
+_VIEW_NAME = re.compile(r"(?:(?P<database>.+)\.)?(?P<schema>sys)\.(?P<view>\w+)", re.IGNORECASE | re.DOTALL)
+
+_T = TypeVar("_T")
+
+
+class Api:
+    """The operations on one instance. Loop-only; `executor` has the threads for what blocks."""
+
+    def __init__(self, instance: Running, executor: Executor) -> None:
+        snapshots = Snapshots(instance)
+        databases = instance.catalog.databases
+        self._instance = instance
+        self._executor = executor
+        self._views = Views(
+            databases={name: database.path for name, database in databases.items() if database.path is not None},
+            snapshots=snapshots.by_view(),
+            transmission_statuses=snapshots.transmission_statuses,
+        )
+
+    async def sql(self, request: SqlRequest) -> SqlAnswer:
+        """
+        A SELECT, or a script.
+
+        Raises:
+            StatementError: it was refused; of a script, the segments before the mistake are done.
+            StoreUnavailableError: a file that cannot be read.
+            sqlite3.Error: a file that cannot be written.
+        """
+        database = self._database(request.database)
+        first = _FIRST_WORD.match(request.statement)
+        assert first is not None, "the pattern fits the empty text"
+        if first[1].upper() in _QUESTIONS:
+            result = await self._run(partial(self._views.select, request.statement, database=database))
+            return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
+        statements = await self._run(partial(parse_script, request.statement))
+        return SqlAnswer(messages=await execute(self._instance.catalog, statements, database=database))
+
+    async def view(self, request: ViewRequest) -> ViewAnswer:
+        """
+        One page of a view.
+
+        Raises:
+            UnknownNameError: no such view, or no such database.
+            StoreUnavailableError: a file that cannot be read.
+        """
+        name = _VIEW_NAME.fullmatch(request.name)
+        if name is None:
+            raise UnknownNameError(208, f"{request.name!r} is no view; a view is sys.name or database.sys.name")
+        quoted = ".".join(f"[{part.replace(']', ']]')}]" for part in name.groups() if part is not None)
+        # One row more than asked for tells whether there is a next page.
+        page = f"OFFSET {request.after} ROWS FETCH NEXT {request.limit + 1} ROWS ONLY"
+        statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers
+        database = self._database(request.database)
+        result = await self._run(partial(self._views.select, statement, database=database))
+        rows = [list(row) for row in result.rows[: request.limit]]
+        has_more = result.truncated or len(result.rows) > request.limit
+        return ViewAnswer(list(result.columns), rows, request.after + len(rows) if has_more else None)
+
+    async def status(self, _: Nothing) -> dict[str, Any]:
+        """The state of the instance; what is in files that cannot be read is null."""
+        status = read_status(self._instance)
+        paths = backlog_paths(self._instance)
+        backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
+        return add_backlog(status, backlogs)
+
+    async def check(self, _: Nothing) -> CheckAnswer:
+        """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
+        settings = self._instance.settings
+        problems = await self._run(partial(check_settings, settings, offline=True))
+        return CheckAnswer(not problems, _findings(problems), _findings(settings.warnings()))
+
+    def _database(self, name: str | None) -> str:
+        """The database that is meant, in the spelling of the configuration where one fits."""
+        if name is not None:
+            return self._views.find_database(name) or name
+        users = self._instance.catalog.users
+        return users[0].name if len(users) == 1 else MSDB
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _findings(errors: Iterable[SettingError]) -> list[Finding]:
+    return [
+        Finding(
+            error.key,
+            error.problem,
+            error.hint,
+            error.span.source if error.span else None,
+            error.span.line if error.span else None,
+            error.span.column if error.span else None,
+        )
+        for error in errors
+    ]

@@ -1,0 +1,65 @@
+"""
+The one table of what the admin API can do. The server's routes and `/v1/openapi.json` are both made from it.
+
+GET never changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+
+from broker.admin.api import Api
+from broker.admin.message import CheckAnswer, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """
+    One method of one path.
+
+    Shape: `call` is a method of `Api`; `request` its argument, made of the path and the query for GET, of the body
+    for POST; `answer` what it returns, None for an object told elsewhere; `refusals` the statuses special to it.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    call: Callable[[Api, Any], Awaitable[Any]]
+    request: type[msgspec.Struct] = Nothing
+    answer: type[msgspec.Struct] | None = None
+    refusals: tuple[HTTPStatus, ...] = ()
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/sql",
+        "Carry out a SELECT over the system views, or a script of statements",
+        Api.sql,
+        request=SqlRequest,
+        answer=SqlAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
+    ),
+    Operation(
+        "GET",
+        "/v1/views/{name}",
+        "Read a system view, page by page",
+        Api.view,
+        request=ViewRequest,
+        answer=ViewAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
+    ),
+    Operation("GET", "/v1/status", "The state of the instance at a glance", Api.status),
+    Operation(
+        "POST",
+        "/v1/check",
+        "Whether the instance could start again with its configuration",
+        Api.check,
+        answer=CheckAnswer,
+    ),
+)

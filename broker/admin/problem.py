@@ -1,0 +1,114 @@
+"""
+What a request that failed is told: RFC 9457 `application/problem+json`, and the one table of status codes.
+
+Errors of the package know nothing of HTTP; this file looks up the first class of an error's ancestry that stands in the
+table. `detail` is the error's own sentence, caret and all; what a program needs stands in fields of its own beside it.
+A bug tells the caller nothing but that it was one; the log has the traceback.
+
+Source: RFC 9457, "Problem Details for HTTP APIs".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from broker.errors import (
+    DdlSyntaxError,
+    DuplicateNameError,
+    RequestError,
+    ResourceError,
+    StatementError,
+    StoreUnavailableError,
+    UnknownNameError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+_TYPE = "urn:broker:problem:"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKind:
+    """Shape: `slug` the end of the problem's `type`; `title` the same words for every problem of the kind."""
+
+    status: HTTPStatus
+    slug: str
+    title: str
+
+
+@dataclass
+class BadRequestError(RequestError):
+    """The request itself is not understood: its body, or one of its parameters."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass
+class ForbiddenError(RequestError):
+    """The request comes from somewhere that may not ask."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+KINDS: dict[type[BaseException], ProblemKind] = {
+    UnknownNameError: ProblemKind(HTTPStatus.NOT_FOUND, "unknown-name", "There is no such thing"),
+    DuplicateNameError: ProblemKind(HTTPStatus.CONFLICT, "duplicate-name", "The name is taken"),
+    DdlSyntaxError: ProblemKind(HTTPStatus.BAD_REQUEST, "syntax", "The statement is not understood"),
+    StatementError: ProblemKind(HTTPStatus.BAD_REQUEST, "statement", "The statement was refused"),
+    ForbiddenError: ProblemKind(HTTPStatus.FORBIDDEN, "forbidden", "Requests from there are refused"),
+    RequestError: ProblemKind(HTTPStatus.BAD_REQUEST, "request", "The request was refused"),
+    StoreUnavailableError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
+    ResourceError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "resource", "The machine is short of something"),
+    sqlite3.Error: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
+}
+BUG = ProblemKind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "The request met a fault of the program")
+
+
+def kind_of(error: BaseException) -> ProblemKind:
+    """How an error is told."""
+    return next((KINDS[kind] for kind in type(error).__mro__ if kind in KINDS), BUG)
+
+
+def problem_of(error: BaseException) -> web.Response:
+    """The answer to a request that ended in this error."""
+    kind = kind_of(error)
+    members: dict[str, Any] = {"type": _TYPE + kind.slug, "title": kind.title, "status": int(kind.status)}
+    members["detail"] = "see the log of the instance" if kind is BUG else str(error)
+    if isinstance(error, StatementError):
+        members |= _place(error)
+    return _answer(kind.status, members)
+
+
+def http_problem(error: web.HTTPException) -> web.Response:
+    """The same for what the server itself refuses: an unknown path, a wrong method, a body that is too large."""
+    status = HTTPStatus(error.status)
+    members = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": status.description}
+    response = _answer(status, members)
+    if "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response
+
+
+def _place(error: StatementError) -> dict[str, Any]:
+    """Our members: the original's message number, and where in the text."""
+    members: dict[str, Any] = {"number": error.number, "problem": error.problem}
+    if error.span is not None:
+        members |= {"line": error.span.line, "column": error.span.column}
+        if error.text_line is not None:
+            members["caret"] = "\n".join(str(error).splitlines()[-2:])
+    return members
+
+
+def _answer(status: HTTPStatus, members: dict[str, Any]) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(members), content_type=MEDIA_TYPE)

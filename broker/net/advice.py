@@ -1,0 +1,49 @@
+"""
+Advice to a peer about frames of its that were not taken: REJECTED, so many a second.
+
+Advice is never relied on, so a flood of drops must not become a flood of answers: what is above the rate is not said.
+"""
+
+from __future__ import annotations
+
+from broker.flow import Disposition
+from broker.forwarding.way import Buffer
+from broker.wire.frame import Rejected, encode_link
+from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PLACE_END, SEQUENCE_AT
+
+REJECTS_PER_SECOND = 100  # enough to tell an operator and a retrying sender, too few to matter on any network
+
+
+class Advice:
+    """The rate of one link. Loop-only; changed by `allow` and `refill`."""
+
+    __slots__ = ("_left", "_since")
+
+    def __init__(self, now: float) -> None:
+        self._left = REJECTS_PER_SECOND
+        self._since = now
+
+    def allow(self) -> bool:
+        """Whether one more may be said now; if so, it counts as said."""
+        self._left -= 1
+        return self._left >= 0
+
+    def refill(self, now: float) -> None:
+        """A second has passed, or not yet."""
+        if now - self._since >= 1.0:
+            self._since = now
+            self._left = REJECTS_PER_SECOND
+
+
+def render_rejected(frame: Buffer, disposition: Disposition) -> bytes:
+    """The REJECTED that tells what became of this dialog frame."""
+    return encode_link(
+        Rejected(
+            message=bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT]),
+            conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
+            sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
+            fragment=int.from_bytes(frame[FRAGMENT_AT:PLACE_END], "big"),
+            code=disposition.number,
+            reason=disposition.value,
+        )
+    )

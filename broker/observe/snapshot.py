@@ -1,0 +1,203 @@
+"""
+Rows of the views that live in memory, made when somebody asks.
+
+A statement runs in a thread and the values belong to the loop, so each snapshot asks the loop to copy what it needs,
+in steps short enough not to hold up traffic, and makes rows of it in the thread. What is copied is whole: a held frame
+with the times it had at that moment.
+
+Source: Service Broker documentation, pages of the views; docs/views.md tells the meaning of every column.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.store import open_watch
+from broker.errors import StoreUnavailableError
+from broker.net.link import Link, LinkState
+from broker.observe.held import HeldCopy, copy_held, held_values
+from broker.observe.instance import Running
+from broker.observe.query import Row, Snapshot
+from broker.observe.view import make_row
+from broker.observe.waiting import transmission_status
+
+ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
+SENDERS_A_STEP = 256  # dialogs asked about at once: a few milliseconds of the loop
+
+_STATES = {LinkState.CONNECTED: 3, LinkState.LOGGED_IN: 4, LinkState.DRAINING: 4}
+_CLOSED = 5
+_LOGIN_STATES = {True: (12, "ONLINE"), False: (1, "WAIT LOGIN NEGOTIATE")}
+_MIB = 1024 * 1024
+
+_T = TypeVar("_T")
+
+
+class Snapshots:
+    """What the system views ask of an instance. Made on the loop; its methods are for other threads."""
+
+    def __init__(self, instance: Running) -> None:
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+
+    def by_view(self) -> dict[str, Snapshot]:
+        """What gives the rows of each view."""
+        return {
+            "sys.dm_broker_connections": self.connections,
+            "sys.dm_broker_forwarded_messages": self.forwarded_messages,
+            "sys.service_broker_endpoints": self.endpoints,
+        }
+
+    def connections(self) -> list[Row]:
+        """One row for each connection to an adjacent instance."""
+        return self._ask(self._read_connections)
+
+    def endpoints(self) -> list[Row]:
+        """The endpoint of this instance: one row."""
+        return self._ask(self._read_endpoints)
+
+    def forwarded_messages(self) -> Iterator[Row]:
+        """One row for each frame that waits here for its next hop."""
+        for copy in self._ask(self._copy_held):
+            yield make_row("sys.dm_broker_forwarded_messages", **held_values(copy))
+
+    def transmission_statuses(self) -> Mapping[bytes, str]:
+        """
+        What is known of each dialog that has something to send, by its conversation_handle.
+
+        Raises:
+            StoreUnavailableError: a file that cannot be read.
+        """
+        statuses: dict[bytes, str] = {}
+        for endpoint in self._ask(lambda: list(self._instance.endpoints.values())):
+            by_endpoint = dict(self._statuses(endpoint))
+            if by_endpoint:
+                handles = _handles(endpoint.path, by_endpoint)
+                statuses.update((handle, by_endpoint[endpoint_id]) for endpoint_id, handle in handles)
+        return statuses
+
+    # --- asking the loop ---
+
+    def _ask(self, question: Callable[[], _T]) -> _T:
+        """The answer that the loop gives."""
+        answer: Future[_T] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:  # noqa: BLE001 - it belongs to the thread that asked, and is raised there
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(ask)
+        return answer.result(ANSWER_SECONDS)
+
+    def _statuses(self, endpoint: Endpoint) -> Iterator[tuple[int, str]]:
+        waiting = iter(self._ask(lambda: list(endpoint.transmitter.senders)))
+        while step := list(islice(waiting, SENDERS_A_STEP)):
+            yield from self._ask(lambda step=step: self._read_statuses(endpoint, step))  # type: ignore[misc]
+
+    # --- on the loop ---
+
+    def _read_statuses(self, endpoint: Endpoint, endpoint_ids: Iterable[int]) -> list[tuple[int, str]]:
+        transmitter, now = endpoint.transmitter, self._loop.time()
+        senders = [transmitter.senders.get(endpoint_id) for endpoint_id in endpoint_ids]
+        return [
+            (sender.endpoint_id, transmission_status(sender, transmitter, self._instance.peers, now=now))
+            for sender in senders
+            if sender is not None
+        ]
+
+    def _copy_held(self) -> list[HeldCopy]:
+        now = self._loop.time()
+        outboxes = self._instance.forwarder.outboxes.values()
+        return [copy for outbox in outboxes for copy in copy_held(outbox, self._instance.peers, now=now)]
+
+    def _read_connections(self) -> list[Row]:
+        at = datetime.now(UTC) - timedelta(seconds=self._loop.time())  # when the loop's clock said 0
+        arbitration = self._instance.peers.hello.arbitration
+        return [_connection_row(link, arbitration, at) for link in self._instance.peers.links.values()]
+
+    def _read_endpoints(self) -> list[Row]:
+        instance, settings = self._instance, self._instance.settings.endpoint
+        row = make_row(
+            "sys.service_broker_endpoints",
+            name=instance.name,
+            endpoint_id=1,
+            protocol=2,
+            protocol_desc="TCP",
+            type=3,
+            type_desc="SERVICE_BROKER",
+            state=0 if instance.listeners else 1,
+            state_desc="STARTED" if instance.listeners else "STOPPED",
+            is_admin_endpoint=False,
+            is_message_forwarding_enabled=settings.message_forwarding,
+            message_forwarding_size=instance.forwarder.pool.limit_bytes // _MIB,
+            connection_auth=0,
+            connection_auth_desc="NONE",
+            encryption_algorithm=0,
+            encryption_algorithm_desc="NONE",
+            listen=", ".join(f"{listener.host}:{listener.port}" for listener in instance.listeners),
+            advertise=", ".join(instance.peers.hello.addresses),
+            max_hops=settings.max_hops,
+            forward_pool_bytes=instance.forwarder.pool.used_bytes,
+            forward_pool_messages=instance.forwarder.pool.frames,
+        )
+        return [row]
+
+
+def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:
+    peer = link.agreement.peer if link.agreement is not None else None
+    login_state, login_state_desc = _LOGIN_STATES[peer is not None]
+    last_activity = max(link.connection.last_heard, link.connection.last_sent)
+    # Unique for as long as the process lives, and the same row after row: this process and the link's number.
+    connection_id = uuid.UUID(int=int.from_bytes(arbitration, "big") ^ link.number)
+    return make_row(
+        "sys.dm_broker_connections",
+        connection_id=connection_id,
+        transport_stream_id=connection_id,
+        state=_STATES.get(link.state, _CLOSED),
+        state_desc=link.state.value,
+        connect_time=at + timedelta(seconds=link.opened_at),
+        login_time=None if link.online_at is None else at + timedelta(seconds=link.online_at),
+        last_activity_time=at + timedelta(seconds=last_activity),
+        authentication_method="NONE",
+        is_accept=link.is_accept,
+        login_state=login_state,
+        login_state_desc=login_state_desc,
+        encryption_algorithm=0,
+        encryption_algorithm_desc="NONE",
+        receives_posted=int(not link.is_paused),
+        sends_posted=int(link.is_blocked),
+        is_receive_flow_controlled=link.is_paused,
+        is_send_flow_controlled=link.is_blocked,
+        total_bytes_sent=link.bytes_sent,
+        total_bytes_received=link.bytes_received,
+        total_fragments_received=link.received.total(),
+        total_sends=link.sends,
+        total_receives=link.receives,
+        peer_arbitration_id=None if peer is None else uuid.UUID(bytes=peer.arbitration),
+        peer_name=None if peer is None else link.peer_name,
+        peer_address=link.address,
+        peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
+        total_frames_rejected=link.frames_rejected,
+    )
+
+
+def _handles(path: Path, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:
+    """The conversation_handle of each endpoint that still exists."""
+    question = "SELECT endpoint_id, conversation_handle FROM broker_conversation WHERE endpoint_id = ?"
+    try:
+        with closing(open_watch(path)) as db:
+            found = (db.execute(question, (endpoint_id,)).fetchone() for endpoint_id in endpoint_ids)
+            return [row for row in found if row is not None]
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), str(error)) from error

@@ -1,0 +1,66 @@
+"""
+Why something waits, as the sentence a person reads: `transmission_status` of a message, `why_held` of a frame.
+
+Never empty. The original leaves its status blank both for "not tried yet" and for "sent, not acknowledged", and its
+users cannot tell one from the other; here each says what is waited for. Loop-only; decides nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from broker.dialog.transmitter import Sender, Transmitter
+from broker.flow import Disposition
+from broker.forwarding.outbox import Outbox
+from broker.net.peers import Peers
+from broker.routing.address import NetworkAddress
+from broker.routing.decide import Decision
+
+
+def transmission_status(sender: Sender, transmitter: Transmitter, peers: Peers, *, now: float) -> str:
+    """What the messages of a dialog wait for. Shape: `now` monotonic seconds."""
+    decision = transmitter.decide(sender.contact)
+    problem = _path_problem(decision, peers)
+    if problem is None and sender.outbound.in_flight:
+        outbound = sender.outbound
+        status = f"sent, {outbound.in_flight} in flight, waiting for acknowledgement{_resend(sender, now)}"
+    elif problem is None:
+        status = f"waiting for its turn{_attempt(sender)}"
+    else:
+        status = f"{problem}{_attempt(sender)}"
+    return f"{status}; the next hop refused the last one: {sender.advice}" if sender.advice else status
+
+
+def why_held(outbox: Outbox, peers: Peers) -> str:
+    """What the frames that wait for one address wait for."""
+    if outbox.outlet is None:
+        return _connecting(outbox.address, peers)
+    return f"the connection to {outbox.address} takes no more at the moment"
+
+
+def _path_problem(decision: Decision, peers: Peers) -> str | None:
+    """What keeps a frame with this decision from leaving now; None when nothing does."""
+    if decision.disposition is Disposition.DELIVERED:
+        return None
+    if decision.disposition is not Disposition.FORWARDED:
+        number = decision.disposition.number
+        return f"delayed, {decision.disposition} ({number}); matched again when routes or services change"
+    address = decision.candidates[0].address
+    outbox = peers.forwarder.outboxes.get(address)
+    if outbox is None or outbox.outlet is None:
+        return _connecting(address, peers)
+    return None if outbox.is_ready else f"waiting for room on the connection to {address}"
+
+
+def _connecting(address: NetworkAddress, peers: Peers) -> str:
+    problem = peers.problem_of(address)
+    return f"waiting for connection to {address}" + (f" ({problem})" if problem else "")
+
+
+def _resend(sender: Sender, now: float) -> str:
+    wait = max(0.0, sender.outbound.resend_at - now)
+    return f", next resend in {wait:.1f} s{_attempt(sender)}"
+
+
+def _attempt(sender: Sender) -> str:
+    """Which attempt is under way, from the second on."""
+    attempts = sender.outbound.attempts
+    return f", attempt {attempts + 1}" if attempts else ""

@@ -1,0 +1,47 @@
+"""
+Any process of the demo may die at any moment: nothing is lost, nothing is doubled, order holds.
+
+`make chaos` runs it CHAOS_RUNS times; without that variable a short form runs. A failing run names its seed:
+CHAOS_SEED repeats the victim and the moment.
+"""
+
+import os
+import random
+import time
+
+import pytest
+
+from broker.demo.story import INITIATOR, QUEUE, TARGETS, demo_topology, is_settled, ledger_faults
+from broker.demo.topology import wait_for
+from broker.demo.workload import Plan, Workload
+
+RUNS = int(os.environ.get("CHAOS_RUNS", "4"))
+SEEDS = [int(os.environ["CHAOS_SEED"])] if "CHAOS_SEED" in os.environ else range(RUNS)
+PLAN = Plan(INITIATOR, tuple(TARGETS.values()), dialogs=5, messages=120)
+SECONDS = 60.0
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_killing_a_process_at_a_random_moment_loses_and_doubles_nothing(tmp_path, seed):
+    dice = random.Random(seed)
+    with demo_topology(tmp_path) as net:
+        net.start()
+        victim = list(net.daemons.values())[seed % len(net.daemons)]
+        workload = Workload(PLAN)
+        paths = {service: net.daemons[name].directory / f"{name}.db" for name, service in TARGETS.items()}
+
+        workload.start(net.daemons["orders"].directory / "orders.db", paths, QUEUE)
+        wait_for(lambda: workload.returned >= dice.uniform(0, 0.9) * PLAN.total, seconds=SECONDS, what="the moment")
+        time.sleep(dice.uniform(0, 0.2))
+        victim.kill()
+        time.sleep(dice.uniform(0, 1.0))
+        victim.start(wait=False)
+        try:
+            wait_for(lambda: workload.failures or workload.returned >= PLAN.total, seconds=SECONDS, what="all answers")
+            wait_for(lambda: workload.failures or is_settled(net), seconds=SECONDS, what="all dialogs closed")
+        finally:
+            workload.stop()
+
+        assert [] == workload.failures, f"seed {seed}, victim {victim.name}"
+        assert [] == ledger_faults(net, PLAN), f"seed {seed}, victim {victim.name}"

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
+from broker.observe.tsql import TEXT_MAX, Statement, TableName
+
+
+def rendered(text: str) -> str:
+    """The statement with `v` and the table's own name in place of each table."""
+    statement = Statement(text)
+    return statement.render({table: f"v_{table.name}" for table in statement.tables})
+
+
+def refused(text: str) -> StatementError:
+    with pytest.raises(StatementError) as caught:
+        rendered(text)
+    return caught.value
+
+
+# --- what is understood -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tsql", "sqlite"),
+    [
+        ("SELECT * FROM sys.routes", "SELECT * FROM `temp`.`v_routes` AS `routes`"),
+        ("SELECT r.* FROM sys.routes AS r;", "SELECT `r`.* FROM `temp`.`v_routes` AS `r`"),
+        ("SELECT name FROM [sys].[routes]", "SELECT `name` AS `name` FROM `temp`.`v_routes` AS `routes`"),
+        ("SELECT sys.routes.name FROM sys.routes", "SELECT `routes`.`name` AS `name` FROM `temp`.`v_routes` AS `routes`"),
+        ("SELECT TOP 3 a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
+        ("SELECT TOP (3) a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
+        ("SELECT a FROM Q WITH (NOLOCK)", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q`"),
+        ("SELECT COUNT(*) FROM Q", "SELECT COUNT(*) AS `COUNT(*)` FROM `temp`.`v_Q` AS `Q`"),
+        ("SELECT LEN(a) FROM Q", "SELECT TSQL_LENGTH(`a`) AS `LEN(a)` FROM `temp`.`v_Q` AS `Q`"),
+        ("SELECT a AS b, c = d FROM Q", "SELECT `a` AS `b`, `d` AS `c` FROM `temp`.`v_Q` AS `Q`"),
+        ("SELECT 1 -- x\n/* /* y */ */", "SELECT 1 AS `1`"),
+        ("SELECT 1\r\nGO\r\n", "SELECT 1 AS `1`"),
+        ("SELECT 1; -- done", "SELECT 1 AS `1`"),
+        (
+            "SELECT a FROM Q ORDER BY a OFFSET 5 ROWS FETCH NEXT 3 ROWS ONLY",
+            "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` ORDER BY `a` LIMIT 3 OFFSET 5",
+        ),
+        (
+            "SELECT a FROM Q UNION ALL SELECT b FROM R",
+            "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` UNION ALL SELECT `b` FROM `temp`.`v_R` AS `R`",
+        ),
+        (
+            "WITH q AS (SELECT a FROM R) SELECT COUNT(*) AS n FROM Q",
+            "WITH `q` AS (SELECT `a` FROM `temp`.`v_R` AS `R`) SELECT COUNT(*) AS `n` FROM `Q`",
+        ),
+        (
+            "SELECT * FROM Q WHERE enqueue_time > '20260101'",
+            "SELECT * FROM `temp`.`v_Q` AS `Q` WHERE `enqueue_time` > TSQL_TO_DATETIME('20260101')",
+        ),
+        (
+            "SELECT * FROM Q WHERE lifetime BETWEEN N'2026-01-01' AND GETUTCDATE()",
+            "SELECT * FROM `temp`.`v_Q` AS `Q` WHERE `lifetime` BETWEEN TSQL_TO_DATETIME('2026-01-01') AND TSQL_NOW()",
+        ),
+    ],
+)
+def test_statement_is_written_for_sqlite(tsql: str, sqlite: str) -> None:
+    assert sqlite == rendered(tsql)
+
+
+def test_tables_are_named_as_written() -> None:
+    statement = Statement("SELECT 1 FROM Q, dbo.[R s], orders.sys.routes, Q AS again")
+
+    assert {"Q", "dbo.R s", "orders.sys.routes"} == {str(table) for table in statement.tables}
+    assert TableName("orders", "sys", "routes") in statement.tables
+
+
+def test_tables_of_subqueries_are_named_too() -> None:
+    text = "WITH c AS (SELECT 1 AS x FROM A) SELECT (SELECT 1 FROM B) FROM c WHERE EXISTS (SELECT 1 FROM (SELECT 1 FROM D) d)"
+
+    assert {"A", "B", "D"} == {table.name for table in Statement(text).tables}
+
+
+def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
+    statement = Statement("WITH Q AS (SELECT 1 AS a) SELECT 1 FROM dbo.Q")
+
+    assert frozenset({TableName(None, "dbo", "Q")}) == statement.tables
+    assert frozenset({"q"}) == statement.own
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", 102),
+        (" -- nothing", 102),
+        (";", 102),
+        ("EXEC sp_who", 102),
+        ("USE orders", 102),
+        ("(SELECT 1)", 102),
+        ("WITH q AS (SELECT 1 AS a) (SELECT 1)", 102),
+        ("SELECT a FROM", 102),
+        ("SELECT a b c FROM Q", 102),
+        ("SELECT 1; SELECT 2", 102),
+        ("SELECT 1;; DROP TABLE Q", 102),
+        ("SELECT 1" + " " * TEXT_MAX, 102),
+        ("SELECT 'abc", 105),
+        ("SELECT [abc", 105),
+        ("SELECT 1 /* x", 105),
+        ("SELECT " + "(" * 5000, 191),
+        ("SELECT 1" + "+1" * 5000, 191),
+        ("INSERT INTO Q VALUES (1)", 259),
+        ("UPDATE Q SET a = 1", 259),
+        ("DELETE FROM sys.routes", 259),
+        ("drop table Q", 259),
+        ("WITH q AS (SELECT 1 AS a) INSERT INTO Q SELECT * FROM q", 259),
+        ("WITH q AS (DELETE FROM Q) SELECT 1", 259),
+        ("SELECT * INTO #t FROM Q", 259),
+        ("SELECT @a", 137),
+        ("SELECT @@VERSION", 137),
+        ("SELECT ?", 137),
+        ("SELECT * FROM Q FOR JSON AUTO", 102),
+        ("SELECT * FROM Q OPTION (RECOMPILE)", 102),
+        ("SELECT * FROM Q CROSS APPLY R(a) s", 102),
+        ("SELECT * FROM Q PIVOT (SUM(a) FOR b IN ([c])) p", 102),
+        ("SELECT * FROM Q TABLESAMPLE (10 PERCENT)", 102),
+        ("SELECT * FROM Q FOR SYSTEM_TIME ALL", 102),
+        ("SELECT a FROM Q GROUP BY ROLLUP(a)", 102),
+        ("SELECT a FROM Q GROUP BY CUBE(a)", 102),
+        ("SELECT a FROM Q GROUP BY GROUPING SETS ((a))", 102),
+        ("SELECT TOP 5 PERCENT a FROM Q", 102),
+        ("SELECT TOP 5 WITH TIES a FROM Q ORDER BY a", 102),
+        ("SELECT a FROM Q WHERE a LIKE '[a-c]%'", 102),
+        ("SELECT TRY_CAST(a AS INT) FROM Q", 102),
+        ("SELECT TRY_CONVERT(INT, a) FROM Q", 102),
+        ("SELECT * FROM (VALUES (1)) AS t(x)", 102),
+        ("SELECT * FROM (WITH q AS (SELECT 1 AS a) SELECT a FROM q) r", 156),
+        ("SELECT DATEADD(fortnight, 1, a) FROM Q", 155),
+        ("SELECT DATEPART(week, a) FROM Q", 155),
+        ("SELECT CAST(a AS geography) FROM Q", 243),
+        ("SELECT CONVERT(VARCHAR(10), a, 103) FROM Q", 281),
+        ("SELECT a COLLATE Klingon FROM Q", 448),
+        ("SELECT load_extension('x')", 195),
+        ("SELECT sys.fn_x(1)", 4121),
+        ("SELECT a.b.c.d.e FROM Q", 4121),
+        ("SELECT * FROM pragma_table_info('Q')", 208),
+        ("SELECT * FROM db..Q", 208),
+        ("SELECT * FROM server.db.dbo.Q", 7202),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_number(text: str, number: int) -> None:
+    assert number == refused(text).number
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("SELECT 'abc", DdlSyntaxError), ("SELECT * FROM db..Q", UnknownNameError), ("SELECT ?", StatementError)],
+)
+def test_error_has_the_kind_of_its_number(text: str, kind: type[StatementError]) -> None:
+    assert kind is type(refused(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT [x(1) FROM database_0.broker_route --](1)",
+        "SELECT dbo.[x) FROM broker_route --](1)",
+        "SELECT a COLLATE [BIN_) FROM broker_route --] FROM Q",
+        "SELECT DATEADD([x') FROM broker_route --], 1, a) FROM Q",
+        "SELECT [`a` FROM broker_route --] FROM Q",
+        "SELECT 'a'' FROM broker_route --' FROM Q",
+        "SELECT a AS [b` FROM broker_route --] FROM Q",
+        "SELECT a FROM [Q` FROM broker_route --]",
+        "SELECT a /* */ FROM broker_route -- */ FROM Q",
+    ],
+)
+def test_text_inside_a_name_never_becomes_sql(text: str) -> None:
+    """It is refused, or stands quoted; with everything quoted taken out no table of the file is left."""
+    try:
+        sql = rendered(text)
+    except StatementError as error:
+        assert error.number in {102, 155, 195, 4121}
+    else:
+        assert "broker_route" not in re.sub(r"`(``|[^`])*`|'(''|[^'])*'", "", sql).replace("AS `broker_route`", "")
+
+
+# --- places -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "line"),
+    [
+        ("DROP TABLE Q", Span("-", 1, 1, 4), "DROP TABLE Q"),
+        ("SELECT 1;\n SELECT 2", Span("-", 2, 2, 6), " SELECT 2"),
+        ("SELECT a,\r\n b c d FROM Q\r\n", Span("-", 2, 6, 1), " b c d FROM Q"),
+        ("SELECT a\nFROM Q\nWHERE b = = 3", Span("-", 3, 11, 1), "WHERE b = = 3"),
+        ("SELECT 'load', load(1)", Span("-", 1, 16, 4), "SELECT 'load', load(1)"),
+    ],
+)
+def test_error_shows_its_place(text: str, span: Span, line: str) -> None:
+    error = refused(text)
+
+    assert (span, line) == (error.span, error.text_line)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("a", Span("-", 1, 8, 1)),
+        ("S.A", Span("-", 1, 11, 5)),
+        ("x.a", Span("-", 1, 8, 1)),  # not written so: its last part is
+        ("nowhere", None),
+        ("", None),
+    ],
+)
+def test_word_is_found_with_its_qualifiers(word: str, expected: Span | None) -> None:
+    error = Statement("SELECT a, s.[A] FROM Q, s").error(207, "p", word)
+
+    assert (207, "p", expected) == (error.number, error.problem, error.span)
