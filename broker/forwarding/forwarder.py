@@ -49,7 +49,7 @@ class Forwarder:
 
     Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `received`
     frames that entered, by kind up to `OTHER_KIND`; `dropped` by disposition; `generation` rises whenever a way may
-    have changed; `want` asks for a link to an address.
+    have changed; `want` asks for a link to an address; `retired_frames` left through outboxes which are no more.
     """
 
     def __init__(self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf) -> None:
@@ -60,7 +60,7 @@ class Forwarder:
         self.outboxes: dict[NetworkAddress, Outbox] = {}
         self.ways: dict[tuple[Sink, str, int], Way] = {}
         self.generation = 0
-        self._retired_frames = 0  # that left through outboxes which are no more
+        self.retired_frames = 0
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
         self.want = want
@@ -117,7 +117,7 @@ class Forwarder:
             sink = self._databases.setdefault(decision.database, DatabaseSink(decision.database, self._deliver))
         else:
             return self._drop_way(decision.disposition, kind)
-        return self._way(sink, decision.route.name if decision.route else "", kind)
+        return self._way(sink, decision.disposition, decision.route.name if decision.route else "", kind)
 
     def outbox(self, address: NetworkAddress) -> Outbox:
         """The outbox of an address, made when first asked for."""
@@ -148,12 +148,19 @@ class Forwarder:
             outbox.abandon()
 
     @property
+    def forwarded(self) -> int:
+        """Frames that left for a next hop since the start."""
+        return self.retired_frames + sum(way.frames for way in self.ways.values() if isinstance(way.sink, Outbox))
+
+    @property
+    def delivered(self) -> int:
+        """Frames handed to a database here since the start."""
+        return sum(way.frames for way in self.ways.values() if isinstance(way.sink, DatabaseSink))
+
+    @property
     def unaccounted(self) -> int:
         """Frames that came in and are neither forwarded nor delivered nor dropped nor held; 0 unless there is a bug."""
-        left = self._retired_frames + sum(
-            way.frames for way in self.ways.values() if not isinstance(way.sink, DropSink)
-        )
-        return self.received.total() - left - self.dropped.total() - self.pool.frames
+        return self.received.total() - self.forwarded - self.delivered - self.dropped.total() - self.pool.frames
 
     # --- the inside, in calling order ---
 
@@ -169,7 +176,7 @@ class Forwarder:
         """Make room for new addresses: forget those that nobody serves and nothing waits for."""
         idle: set[Sink] = {box for box in self.outboxes.values() if box.outlet is None and not box.held}
         self.outboxes = {address: box for address, box in self.outboxes.items() if box not in idle}
-        self._retired_frames += sum(way.frames for way in self.ways.values() if way.sink in idle)
+        self.retired_frames += sum(way.frames for way in self.ways.values() if way.sink in idle)
         self.ways = {key: way for key, way in self.ways.items() if way.sink not in idle}
         self.changed()
 
@@ -186,13 +193,13 @@ class Forwarder:
         sink = self._drop_sinks.get(disposition)
         if sink is None:
             sink = self._drop_sinks[disposition] = DropSink(disposition, self.drop)
-        return self._way(sink, "", kind)
+        return self._way(sink, disposition, "", kind)
 
-    def _way(self, sink: Sink, route: str, kind: int) -> Way:
+    def _way(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> Way:
         kind = min(kind, OTHER_KIND)
         way = self.ways.get((sink, route, kind))
         if way is None:
-            way = self.ways[sink, route, kind] = Way(sink, kind=kind, route=route)
+            way = self.ways[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
         return way
 
 

@@ -131,7 +131,7 @@ class Kernel:
                         or pos + length > end
                     ):
                         break
-                    if type(found) is Way:
+                    if isinstance(found, Way):
                         way = found
                     else:
                         way = found[bytes(view[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])]

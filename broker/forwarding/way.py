@@ -72,14 +72,15 @@ class Way:
     """
     What the route cache holds: a sink, and the route that led to it.
 
-    Shape: `frames` of this `kind` that took it for good: one that has to wait is taken back until it leaves; `route`
-    its name, empty where none decided.
+    Shape: `disposition` what becomes of a frame that takes it; `frames` of this `kind` that took it for good: one that
+    has to wait is taken back until it leaves; `route` its name, empty where none decided.
     """
 
-    __slots__ = ("frames", "kind", "route", "sink")
+    __slots__ = ("disposition", "frames", "kind", "route", "sink")
 
-    def __init__(self, sink: Sink, *, kind: int, route: str = "") -> None:
+    def __init__(self, sink: Sink, disposition: Disposition, *, kind: int, route: str = "") -> None:
         self.sink = sink
+        self.disposition = disposition
         self.kind = kind
         self.route = route
         self.frames = 0

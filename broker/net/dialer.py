@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 from broker.routing.address import NetworkAddress
+
+Where = tuple[str, int] | tuple[str, int, int, int]
 
 BACKOFF_FIRST = 0.2  # seconds
 BACKOFF_CAP = 15.0  # seconds
@@ -47,13 +50,14 @@ class Attempts:
         self.problem = ""
 
 
-async def connect(address: NetworkAddress, *, timeout: float) -> socket.socket:  # noqa: ASYNC109 - one bound for resolving and connecting, told in the error
+async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.socket, Where]:  # noqa: ASYNC109 - one bound for resolving and connecting, told in the error
     """
-    A connected, non-blocking socket; every address a name resolves to is tried in turn.
+    A connected, non-blocking socket and where it leads; every address a name resolves to is tried in turn.
 
     Args:
         address: Where to.
-        timeout: Seconds for all of it.
+        timeout: Seconds for all of it; each of several addresses has an equal share, so that one that swallows
+            everything does not hide the next.
 
     Raises:
         OSError: nobody could be reached; its text says why.
@@ -61,14 +65,14 @@ async def connect(address: NetworkAddress, *, timeout: float) -> socket.socket: 
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
-            problem: OSError | None = None
-            for family, kind, proto, _, where in await loop.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM
-            ):
+            found: list[tuple[Any, ...]] = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            problem = OSError(f"{address.host} resolves to nothing")
+            for family, kind, proto, _, where in found:
                 sock = socket.socket(family, kind, proto)
                 sock.setblocking(False)
                 try:
-                    await loop.sock_connect(sock, where)
+                    async with asyncio.timeout(timeout / len(found)):
+                        await loop.sock_connect(sock, where)
                 except OSError as error:
                     sock.close()
                     problem = error
@@ -76,7 +80,7 @@ async def connect(address: NetworkAddress, *, timeout: float) -> socket.socket: 
                     sock.close()
                     raise
                 else:
-                    return sock
-            raise problem or OSError(f"{address.host} resolves to nothing")
+                    return sock, where
+            raise problem
     except TimeoutError:
         raise OSError(f"no connection within {timeout:g} s") from None

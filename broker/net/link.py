@@ -73,8 +73,8 @@ class Link:
     A connected socket that speaks the protocol. Loop-only.
 
     Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
-    `opened_at` loop time; `error` the rule that the peer broke; the counters count bytes, frames and system calls
-    since it was opened, `received` dialog frames by kind.
+    `opened_at` loop time; `connection` its protocol state; `error` the rule that the peer broke; the counters count
+    bytes, frames and system calls since it was opened, `received` dialog frames by kind.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Link:
         self.opened_at = self._loop.time()
         self.online_at: float | None = None
         self._sock = sock
-        self._connection = connection
+        self.connection = connection
         self._forwarder = forwarder
         self._owner: Owner | None = None
         self._view = memoryview(forwarder.slab)
@@ -117,7 +117,7 @@ class Link:
         self._sock.setblocking(False)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._loop.add_reader(self._sock, self._on_readable)
-        self.say(self._connection.hello())
+        self.say(self.connection.hello())
 
     @property
     def peer_name(self) -> str:
@@ -128,11 +128,6 @@ class Link:
     def is_blocked(self) -> bool:
         """Whether the socket takes nothing now."""
         return self._is_blocked
-
-    @property
-    def connection(self) -> Connection:
-        """The protocol state of this link."""
-        return self._connection
 
     # --- Outlet: frames leave -------------------------------------------------------------------------------
 
@@ -180,7 +175,7 @@ class Link:
         if self._is_ending or self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
         try:
-            for frame in self._connection.tick(now):
+            for frame in self.connection.tick(now):
                 if len(self._control) <= CONTROL_MAX_BYTES:
                     self.say(frame)
         except PeerError as error:
@@ -191,7 +186,7 @@ class Link:
     def drain(self) -> None:
         """Send nothing new; when all is out, close our direction and read on until the peer closes its own."""
         if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) and not self._is_ending:
-            self._end(LinkState.DRAINING, self._connection.handshake_timeout, "drained")
+            self._end(LinkState.DRAINING, self.connection.handshake_timeout, "drained")
 
     def hear_out(self, seconds: float) -> None:
         """The peer is leaving: send nothing new and read on until it closes, for so many seconds at most."""
@@ -203,7 +198,7 @@ class Link:
         """The peer broke the rules: FATAL, then close."""
         if self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
-        self.say(self._connection.fatal(error))
+        self.say(self.connection.fatal(error))
         self.error = error
         self._linger(str(error))
 
@@ -272,7 +267,7 @@ class Link:
                 self.close(self.reason)
             return
         now = self._loop.time()
-        self._connection.last_heard = now
+        self.connection.last_heard = now
         if size < self._missing:
             # The rest of a large frame comes in pieces: keep them as they come, walk when it is whole.
             self._carry += self._view[start : start + size]
@@ -302,7 +297,7 @@ class Link:
             consumed = self._pass(slab, end, now) if is_online else 0
             if self.state in (LinkState.LINGERING, LinkState.CLOSED):
                 return
-            length = maybe_length(slab, consumed, end, self._connection.max_frame)
+            length = maybe_length(slab, consumed, end, self.connection.max_frame)
         except PeerError as error:
             self.fail(error)
             return
@@ -311,10 +306,10 @@ class Link:
 
     def _greet(self, slab: bytearray, end: int, now: float) -> int:
         """Take the first frame, which must be HELLO; bytes used, 0 when it is not whole."""
-        length = maybe_length(slab, 0, end, self._connection.max_frame)
+        length = maybe_length(slab, 0, end, self.connection.max_frame)
         if length is None:
             return 0
-        self._connection.expect_link_frame(slab[4])
+        self.connection.expect_link_frame(slab[4])
         if length > end:
             return 0
         check_frame(slab, 0, length)
@@ -337,7 +332,7 @@ class Link:
         """Follow the link's own frames; a flood of PINGs is answered with one write."""
         replies = bytearray()
         for frame in frames:
-            for event in self._connection.receive(decode_link(frame), now):
+            for event in self.connection.receive(decode_link(frame), now):
                 if isinstance(event, Reply):
                     if len(self._control) + len(replies) <= CONTROL_MAX_BYTES:
                         replies += event
@@ -351,7 +346,7 @@ class Link:
     def _go_online(self, agreement: Agreement, now: float) -> None:
         self.agreement = agreement
         self.max_frame = agreement.send_max_frame
-        self.is_narrow = self.max_frame < self._connection.max_frame
+        self.is_narrow = self.max_frame < self.connection.max_frame
         self.state = LinkState.LOGGED_IN
         self.online_at = now
         if self._owner is not None:
@@ -382,7 +377,7 @@ class Link:
             return 0
         self.sends += 1
         self.bytes_sent += sent
-        self._connection.last_sent = self._loop.time()
+        self.connection.last_sent = self._loop.time()
         return sent
 
     def _block(self) -> None:

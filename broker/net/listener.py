@@ -8,7 +8,6 @@ connected is served on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 from collections.abc import Callable
@@ -33,31 +32,32 @@ class Listener:
         self.host, self.port = sock.getsockname()[:2]
         self._sock = sock
         self._accept = accept
-        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to accept."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"listener {self.port}")
+        """Begin to accept: one connection a loop turn, so that a flood of them leaves everybody else their turn."""
+        self._loop.add_reader(self._sock, self._on_readable)
 
     async def close(self) -> None:
         """Stop accepting and free the port."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self._sock.close()
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, where = await loop.sock_accept(self._sock)
-            except OSError as error:
-                if error.errno in _SHORTAGE:
-                    log.warning("accepting paused", port=self.port, reason=error.strerror)
-                    await asyncio.sleep(SHORTAGE_PAUSE)
-                continue
-            self._accept(sock, render_endpoint(where))
+    def _on_readable(self) -> None:
+        try:
+            sock, where = self._sock.accept()
+        except OSError as error:
+            # Anything else concerns the one connection only, which has gone again: the next call waits for another.
+            if error.errno in _SHORTAGE:
+                log.warning("accepting paused", port=self.port, reason=error.strerror)
+                self._loop.remove_reader(self._sock)
+                self._pause = self._loop.call_later(SHORTAGE_PAUSE, self.start)
+            return
+        self._accept(sock, render_endpoint(where))
 
 
 def bind(host: str, port: int) -> socket.socket:

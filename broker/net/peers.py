@@ -12,6 +12,7 @@ Loop-only. Whatever changes here can change a route's health, so the forwarder i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections import Counter
@@ -23,7 +24,7 @@ import structlog
 
 from broker.forwarding.forwarder import Forwarder
 from broker.net.dialer import Attempts, connect
-from broker.net.link import Link, LinkState
+from broker.net.link import LINGER_SECONDS, Link, LinkState
 from broker.net.listener import render_endpoint
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.choose import Health
@@ -32,7 +33,10 @@ from broker.wire.frame import GoAway, Hello, Rejected, encode_link
 from broker.wire.handshake import Agreement, stays
 from broker.wire.layout import NO_GUID
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
+LEAVING_MAX = 60.0  # seconds that a peer which drains is heard out, whatever deadline it names
+DIALS_MAX = 64  # connections coming about at one time: the other descriptors are for those who dial us
+ATTEMPTS_MAX = 10_000  # addresses remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 PEER_NAMES_MAX = 1000  # whose frames are counted by name; the peers choose their names, so there must be an end
 OTHER_PEERS = "other"
 
@@ -54,14 +58,15 @@ class Peers:
     """
     The links of this instance and the addresses they serve.
 
-    Shape: `links` all that are not closed, by number; `attempts` what is remembered of addresses dialled; `timeouts`
-    in seconds.
+    Shape: `links` all that are not closed, by number; `attempts` what is remembered of addresses dialled; `faults`
+    links that ended because the peer broke a rule, by the error's name; `timeouts` in seconds.
     """
 
     def __init__(self, hello: Hello, timeouts: Timeouts, *, on_rejected: OnRejected, on_room: OnRoom) -> None:
         self.hello = hello
         self.links: dict[int, Link] = {}
         self.attempts: dict[NetworkAddress, Attempts] = {}
+        self.faults: Counter[str] = Counter()
         self.forwarder: Forwarder
         self._received: dict[str, Counter[int]] = {}  # over closed links, by name of the peer
         self._dialled: dict[int, NetworkAddress] = {}
@@ -72,6 +77,8 @@ class Peers:
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dialling = asyncio.Semaphore(DIALS_MAX)
+        self._stirred = asyncio.Event()  # set when something may have left or ended, for `close`
         self._is_stopping = False
 
     def start(self, forwarder: Forwarder) -> None:
@@ -87,6 +94,7 @@ class Peers:
             return
         if self._serving(address) is not None:
             self._fit(address)
+            self._loop.call_soon(self._on_room)  # not here: the caller is in the middle of a pass
             return
         attempts = self.attempts.setdefault(address, Attempts())
         if not attempts.is_under_way:
@@ -140,15 +148,15 @@ class Peers:
             await asyncio.sleep(wait)
         try:
             if self._serving(address) is None:
-                sock = await connect(address, timeout=self._timeouts.connect)
-                self._open(sock, render_endpoint(sock.getpeername()), dialled=address)
+                async with self._dialling:
+                    sock, where = await connect(address, timeout=self._timeouts.connect)
+                self._open(sock, render_endpoint(where), dialled=address)
                 return
         except OSError as error:
             self._suppress(address, error.strerror or str(error))
         attempts.is_under_way = False
-        self.forwarder.changed()
+        self._changed()
         self._fit(address)
-        self._on_room()
 
     def _open(self, sock: socket.socket, address: str, *, dialled: NetworkAddress | None) -> None:
         connection = Connection(self.hello, now=self._loop.time(), handshake_timeout=self._timeouts.handshake)
@@ -157,7 +165,10 @@ class Peers:
         if dialled is not None:
             self._dialled[link.number] = dialled
         log.debug("link opened", link=link.number, peer=address, is_accept=link.is_accept)
-        link.start(self)
+        try:
+            link.start(self)
+        except OSError as error:
+            link.close(error.strerror or str(error))
 
     # --- Owner of every link ---
 
@@ -178,8 +189,8 @@ class Peers:
             self._serve(link, [dialled], first=True)
         self._serve(link, _addresses(agreement))
         self._arbitrate(link, agreement)
-        self.forwarder.changed()
-        self._on_room()
+        if link.number in self._serves:
+            self._changed()
 
     def on_writable(self, link: Link) -> None:
         """The link takes more: let what waits for it leave, address by address."""
@@ -188,6 +199,7 @@ class Peers:
             outbox = self.forwarder.outboxes.get(address)
             if outbox is not None and outbox.outlet is link:
                 outbox.drain(now)
+        self._stirred.set()
         if link.can_send:
             self._on_room()
 
@@ -197,24 +209,30 @@ class Peers:
             self._on_rejected(event.rejected)
         elif isinstance(event, Leaving):
             log.info("peer is draining", link=link.number, peer=link.address, reason=event.goaway.reason)
-            self._leave(link)
+            self._leave(link, min(event.goaway.deadline_ms / 1000, LEAVING_MAX))
         elif isinstance(event, Ended):
             log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.fatal.text)
             link.close(f"FATAL from the peer: {event.fatal.text}")
 
-    def on_closed(self, link: Link) -> None:
-        """The link is gone: what it served is served by another, or dialled again while frames wait."""
-        self.links.pop(link.number, None)
-        if link.received:
-            self._received[self._counted_as(link)].update(link.received)
-        dialled = self._dialled.pop(link.number, None)
+    def on_lost(self, link: Link) -> None:
+        """The link is of no use: what it served is served by another, or dialled again while frames wait."""
+        if link.error is not None:
+            self.faults[type(link.error).__name__] += 1
         if not self._is_stopping:
             note = log.warning if link.agreement is None else log.info
             note("link closed", link=link.number, peer=link.address, reason=link.reason)
-            if dialled is not None:
-                self.attempts[dialled].is_under_way = False
-                self._suppress(dialled, link.reason)
-        self._withdraw(link)
+        dialled = self._dialled.pop(link.number, None)
+        if dialled is not None:
+            self.attempts[dialled].is_under_way = False
+            self._suppress(dialled, link.reason)
+        self._withdraw(link, dialled)
+
+    def on_closed(self, link: Link) -> None:
+        """Nothing is left of the link but what it counted."""
+        del self.links[link.number]
+        if link.received:
+            self._received[self._counted_as(link)].update(link.received)
+        self._stirred.set()
 
     # --- who serves what ---
 
@@ -233,17 +251,19 @@ class Peers:
                 self._servers.setdefault(address, []).insert(0 if first else sys.maxsize, link)
                 self._fit(address)
 
-    def _withdraw(self, link: Link) -> None:
-        """The link serves nothing any more."""
+    def _withdraw(self, link: Link, dialled: NetworkAddress | None) -> None:
+        """The link serves nothing any more; `dialled` is the address it was opened for, served or not."""
         addresses = self._serves.pop(link.number, [])
         for address in addresses:
             self._servers[address].remove(link)
             if not self._servers[address]:
                 del self._servers[address]  # peers announce what they like, so nothing of it may stay
+        if dialled is not None and dialled not in addresses:
+            addresses.append(dialled)
         for address in addresses:
             self._fit(address)
-        self.forwarder.changed()
-        self._on_room()
+        if addresses:  # a stranger that comes and goes costs nobody a remembered way
+            self._changed()
 
     def _fit(self, address: NetworkAddress) -> None:
         """Give the outbox of an address the link that serves it now; dial when there is none and frames wait."""
@@ -277,26 +297,41 @@ class Peers:
             loser.drain()
             dialled = self._dialled.pop(loser.number, None)
             self._serve(survivor, [dialled] if dialled is not None else [], first=True)
-            self._withdraw(loser)
+            self._withdraw(loser, dialled)
             return
 
-    def _leave(self, link: Link) -> None:
-        """The peer drains: use another address while there is one, and come back later."""
-        link.drain()
+    def _leave(self, link: Link, seconds: float) -> None:
+        """The peer drains: hear it out, use another address while there is one, and come back later."""
+        link.hear_out(seconds + self._timeouts.handshake)
         dialled = self._dialled.pop(link.number, None)
         if dialled is not None:
             self._suppress(dialled, "the peer is draining")
-        self._withdraw(link)
+        self._withdraw(link, dialled)
+
+    def _changed(self) -> None:
+        """Which addresses are served has changed: frames and dialogs look for their way again."""
+        self.forwarder.changed()
+        self._on_room()
 
     # --- time and the end ---
 
     async def _tick(self) -> None:
+        pause = min(TICK_SECONDS, self.hello.heartbeat_ms / 2000, self._timeouts.handshake / 2)
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            due = self._loop.time() + pause
+            await asyncio.sleep(pause)
             now = self._loop.time()
-            for link in list(self.links.values()):
-                link.tick(now)
+            if now - due < TICK_SECONDS:  # else we were held up, and what peers said meanwhile has yet to be read
+                for link in list(self.links.values()):
+                    link.tick(now)
             self.forwarder.expire(now)
+            self._stirred.set()
+            if len(self.attempts) > ATTEMPTS_MAX:
+                self.attempts = {
+                    address: attempts
+                    for address, attempts in self.attempts.items()
+                    if attempts.is_under_way or now < attempts.suppressed_until or self._serving(address) is not None
+                }
 
     async def close(self, *, reason: str, seconds: float) -> None:
         """Tell every peer, let what is held leave for so many seconds, then close all links."""
@@ -305,15 +340,28 @@ class Peers:
         for link in list(self.links.values()):
             if link.agreement is not None:
                 link.say(goaway)
-        deadline = self._loop.time() + seconds
-        while self.forwarder.pool.frames and self._loop.time() < deadline:
-            await asyncio.sleep(0.02)
+        outboxes = self.forwarder.outboxes
+        await self._until(lambda: not any(box.held and box.outlet is not None for box in outboxes.values()), seconds)
+        for link in list(self.links.values()):
+            link.drain()
+        await self._until(
+            lambda: all(link.state is not LinkState.DRAINING for link in self.links.values()),
+            min(seconds, LINGER_SECONDS),
+        )
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for link in list(self.links.values()):
             link.close(reason)
         self.forwarder.abandon()
+
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        """Wait until it is so, for so many seconds at most; looked at whenever a link stirs, and at every tick."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_so():
+                    self._stirred.clear()
+                    await self._stirred.wait()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(work, name=name)

@@ -27,7 +27,7 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
     (r"not authorized to use function: (.+)", StatementError, 195, "'{0}' is not a recognized function name"),
     (r"wrong number of arguments to function (\w+)\(\)", StatementError, 174, "wrong number of arguments to '{0}'"),
     (
-        r"misuse of (?:\w+ )*(\w+)(?:\(\))?$",
+        r"misuse of (?:\w+:? )*(\w+)",
         StatementError,
         147,
         "an aggregate or window function is out of place: {0}",

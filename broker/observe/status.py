@@ -101,14 +101,11 @@ def show_guid(guid: bytes) -> str:
 
 
 def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
-    counts: Counter[Disposition] = Counter()
-    for way in forwarder.ways.values():
-        counts[way.disposition] += way.frames
     return {
         "enabled": is_enabled,
         "received": by_kind(forwarder.received),
-        "forwarded": counts[Disposition.FORWARDED],
-        "delivered": counts[Disposition.DELIVERED],
+        "forwarded": forwarder.forwarded,
+        "delivered": forwarder.delivered,
         "dropped": _reasons(forwarder.dropped),
         "held": forwarder.pool.frames,
         "pool_bytes": forwarder.pool.used_bytes,

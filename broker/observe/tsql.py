@@ -93,6 +93,7 @@ class Statement:
             self._check_parts()
             self.own = frozenset(cte.alias.casefold() for cte in self._tree.find_all(exp.CTE))
             self._nodes = list(self._name_tables())
+            self._check_calls()
             self._prepare()
         except RecursionError:
             raise DdlSyntaxError(191, "the statement is nested too deeply") from None
@@ -220,7 +221,6 @@ class Statement:
             name = collate.expression.name
             if collation_of(name) is None:
                 raise self.error(448, f"invalid collation '{name}'", name)
-        self._check_calls()
 
     def _check_calls(self) -> None:
         for dot in self._tree.find_all(exp.Dot):

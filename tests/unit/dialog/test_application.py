@@ -34,7 +34,7 @@ INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
 
 
-# --- begin ------------------------------------------------------------------------------------------------------
+# --- begin --------------------------------------------------------------------------------------------------
 
 
 def test_begun_dialog_is_local_state_with_all_that_was_said(shop: Shop) -> None:
@@ -117,7 +117,7 @@ def test_longest_target_name_fits(shop: Shop, name: str) -> None:
     assert db.execute("SELECT far_service FROM broker_conversation").fetchall() == [(name,)]
 
 
-# --- send -------------------------------------------------------------------------------------------------------
+# --- send ---------------------------------------------------------------------------------------------------
 
 
 def test_messages_are_numbered_from_zero_in_the_order_of_sending(shop: Shop) -> None:
@@ -191,7 +191,7 @@ def test_dialog_that_was_removed_is_unknown(shop: Shop) -> None:
     ] == [8426, 8426, 8426]
 
 
-# --- end --------------------------------------------------------------------------------------------------------
+# --- end ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_error_body_is_the_documented_xml(description: str) -> None:
     ]
 
 
-# --- get_dialog -------------------------------------------------------------------------------------------------
+# --- get_dialog ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [lambda guid: guid, str, lambda guid: str(guid).upper(), lambda guid: f"{{{guid}}}"])
@@ -339,7 +339,7 @@ def test_conversation_id_is_no_handle(shop: Shop) -> None:
     assert shop.refusal(lambda: get_dialog(db, dialog.conversation_id)) == 8426
 
 
-# --- a file that is not ours ------------------------------------------------------------------------------------
+# --- a file that is not ours --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -15,11 +14,8 @@ from broker.dialog.application import DEFAULT, END_DIALOG, ERROR, receive
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
-INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
-EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
 
-
-# --- receive ----------------------------------------------------------------------------------------------------
+# --- receive ------------------------------------------------------------------------------------------------
 
 
 def test_received_message_tells_all_of_itself(shop: Shop) -> None:
@@ -126,7 +122,7 @@ def test_disabled_queue_is_refused_and_keeps_its_messages(shop: Shop) -> None:
     assert (number, [message.body for message in receive(db, queue="OrdersQueue")]) == (9617, [b"kept"])
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------
+# --- waiting ------------------------------------------------------------------------------------------------
 
 
 class Clock:

@@ -19,7 +19,7 @@ INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
 
 
-# --- the application's transaction ------------------------------------------------------------------------------
+# --- the application's transaction --------------------------------------------------------------------------
 
 
 def test_commit_makes_everything_appear_at_once(shop: Shop) -> None:
@@ -131,7 +131,7 @@ def test_row_factory_of_the_application_does_not_matter(shop: Shop) -> None:
     assert (sequences, message.body) == ([0, 1], b"answer")
 
 
-# --- many at once -----------------------------------------------------------------------------------------------
+# --- many at once -------------------------------------------------------------------------------------------
 
 
 def test_threads_contending_for_the_database_wait_for_each_other(shop: Shop) -> None:

@@ -397,5 +397,4 @@ def test_messages_after_a_restart_begin_where_the_store_says() -> None:
     outbound = _outbound(2, 1, first=40)
 
     assert _take_all(outbound) == [(40, 0), (40, 1), (41, 0)]
-    assert outbound.acknowledge(41, 0, NOW) == 1
-    assert outbound.in_flight == 1
+    assert (outbound.acknowledge(41, 0, NOW), outbound.in_flight) == (1, 1)

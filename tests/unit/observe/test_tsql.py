@@ -97,7 +97,7 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("EXEC sp_who", 102),
         ("USE orders", 102),
         ("(SELECT 1)", 102),
-        ("WITH q AS (SELECT 1 AS a) (SELECT 1)", 102),
+        ("WITH q AS (SELECT 1 AS a) VALUES (1)", 102),
         ("SELECT a FROM", 102),
         ("SELECT a b c FROM Q", 102),
         ("SELECT 1; SELECT 2", 102),
@@ -193,7 +193,7 @@ def test_text_inside_a_name_never_becomes_sql(text: str) -> None:
         ("SELECT 1;\n SELECT 2", Span("-", 2, 2, 6), " SELECT 2"),
         ("SELECT a,\r\n b c d FROM Q\r\n", Span("-", 2, 6, 1), " b c d FROM Q"),
         ("SELECT a\nFROM Q\nWHERE b = = 3", Span("-", 3, 11, 1), "WHERE b = = 3"),
-        ("SELECT 'load', load(1)", Span("-", 1, 16, 4), "SELECT 'load', load(1)"),
+        ("SELECT 'find', find(1)", Span("-", 1, 16, 4), "SELECT 'find', find(1)"),
     ],
 )
 def test_error_shows_its_place(text: str, span: Span, line: str) -> None:

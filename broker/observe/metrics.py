@@ -1,0 +1,309 @@
+"""
+Metrics for Prometheus: read when scraped, from plain integers that other objects count on.
+
+Nothing is counted here and nothing is kept between two scrapes but the label values told so far. `Metrics.read` copies
+what belongs to the loop; `Metrics.render`, in a thread, adds what is in files and tables, and writes the text. The
+table `METRICS` is the contract together with docs/metrics.md; a name or a label in it never changes its meaning.
+
+Source: Prometheus documentation, "Writing exporters", "Exposition formats"; OpenMetrics 1.0.
+"""
+
+from __future__ import annotations
+
+import operator
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from broker.control.catalog import Rows
+from broker.flow import Disposition
+from broker.forwarding.outbox import Outbox
+from broker.net.dialer import Attempts
+from broker.net.link import Link
+from broker.net.peers import Peers
+from broker.observe.backlog import read_backlog
+from broker.observe.instance import Running
+from broker.observe.label import OTHER, Fold, LabelCap, Labels
+from broker.observe.lag import LoopLag
+from broker.observe.status import KERNEL, direction, dropped_by_reason, kind_name, loop_name
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+
+Samples = Iterable[tuple[Labels, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """
+    One metric of the contract.
+
+    Shape: `name` as scraped; a counter's ends in `_total`; `fold` joins samples whose labels became equal.
+    """
+
+    name: str
+    help: str
+    labels: Labels = ()
+    fold: Fold = operator.add
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it only grows while the instance runs; else it is a gauge."""
+        return self.name.endswith("_total")
+
+
+METRICS = (
+    Described(
+        "broker_build_info",
+        "Always 1; the labels tell what runs.",
+        ("software", "python", "loop", "kernel"),
+    ),
+    Described("broker_uptime_seconds", "Time since the instance was started."),
+    Described("broker_ready", "1 while the instance serves, 0 while it starts or stops."),
+    Described(
+        "broker_connections",
+        "Connections to adjacent instances now.",
+        ("peer", "direction", "state"),
+    ),
+    Described(
+        "broker_messages_received_total",
+        "Dialog frames that came in: from an adjacent instance, or, with an empty peer, from a database here.",
+        ("peer", "kind"),
+    ),
+    Described(
+        "broker_messages_forwarded_total",
+        "Dialog frames handed to the connection to a next hop.",
+        ("route", "peer"),
+    ),
+    Described(
+        "broker_messages_delivered_total",
+        "Whole messages put into the queue of a service here.",
+        ("service",),
+    ),
+    Described(
+        "broker_messages_dropped_total",
+        "Dialog frames that ended here without arriving; their senders still have each message.",
+        ("reason",),
+    ),
+    Described(
+        "broker_peer_faults_total",
+        "Connections that ended because the peer broke a rule of the protocol.",
+        ("error",),
+    ),
+    Described("broker_forward_pool_bytes", "Memory taken by frames that wait for their next hop."),
+    Described("broker_forward_pool_limit_bytes", "What broker_forward_pool_bytes never exceeds."),
+    Described("broker_forward_pool_messages", "Dialog frames that wait for their next hop."),
+    Described(
+        "broker_route_up",
+        "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1.",
+        ("route", "address"),
+        fold=min,
+    ),
+    Described("broker_retransmits_total", "Messages sent again because no acknowledgement came in time."),
+    Described(
+        "broker_duplicates_total", "Dialog frames that had been stored before; acknowledged again, then dropped."
+    ),
+    Described(
+        "broker_transmission_queue_messages",
+        "Messages of applications here that the far side has not acknowledged.",
+        ("database",),
+    ),
+    Described(
+        "broker_transmission_queue_oldest_seconds",
+        "Age of the first of them, 0 when there is none.",
+        ("database",),
+        fold=max,
+    ),
+    Described(
+        "broker_ledger_unaccounted_messages",
+        "Dialog frames that came in and are neither forwarded nor delivered nor dropped nor held; 0 unless there is a"
+        " fault of the program.",
+    ),
+    Described(
+        "broker_event_loop_lag_seconds",
+        "By how much the event loop was late at worst in the last 15 s.",
+    ),
+    Described(
+        "broker_metrics_label_overflow_total",
+        'Samples told with the label value "other", because the label has 500 others.',
+    ),
+)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """
+    What the loop had at one moment.
+
+    Shape: `samples` by metric; `rows` the catalogs of all databases, msdb included; `down` the addresses that are not
+    reached; `paths` the files of the user databases.
+    """
+
+    samples: Mapping[str, list[tuple[Labels, float]]]
+    rows: tuple[Rows, ...]
+    down: frozenset[NetworkAddress]
+    paths: Mapping[str, Path]
+
+
+class Metrics:
+    """The metrics of one instance. `read` is for the loop, `render` for one thread of its own."""
+
+    def __init__(self, instance: Running, lag: LoopLag) -> None:
+        self._instance = instance
+        self._lag = lag
+        self._cap = LabelCap()
+
+    def read(self) -> Reading:
+        """Copy what belongs to the loop. Cost: what was ever counted apart, not what is under way."""
+        instance = self._instance
+        peers = instance.peers
+        return Reading(
+            samples={name: list(read(instance)) for name, read in _READERS.items()}
+            | {"broker_event_loop_lag_seconds": [((), self._lag.seconds)]},
+            rows=tuple(database.rows for database in instance.catalog.databases.values()),
+            down=frozenset(address for address, tried in peers.attempts.items() if _is_down(peers, address, tried)),
+            paths={name: endpoint.path for name, endpoint in instance.endpoints.items()},
+        )
+
+    def render(self, reading: Reading, accept: str) -> tuple[bytes, str]:
+        """
+        The text of a scrape. Blocking.
+
+        Args:
+            reading: What `read` gave a moment ago.
+            accept: The header field of the request; decides between Prometheus text and OpenMetrics.
+
+        Returns:
+            The body and its content type.
+        """
+        samples: dict[str, Samples] = {**reading.samples, "broker_route_up": _route_up(reading)}
+        samples |= _transmission_queues(reading.paths)
+        folded = {name: self._cap.fold(name, samples[name], _BY_NAME[name].fold) for name in samples}
+        folded["broker_metrics_label_overflow_total"] = {(): float(self._cap.overflows)}
+        encode, content_type = choose_encoder(accept)
+        return encode(_Once([_family(metric, folded[metric.name]) for metric in METRICS])), content_type
+
+
+class _Once(Collector):
+    """Families that are ready, in the form in which the library takes them."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _family(metric: Described, samples: Mapping[Labels, float]) -> Metric:
+    make = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+    family: CounterMetricFamily | GaugeMetricFamily = make(metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples.items():
+        family.add_metric(labels, value)
+    return family
+
+
+# --- on the loop ------------------------------------------------------------------------------------------------
+
+
+def _is_down(peers: Peers, address: NetworkAddress, attempts: Attempts) -> bool:
+    """Whether the last that is known of an address is a failure."""
+    return attempts.failures > 0 and peers.health_of(address) is not Health.CONNECTED
+
+
+def _build(instance: Running) -> Samples:
+    yield (instance.software, platform.python_version(), loop_name(), KERNEL), 1
+
+
+def _connections(instance: Running) -> Samples:
+    def labels(link: Link) -> Labels:
+        return link.peer_name, direction(link), link.state.value
+
+    return Counter(map(labels, instance.peers.links.values())).items()
+
+
+def _received(instance: Running) -> Samples:
+    for peer, counts in instance.peers.received().items():
+        yield from (((peer, kind_name(kind)), count) for kind, count in counts.items())
+    for endpoint in instance.endpoints.values():
+        yield from ((("", kind_name(kind)), count) for kind, count in endpoint.transmitter.received.items())
+
+
+def _forwarded(instance: Running) -> Samples:
+    forwarder = instance.forwarder
+    for way in forwarder.ways.values():
+        if isinstance(way.sink, Outbox):
+            yield (way.route, str(way.sink.address)), way.frames
+    if forwarder.retired_frames:
+        yield (OTHER, OTHER), forwarder.retired_frames
+
+
+def _delivered(instance: Running) -> Samples:
+    for endpoint in instance.endpoints.values():
+        yield from (((service,), count) for service, count in endpoint.delivered.items())
+
+
+def _dropped(instance: Running) -> Samples:
+    dropped = dropped_by_reason(instance)
+    arrived = (Disposition.FORWARDED, Disposition.DELIVERED)
+    # Every reason is told from the start, so that the first drop is a change from 0 and not a new series.
+    return [((disposition.value,), dropped[disposition]) for disposition in Disposition if disposition not in arrived]
+
+
+def _retransmits(instance: Running) -> Samples:
+    yield (), sum(endpoint.transmitter.resent.total() for endpoint in instance.endpoints.values())
+
+
+def _duplicates(instance: Running) -> Samples:
+    yield (), sum(endpoint.dropped[Disposition.DUPLICATE] for endpoint in instance.endpoints.values())
+
+
+def _one(value: Callable[[Running], float]) -> Callable[[Running], Samples]:
+    """The reader of a metric without labels."""
+    return lambda instance: [((), value(instance))]
+
+
+_READERS: Mapping[str, Callable[[Running], Samples]] = {
+    "broker_build_info": _build,
+    "broker_uptime_seconds": _one(lambda instance: time.time() - instance.started_at),
+    "broker_ready": _one(lambda instance: instance.is_ready),
+    "broker_connections": _connections,
+    "broker_messages_received_total": _received,
+    "broker_messages_forwarded_total": _forwarded,
+    "broker_messages_delivered_total": _delivered,
+    "broker_messages_dropped_total": _dropped,
+    "broker_peer_faults_total": lambda instance: [((error,), count) for error, count in instance.peers.faults.items()],
+    "broker_forward_pool_bytes": _one(lambda instance: instance.forwarder.pool.used_bytes),
+    "broker_forward_pool_limit_bytes": _one(lambda instance: instance.forwarder.pool.limit_bytes),
+    "broker_forward_pool_messages": _one(lambda instance: instance.forwarder.pool.frames),
+    "broker_retransmits_total": _retransmits,
+    "broker_duplicates_total": _duplicates,
+    "broker_ledger_unaccounted_messages": _one(lambda instance: instance.forwarder.unaccounted),
+}
+
+
+# --- in the thread ----------------------------------------------------------------------------------------------
+
+
+def _route_up(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for rows in reading.rows:
+        for name, (_, route) in rows.routes.items():
+            for address in (route.address, route.mirror_address):
+                if isinstance(address, NetworkAddress):
+                    yield (name, str(address)), address not in reading.down
+
+
+def _transmission_queues(paths: Mapping[str, Path]) -> dict[str, Samples]:
+    """By database; one whose file cannot be read now is left out of this scrape."""
+    backlogs = {name: read_backlog(path) for name, path in paths.items()}
+    known = {(name,): backlog for name, backlog in backlogs.items() if backlog is not None}
+    return {
+        "broker_transmission_queue_messages": [(labels, backlog.messages) for labels, backlog in known.items()],
+        "broker_transmission_queue_oldest_seconds": [(labels, backlog.oldest_s) for labels, backlog in known.items()],
+    }
