@@ -62,7 +62,8 @@ def gateway(destinations: int, next_hops: int, repeats: int) -> list[float]:
     with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         hop = net.add("gateway", forwarding=True)
         routes = [
-            f"CREATE ROUTE [r{number}] WITH SERVICE_NAME = '{service}', ADDRESS = 'tcp://127.0.0.1:{ports[number % next_hops]}';"
+            f"CREATE ROUTE [r{number}] WITH SERVICE_NAME = '{service}',"
+            f" ADDRESS = 'tcp://127.0.0.1:{ports[number % next_hops]}';"
             for number, service in enumerate(services)
         ]
         net.script("gateway", "msdb", "\n".join(routes))

@@ -18,16 +18,16 @@ from uuid import uuid4
 from broker.wire.frame import Header, Hello, encode_dialog, encode_link
 from broker.wire.layout import Flag, Kind
 
-FRAMES = 50_000  # different frames made; enough that none is still held when its copy comes
+FRAMES = 50_000  # different frames made for a measurement; enough that none is still held when its copy comes
 WRITE_BYTES = 256 * 1024
 
 
-def frames(services: Sequence[str], payload: int) -> bytes:
+def frames(services: Sequence[str], payload: int, *, count: int = FRAMES) -> bytes:
     """Frames to these services in turn, in an order that a hash decides."""
     body = os.urandom(payload)
     conversations = [(service, uuid4().bytes, uuid4().bytes) for service in services]
     made = []
-    for number in range(FRAMES):
+    for number in range(count):
         service, conversation, instance = conversations[hash((number, 7)) % len(conversations)]
         header = Header(
             kind=Kind.MESSAGE,

@@ -18,12 +18,13 @@ from broker.demo.topology import Topology, free_port
 POOL_MIB = 64
 SECONDS = 8.0
 PAYLOAD = 16
+FRAMES = 250_000  # more than the pool holds, and all different: a copy of a held frame would be dropped as such
 
 
 def run(payload: int = PAYLOAD) -> dict[str, float]:
     """MiB: resident before, at the end of the flood, and what was charged to the pool."""
     port = free_port()
-    data = frames([f"//bench/service-{number:05d}" for number in range(10)], payload)
+    data = frames([f"//bench/service-{number:05d}" for number in range(10)], payload, count=FRAMES)
     with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         hop = net.add("gateway", forwarding=True, settings={"endpoint": {"message_forward_size": f"{POOL_MIB}MiB"}})
         net.script("gateway", "msdb", f"CREATE ROUTE r WITH ADDRESS = 'tcp://127.0.0.1:{port}';")

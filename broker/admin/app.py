@@ -62,8 +62,8 @@ async def tell_problems(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except web.HTTPException as error:
-        return http_problem(error)
-    except Exception as error:  # noqa: BLE001 - here a request ends; the caller is told, the log has the rest
+        return http_problem(error, request.path)
+    except Exception as error:
         if kind_of(error) is BUG:
             log.exception("request failed", method=request.method, path=request.path)
         return problem_of(error)

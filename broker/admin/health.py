@@ -1,9 +1,9 @@
 """
 The port of observation: `/metrics`, and the three questions an orchestrator asks.
 
-`/livez`: does the loop turn; an answer is the proof. `/startupz`: has everything come up. `/readyz`: should traffic come
-here. The answer is one word, with `?verbose` one line for each check. A store that fails is told there and does not make
-the instance unready: as a gateway, and for its other databases, it works on.
+`/livez`: does the loop turn; an answer is the proof. `/startupz`: has everything come up. `/readyz`: should traffic
+come here. The answer is one word, with `?verbose` one line for each check. A store that fails is told there and does
+not make the instance unready: as a gateway, and for its other databases, it works on.
 """
 
 from __future__ import annotations

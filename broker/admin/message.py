@@ -13,6 +13,7 @@ from msgspec import Meta
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
+AFTER_MAX = 2**53  # what every JSON reader takes for a whole number
 
 DatabaseName = Annotated[
     str | None, Meta(description="The database; left out: the only one the instance hosts, else msdb.")
@@ -40,7 +41,9 @@ class ViewRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     name: Annotated[str, Meta(description="As in a SELECT: sys.routes, msdb.sys.routes, sys.dm_broker_connections ...")]
     limit: Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX, description="Rows in the answer.")] = PAGE_ROWS
-    after: Annotated[int, Meta(ge=0, description="What the answer before this one gave; 0 for the first.")] = 0
+    after: Annotated[
+        int, Meta(ge=0, le=AFTER_MAX, description="What the answer before this one gave; 0 for the first.")
+    ] = 0
     database: DatabaseName = None
 
 

@@ -11,8 +11,10 @@ Source: RFC 9457, "Problem Details for HTTP APIs".
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,6 +31,7 @@ from broker.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _TYPE = "urn:broker:problem:"
 
 
@@ -90,14 +93,16 @@ def problem_of(error: BaseException) -> web.Response:
     return _answer(kind.status, members)
 
 
-def http_problem(error: web.HTTPException) -> web.Response:
+def http_problem(error: web.HTTPException, path: str) -> web.Response:
     """The same for what the server itself refuses: an unknown path, a wrong method, a body that is too large."""
     status = HTTPStatus(error.status)
-    members = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": status.description}
-    response = _answer(status, members)
-    if "Allow" in error.headers:
-        response.headers["Allow"] = error.headers["Allow"]
-    return response
+    detail = f"there is nothing at {path}" if status is HTTPStatus.NOT_FOUND else status.description
+    headers = {}
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+        detail = f"{path} is asked with {headers['Allow']}"
+    members = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
+    return _answer(status, members, headers)
 
 
 def _place(error: StatementError) -> dict[str, Any]:
@@ -110,5 +115,5 @@ def _place(error: StatementError) -> dict[str, Any]:
     return members
 
 
-def _answer(status: HTTPStatus, members: dict[str, Any]) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(members), content_type=MEDIA_TYPE)
+def _answer(status: HTTPStatus, members: Mapping[str, Any], headers: Mapping[str, str] = NO_HEADERS) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(members), content_type=MEDIA_TYPE, headers=headers)

@@ -198,7 +198,7 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) 
     render_table(
         list(rows[0]),
         rows,
-        title=f"Per gateway ({GATEWAYS[0]} was killed: what it counted before is lost)",
+        title=f"Per gateway ({GATEWAYS[0]}: before it was killed, and after it came back)",
         console=console,
     )
 

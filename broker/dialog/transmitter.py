@@ -34,6 +34,7 @@ LOAD_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time
 BURST_FRAMES = 64  # of one dialog before the next one's turn
 PUMP_BYTES = 256 * 1024  # handed to the forwarder at once
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes
+RETRY_AFTER_MIN = 0.1  # seconds; a next hop cannot ask for more resends than this
 DECISIONS_MAX = 100_000  # remembered routing decisions, one a dialog
 
 
@@ -197,7 +198,7 @@ class Transmitter:
             if sender is not None:
                 sender.advice = f"{rejected.reason} ({rejected.code})"
                 if rejected.retry_after_ms:
-                    at = self._loop.time() + rejected.retry_after_ms / 1000
+                    at = self._loop.time() + max(RETRY_AFTER_MIN, rejected.retry_after_ms / 1000)
                     sender.outbound.resend_at = min(sender.outbound.resend_at, at)
                     self._arm(sender)
 

@@ -140,7 +140,8 @@ class Kernel:
                             batch.gather(sink, view[start:pos])
                         sink, start = way.sink, pos
                     if ways is not side:
-                        batch.count(word >> 24, frames)
+                        if frames:
+                            batch.count(word >> 24, frames)
                         side, frames = ways, 0
                     word = next_word
                     way.frames += 1

@@ -18,7 +18,7 @@ from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnav
 if TYPE_CHECKING:
     from broker.observe.tsql import Statement  # its import is slow and waits for the first statement
 
-# SQLite's sentence, kind, number, ours; `{0}` is the name that SQLite's sentence holds.
+# SQLite's sentence, kind, number, ours; `{0}` is the name that SQLite's sentence holds. The last fits every sentence.
 _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
     (r"no such column: (.+)", UnknownNameError, 207, "invalid column name '{0}'"),
     (r"ambiguous column name: (.+)", UnknownNameError, 209, "ambiguous column name '{0}': name its table too"),
@@ -37,7 +37,7 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
     (r"user-defined function raised exception", StatementError, 241, "conversion failed: no date, time or number"),
     (r"circular reference: (.+)", StatementError, 252, "the expression '{0}' refers to itself without UNION ALL"),
     (r'near "(.+)": syntax error', DdlSyntaxError, 102, "not supported near '{0}'"),
-    (r"(.+)", DdlSyntaxError, 102, "not supported: {0}"),
+    (r"(?s)(.*)", DdlSyntaxError, 102, "not supported: {0}"),
 )
 _CALLERS = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 _COLUMN = 207
@@ -46,7 +46,7 @@ _COLUMN = 207
 def nearest(name: str, names: Iterable[str]) -> str:
     """What a misspelt name may have meant, as the end of a sentence; empty when nothing is near."""
     by_folded = {known.casefold(): known for known in names}
-    near = get_close_matches(name.casefold(), by_folded, n=1)
+    near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.7)
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
 
 
@@ -68,10 +68,11 @@ def translate(
         return StatementError(8649, f"the query was cancelled: it took longer than {seconds:g} s; ask for less")
     if code not in _CALLERS:
         return StoreUnavailableError(path, str(error))
-    for pattern, kind, number, problem in _SENTENCES:
-        found = re.match(pattern, str(error))
-        if found:
-            name = found[1] if found.groups() else ""
-            hint = nearest(name.rsplit(".", 1)[-1], columns) if number == _COLUMN else ""
-            return statement.error(number, problem.format(name) + hint, name, kind=kind)
-    raise AssertionError("the last pattern fits every sentence") from error
+    kind, number, problem, found = next(
+        (kind, number, problem, found)
+        for pattern, kind, number, problem in _SENTENCES
+        if (found := re.match(pattern, str(error)))
+    )
+    name = found[1] if found.groups() else ""
+    hint = nearest(name.rsplit(".", 1)[-1], columns) if number == _COLUMN else ""
+    return statement.error(number, problem.format(name) + hint, name, kind=kind)

@@ -1,8 +1,8 @@
 """
 A frame that waits for its next hop, as `sys.dm_broker_forwarded_messages` shows it.
 
-`copy_held` runs on the loop and copies the little that can change, `held_values` decodes the rest wherever it is called.
-The body is not looked at.
+`copy_held` runs on the loop and copies the little that can change, `held_values` decodes the rest wherever it is
+called. The body is not looked at.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -107,7 +108,7 @@ METRICS = (
     ),
     Described("broker_retransmits_total", "Messages sent again because no acknowledgement came in time."),
     Described(
-        "broker_duplicates_total", "Dialog frames that had been stored before; acknowledged again, then dropped."
+        "broker_duplicates_total", "Dialog frames that had been stored before: acknowledged again, not delivered again."
     ),
     Described(
         "broker_transmission_queue_messages",
@@ -292,11 +293,12 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
 
 
 def _route_up(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    for rows in reading.rows:
-        for name, (_, route) in rows.routes.items():
-            for address in (route.address, route.mirror_address):
-                if isinstance(address, NetworkAddress):
-                    yield (name, str(address)), address not in reading.down
+    now = datetime.now(UTC)
+    live = (route for rows in reading.rows for _, route in rows.routes.values() if route.is_live(now))
+    for route in live:
+        for address in (route.address, route.mirror_address):
+            if isinstance(address, NetworkAddress):
+                yield (route.name, str(address)), address not in reading.down
 
 
 def _transmission_queues(paths: Mapping[str, Path]) -> dict[str, Samples]:

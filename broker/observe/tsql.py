@@ -187,10 +187,8 @@ class Statement:
         except ParseError as error:
             raise self._syntax_error(error) from None
         tree = trees[0]
-        if isinstance(tree, exp.DML):  # WITH ... INSERT and its kin
-            raise StatementError(259, _READ_ONLY)
         if not isinstance(tree, exp.Select | exp.SetOperation):
-            raise DdlSyntaxError(102, "expected SELECT after WITH")
+            raise StatementError(259, f"{_READ_ONLY}: only SELECT can follow WITH")
         return tree
 
     def _syntax_error(self, error: ParseError) -> StatementError:
@@ -224,9 +222,8 @@ class Statement:
 
     def _check_calls(self) -> None:
         for dot in self._tree.find_all(exp.Dot):
-            if not isinstance(dot.parent, exp.Table):
-                problem = f"{dot.sql('tsql')} is neither a column nor a function here"
-                raise self.error(4121, problem, dot.expression.name)
+            problem = f"{dot.sql('tsql')} is neither a column nor a function here"
+            raise self.error(4121, problem, dot.expression.name)
         for call in self._tree.find_all(exp.Anonymous):
             if not is_known_function(call.name):
                 raise self.error(195, f"'{call.name}' is not a recognized function name", call.name)
@@ -303,5 +300,5 @@ def _name_columns(tree: exp.Expr) -> None:
         else:
             is_plain = isinstance(column, exp.Column)
             name = column.name if is_plain else column.copy().transform(bare).sql("tsql", comments=False)
-            named.append(exp.alias_(column, name, quoted=True))
+            named.append(exp.alias_(column, name, quoted=True, copy=False))
     tree.set("expressions", named)

@@ -9,7 +9,8 @@ from broker.observe.dialect import ViewsSQLite, bare, collation_of, is_known_fun
 
 def write(expression: str) -> str:
     """The first column of a SELECT, for SQLite."""
-    return sqlglot.parse_one(f"SELECT {expression}", read="tsql").expressions[0].sql(ViewsSQLite, identify=True)
+    column: exp.Expr = sqlglot.parse_one(f"SELECT {expression}", read="tsql").expressions[0]
+    return column.sql(ViewsSQLite, identify=True)
 
 
 @pytest.mark.parametrize(

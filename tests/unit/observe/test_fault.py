@@ -29,7 +29,12 @@ def told(sentence: str, code: int = sqlite3.SQLITE_ERROR) -> BrokerError:
         ("not authorized to use function: hex", StatementError, 195, "'hex' is not a recognized function name"),
         ("wrong number of arguments to function ABS()", StatementError, 174, "wrong number of arguments to 'ABS'"),
         ("misuse of aggregate: COUNT()", StatementError, 147, "an aggregate or window function is out of place: COUNT"),
-        ("misuse of window function RANK()", StatementError, 147, "an aggregate or window function is out of place: RANK"),
+        (
+            "misuse of window function RANK()",
+            StatementError,
+            147,
+            "an aggregate or window function is out of place: RANK",
+        ),
         ("access to d.t.c is prohibited", StatementError, 229, "the SELECT permission was denied on 'd.t.c'"),
         ("not authorized", StatementError, 229, "the permission was denied: only the views can be read"),
         (

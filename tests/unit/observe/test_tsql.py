@@ -29,7 +29,10 @@ def refused(text: str) -> StatementError:
         ("SELECT * FROM sys.routes", "SELECT * FROM `temp`.`v_routes` AS `routes`"),
         ("SELECT r.* FROM sys.routes AS r;", "SELECT `r`.* FROM `temp`.`v_routes` AS `r`"),
         ("SELECT name FROM [sys].[routes]", "SELECT `name` AS `name` FROM `temp`.`v_routes` AS `routes`"),
-        ("SELECT sys.routes.name FROM sys.routes", "SELECT `routes`.`name` AS `name` FROM `temp`.`v_routes` AS `routes`"),
+        (
+            "SELECT sys.routes.name FROM sys.routes",
+            "SELECT `routes`.`name` AS `name` FROM `temp`.`v_routes` AS `routes`",
+        ),
         ("SELECT TOP 3 a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
         ("SELECT TOP (3) a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
         ("SELECT a FROM Q WITH (NOLOCK)", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q`"),

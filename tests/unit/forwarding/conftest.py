@@ -1,0 +1,32 @@
+"""Frames for the pass, as the wire has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.wire.frame import Header, encode_dialog
+from broker.wire.layout import Kind
+
+PLAIN = Header(
+    kind=Kind.MESSAGE,
+    flags=0,
+    message_id=b"m" * 16,
+    conversation_id=b"c" * 16,
+    to_service="//test/Target",
+    from_service="//test/Initiator",
+    from_broker_instance=b"i" * 16,
+)
+
+
+@pytest.fixture
+def make_frame() -> Callable[..., bytes]:
+    """A whole dialog frame: a plain one with these fields changed, and this body."""
+
+    def make(body: bytes = b"body", **fields: Any) -> bytes:
+        return encode_dialog(replace(PLAIN, **fields), body)
+
+    return make

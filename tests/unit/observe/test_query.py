@@ -1,0 +1,603 @@
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.dialog.application import Dialog, begin_dialog, receive
+from broker.dialog.store import open_store, put_queue, put_service, queues
+from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
+from broker.observe.query import ATTACHED_MAX, QueryLimits, QueryResult, Views, _Guard
+from broker.observe.view import FILE_VIEWS, MEMORY_VIEWS, MSDB_ROUTES, make_row
+
+CONNECTION = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+CONNECTIONS = "sys.dm_broker_connections"
+
+
+def snapshots(**given: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
+    """A provider for every memory view: those given, the others empty."""
+    every = {name: tuple for name in MEMORY_VIEWS if name != "sys.databases"}
+    return {**every, **{name.replace("__", "."): provider for name, provider in given.items()}}
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """The database `orders`: a service, its queue, and a table of the application."""
+    with closing(open_store(tmp_path / "orders ?#.db")) as db:
+        put_queue(db, "OrdersQueue", is_receive_enabled=True)
+        put_service(db, "//shop/Orders", queues(db)["OrdersQueue"].queue_id, frozenset())
+        db.execute("CREATE TABLE customer (name TEXT, card TEXT)")
+        db.execute("INSERT INTO customer VALUES ('Ann', '4111')")
+        yield db
+
+
+@pytest.fixture
+def dialog(orders: sqlite3.Connection) -> Dialog:
+    """A dialog with three messages on their way."""
+    dialog = begin_dialog(orders, from_service="//shop/Orders", to_service="//shop/Billing")
+    for body in (b"one", b"two", b"\x00\xff"):
+        dialog.send(body)
+    return dialog
+
+
+@pytest.fixture
+def views(orders: sqlite3.Connection, tmp_path: Path) -> Views:
+    return Views(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=dict)
+
+
+@pytest.fixture
+def ask(views: Views) -> Callable[[str], list[tuple[object, ...]]]:
+    """The rows of a statement meant for `orders`."""
+    return lambda statement: views.select(statement, database="orders").rows
+
+
+def refused(views: Views, statement: str, database: str | None = "orders") -> StatementError:
+    with pytest.raises(StatementError) as caught:
+        views.select(statement, database=database)
+    return caught.value
+
+
+# --- what can be asked --------------------------------------------------------------------------------------
+
+
+def test_result_has_columns_and_rows(views: Views) -> None:
+    result = views.select("SELECT name, address AS [next hop] FROM sys.routes", database="orders")
+
+    assert QueryResult(("name", "next hop"), [("AutoCreatedLocal", "LOCAL")], truncated=False) == result
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("SELECT COUNT(*) FROM sys.transmission_queue", [(3,)]),
+        ("SELECT TOP 1 message_body FROM sys.transmission_queue ORDER BY message_sequence_number", [("0x6F6E65",)]),
+        (
+            "SELECT message_body FROM sys.transmission_queue ORDER BY 1 OFFSET 2 ROWS FETCH NEXT 1 ROWS ONLY",
+            [("0x74776F",)],
+        ),
+        ("SELECT message_sequence_number FROM sys.transmission_queue WHERE message_body = 0x00FF", [(2,)]),
+        (
+            "SELECT LEN(message_body), body_bytes FROM sys.transmission_queue WHERE message_sequence_number = 2",
+            [(2, 2)],
+        ),
+        ("SELECT TOP 1 CAST(message_body AS NVARCHAR(2)) FROM sys.transmission_queue", [("on",)]),
+        (
+            "SELECT CAST(message_body AS VARCHAR(MAX)) FROM sys.transmission_queue WHERE message_sequence_number = 2",
+            [("\x00\ufffd",)],
+        ),
+        (
+            "SELECT from_service_name, COUNT(*) AS n FROM sys.transmission_queue GROUP BY from_service_name HAVING 2 < COUNT(*)",
+            [("//shop/Billing", 3)],
+        ),
+        (
+            "SELECT DISTINCT e.state_desc, t.to_service_name FROM sys.transmission_queue t"
+            " JOIN sys.conversation_endpoints AS e ON e.conversation_handle = t.conversation_handle",
+            [("CONVERSING", "//shop/Billing")],
+        ),
+        ("SELECT ISNULL(lifetime, 'never'), COALESCE(mirror_address, address) FROM sys.routes", [("never", "LOCAL")]),
+        (
+            "SELECT CASE WHEN lifetime < GETUTCDATE() THEN 'old' ELSE 'new' END FROM sys.conversation_endpoints",
+            [("new",)],
+        ),
+        ("SELECT DATEDIFF(day, GETUTCDATE(), lifetime) FROM sys.conversation_endpoints", [(7,)]),
+        ("SELECT COUNT(*) FROM sys.transmission_queue WHERE enqueue_time > DATEADD(hour, -1, GETUTCDATE())", [(3,)]),
+        ("SELECT COUNT(*) FROM sys.transmission_queue WHERE enqueue_time > '20000101'", [(3,)]),
+        ("SELECT COUNT(*) FROM sys.transmission_queue WHERE enqueue_time > '9999-12-31T23:59'", [(0,)]),
+        ("SELECT name + '!' FROM sys.services WHERE name LIKE '//shop/%'", [("//shop/Orders!",)]),
+        (
+            "SELECT name FROM sys.services UNION ALL SELECT name FROM sys.service_queues",
+            [("//shop/Orders",), ("OrdersQueue",)],
+        ),
+        ("WITH q AS (SELECT * FROM sys.services) SELECT COUNT(*) FROM q", [(1,)]),
+        ("WITH q AS (SELECT COUNT(*) AS n FROM sys.transmission_queue) SELECT n FROM q", [(3,)]),
+        (
+            "WITH q AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM q WHERE n < 9) SELECT COUNT(*), MAX(n) FROM q",
+            [(9, 9)],
+        ),
+        ("WITH Customer AS (SELECT 1 AS a) SELECT COUNT(*) FROM customer", [(1,)]),
+        (
+            "SELECT (SELECT COUNT(*) FROM sys.routes) FROM sys.services s WHERE EXISTS (SELECT 1 FROM sys.service_queues)",
+            [(1,)],
+        ),
+        ("SELECT NAME FROM SYS.SERVICES", [("//shop/Orders",)]),
+        ("SELECT sys.services.name FROM sys.services, sys.routes", [("//shop/Orders",)]),
+        ("SELECT name FROM Orders.sys.services", [("//shop/Orders",)]),
+        ("SELECT COUNT(*) FROM msdb.sys.services", [(0,)]),
+        ("SELECT a.name FROM sys.services a, orders.sys.services b WHERE a.name = b.name", [("//shop/Orders",)]),
+        ("SELECT ROW_NUMBER() OVER (ORDER BY name) FROM sys.services", [(1,)]),
+        ("SELECT 1", [(1,)]),
+    ],
+)
+def test_tsql_is_answered(ask: Any, dialog: Dialog, statement: str, expected: list[tuple[object, ...]]) -> None:
+    assert expected == ask(statement)
+
+
+@pytest.mark.parametrize("view", [*FILE_VIEWS, *(name for name in MEMORY_VIEWS if name != MSDB_ROUTES)])
+@pytest.mark.parametrize("database", ["orders", "msdb"])
+def test_every_view_can_be_read_in_every_database(views: Views, dialog: Dialog, view: str, database: str) -> None:
+    result = views.select(f"SELECT * FROM {view}", database=database)
+
+    expected = MEMORY_VIEWS.get(view) or tuple(FILE_VIEWS[view].columns)
+    assert expected == result.columns
+
+
+@pytest.mark.parametrize("text", [str.upper, str.lower])
+@pytest.mark.parametrize("view", ["sys.transmission_queue", "sys.conversation_endpoints"])
+def test_guid_is_found_in_any_case(ask: Any, dialog: Dialog, view: str, text: Callable[[str], str]) -> None:
+    handle = text(str(dialog.conversation_handle))
+
+    found = ask(f"SELECT DISTINCT conversation_handle FROM {view} WHERE conversation_handle = '{handle}'")
+
+    assert [(str(dialog.conversation_handle).upper(),)] == found
+
+
+def test_guid_of_a_memory_view_is_found_in_any_case(orders: sqlite3.Connection, tmp_path: Path) -> None:
+    row = make_row(CONNECTIONS, connection_id=CONNECTION)
+    views = Views(
+        databases={}, snapshots=snapshots(sys__dm_broker_connections=lambda: [row]), transmission_statuses=dict
+    )
+
+    result = views.select(
+        f"SELECT connection_id FROM {CONNECTIONS} WHERE connection_id = '{CONNECTION}'", database=None
+    )
+
+    assert [(str(CONNECTION).upper(),)] == result.rows
+
+
+def test_status_is_what_the_daemon_says_and_never_empty(
+    orders: sqlite3.Connection, dialog: Dialog, tmp_path: Path
+) -> None:
+    other = begin_dialog(orders, from_service="//shop/Orders", to_service="//shop/A")
+    empty = begin_dialog(orders, from_service="//shop/Orders", to_service="//shop/B")
+    other.send(b"")
+    empty.send(b"")
+    said = {dialog.conversation_handle.bytes: "no route", empty.conversation_handle.bytes: ""}
+    views = Views(
+        databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=lambda: said
+    )
+
+    result = views.select(
+        "SELECT DISTINCT to_service_name, transmission_status FROM sys.transmission_queue ORDER BY 1", database="orders"
+    )
+
+    assert result.rows == [
+        ("//shop/A", "waiting: not tried yet"),
+        ("//shop/B", "waiting: not tried yet"),
+        ("//shop/Billing", "no route"),
+    ]
+
+
+# --- queues -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def message(orders: sqlite3.Connection, dialog: Dialog) -> None:
+    orders.execute(
+        "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+        " message_enqueue_time, message_body) VALUES (1, 1, 0, 't', 2.0, ?)",
+        (b"body",),
+    )
+
+
+@pytest.mark.parametrize("name", ["OrdersQueue", "[OrdersQueue]", "dbo.ordersqueue", "orders.dbo.OrdersQueue"])
+def test_queue_can_be_looked_at(ask: Any, message: None, name: str) -> None:
+    assert [(1, "//shop/Orders", "0x626F6479")] == ask(f"SELECT status, service_name, message_body FROM {name}")
+
+
+def test_looking_at_a_queue_takes_nothing_out(ask: Any, message: None, orders: sqlite3.Connection) -> None:
+    ask("SELECT * FROM OrdersQueue")
+
+    assert [b"body"] == [taken.body for taken in receive(orders, queue="OrdersQueue")]
+
+
+def test_queues_that_differ_in_case_are_told_apart(ask: Any, message: None, orders: sqlite3.Connection) -> None:
+    put_queue(orders, "ORDERSQUEUE", is_receive_enabled=True)
+
+    counts = [ask(f"SELECT COUNT(*) FROM {name}") for name in ("OrdersQueue", "ORDERSQUEUE")]
+
+    assert [[(1,)], [(0,)]] == counts
+
+
+# --- databases and memory views -----------------------------------------------------------------------------
+
+
+def test_databases_are_listed_with_their_broker_instance(views: Views, orders: sqlite3.Connection) -> None:
+    (instance,) = orders.execute("SELECT broker_instance FROM broker_database").fetchone()
+
+    rows = views.select("SELECT name, service_broker_guid, is_broker_enabled FROM sys.databases", database=None).rows
+
+    assert [("msdb", None, 1), ("orders", str(uuid.UUID(bytes=instance)).upper(), 1)] == rows
+
+
+def test_database_that_cannot_be_read_is_listed_and_not_enabled(tmp_path: Path) -> None:
+    (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)
+    views = Views(
+        databases={"bad": tmp_path / "bad.db", "gone": tmp_path / "gone.db"},
+        snapshots=snapshots(),
+        transmission_statuses=dict,
+    )
+
+    rows = views.select("SELECT name, is_broker_enabled FROM sys.databases WHERE name <> 'msdb'", database=None).rows
+
+    assert [("bad", 0), ("gone", 0)] == rows
+    assert not (tmp_path / "gone.db").exists()
+
+
+def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
+    row = make_row(MSDB_ROUTES, name="Outside", lifetime=datetime(2026, 1, 1, tzinfo=UTC), is_expired=True)
+    views = Views(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]), transmission_statuses=dict)
+
+    result = views.select("SELECT name, lifetime, is_expired FROM sys.routes", database=None)
+
+    assert [("Outside", "2026-01-01 00:00:00.000", 1)] == result.rows
+
+
+def test_msdb_with_a_file_is_read_from_it(tmp_path: Path) -> None:
+    open_store(tmp_path / "msdb.db").close()
+    given = snapshots()
+    del given[MSDB_ROUTES]
+    views = Views(databases={"msdb": tmp_path / "msdb.db"}, snapshots=given, transmission_statuses=dict)
+
+    result = views.select("SELECT name FROM msdb.sys.routes", database=None)
+
+    assert ([("AutoCreatedLocal",)], ("msdb",)) == (result.rows, views.names)
+
+
+def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
+    calls: list[str] = []
+
+    def provider(name: str) -> Callable[[], Any]:
+        def provide() -> dict[Any, Any]:
+            calls.append(name)
+            return {}
+
+        return provide
+
+    given = {name: provider(name) for name in snapshots()}
+    views = Views(databases={}, snapshots=given, transmission_statuses=provider("statuses"))
+
+    views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
+
+    assert [CONNECTIONS] == calls
+
+
+@pytest.mark.parametrize("name", ["sys.routs", "sys.databases"])
+def test_snapshot_for_no_view_is_a_bug(name: str) -> None:
+    with pytest.raises(AssertionError, match="snapshots are needed for"):
+        Views(databases={}, snapshots={**snapshots(), name: tuple}, transmission_statuses=dict)
+
+
+def test_statement_reads_several_databases(views: Views, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with closing(open_store(tmp_path / f"{name}.db")) as db:
+            put_queue(db, f"Queue of {name}", is_receive_enabled=True)
+    views = Views(
+        databases={name: tmp_path / f"{name}.db" for name in ("a", "b")},
+        snapshots=snapshots(),
+        transmission_statuses=dict,
+    )
+
+    result = views.select("SELECT a.name, b.name FROM a.sys.service_queues a, b.sys.service_queues b", database="a")
+
+    assert [("Queue of a", "Queue of b")] == result.rows
+
+
+def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
+    names = [f"d{number}" for number in range(ATTACHED_MAX + 1)]
+    for name in names:
+        open_store(tmp_path / f"{name}.db").close()
+    views = Views(
+        databases={name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots(), transmission_statuses=dict
+    )
+    selects = [f"SELECT name FROM {name}.sys.routes" for name in names]
+
+    assert len(views.select(" UNION ALL ".join(selects[:-1]), database=None).rows) == ATTACHED_MAX
+    assert refused(views, " UNION ALL ".join(selects), None).number == 102
+
+
+# --- what is wrong ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "number", "problem"),
+    [
+        ("SELECT nme FROM sys.routes", 207, "invalid column name 'nme'; did you mean name?"),
+        ("SELECT [nme] FROM sys.routes", 207, "invalid column name 'nme'; did you mean name?"),
+        ("SELECT r.adress FROM sys.routes r", 207, "invalid column name 'r.adress'; did you mean address?"),
+        ("SELECT * FROM sys.route", 208, "invalid object name 'sys.route'; did you mean sys.routes?"),
+        ("SELECT * FROM routes", 208, "invalid object name 'routes'; did you mean sys.routes?"),
+        ("SELECT * FROM OrderQueue", 208, "invalid object name 'OrderQueue'; did you mean OrdersQueue?"),
+        ("SELECT * FROM dbo.OrderQueue", 208, "invalid object name 'dbo.OrderQueue'; did you mean dbo.OrdersQueue?"),
+        ("SELECT * FROM ordres.sys.routes", 208, "invalid object name 'ordres.sys.routes'; did you mean orders?"),
+        ("SELECT * FROM msdb.dbo.OrdersQueue", 208, "invalid object name 'msdb.dbo.OrdersQueue'"),
+        (
+            "SELECT * FROM guest.OrdersQueue",
+            208,
+            "invalid object name 'guest.OrdersQueue'; did you mean dbo.OrdersQueue?",
+        ),
+        ("SELECT name FROM sys.routes, sys.services", 209, "ambiguous column name 'name': name its table too"),
+        ("SELECT SUBSTRING(name) FROM sys.routes", 174, "wrong number of arguments to 'SUBSTRING'"),
+        (
+            "SELECT name FROM sys.routes WHERE MAX(name) = 'x'",
+            147,
+            "an aggregate or window function is out of place: MAX",
+        ),
+        ("SELECT CAST(name AS DATETIME) FROM sys.routes", 241, "conversion failed: no date, time or number"),
+        ("WITH q AS (SELECT * FROM q) SELECT * FROM q", 252, "the expression 'q' refers to itself without UNION ALL"),
+        ("SELECT REVERSE(name) FROM sys.routes", 195, "'REVERSE' is not a recognized function name"),
+    ],
+)
+def test_mistake_is_told_by_number_and_with_the_nearest_name(
+    views: Views, statement: str, number: int, problem: str
+) -> None:
+    error = refused(views, statement)
+
+    assert (number, problem) == (error.number, error.problem)
+
+
+def test_error_points_at_the_name(views: Views) -> None:
+    error = refused(views, "SELECT name,\n       weigth\nFROM sys.routes")
+
+    assert str(error) == (
+        "Msg 207, Level 16, -:2:8\ninvalid column name 'weigth'; did you mean weight?\n       weigth\n       ^^^^^^"
+    )
+
+
+@pytest.mark.parametrize(
+    ("database", "problem"),
+    [("order", "database 'order' does not exist; did you mean orders?"), ("x", "database 'x' does not exist")],
+)
+def test_unknown_database_of_the_request(views: Views, database: str, problem: str) -> None:
+    error = refused(views, "SELECT 1", database)
+
+    assert (UnknownNameError, 911, problem) == (type(error), error.number, error.problem)
+
+
+def test_file_that_cannot_be_read_is_the_machines_fault(tmp_path: Path) -> None:
+    views = Views(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
+
+    with pytest.raises(StoreUnavailableError, match="unable to open database"):
+        views.select("SELECT * FROM sys.routes", database="gone")
+
+    assert not (tmp_path / "gone.db").exists()
+
+
+def test_file_without_the_schema_is_the_machines_fault(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
+        db.execute("CREATE TABLE customer (name TEXT)")
+    views = Views(databases={"other": tmp_path / "other.db"}, snapshots=snapshots(), transmission_statuses=dict)
+
+    with pytest.raises(StoreUnavailableError, match="no such table"):
+        views.select("SELECT * FROM sys.routes", database="other")
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def limited(tmp_path: Path, **limits: Any) -> Views:
+    return Views(
+        databases={"orders": tmp_path / "orders ?#.db"},
+        snapshots=snapshots(),
+        transmission_statuses=dict,
+        limits=QueryLimits(**limits),
+    )
+
+
+@pytest.mark.parametrize(("rows", "truncated"), [(2, True), (3, False)])
+def test_result_ends_at_its_limit_of_rows(tmp_path: Path, dialog: Dialog, rows: int, *, truncated: bool) -> None:
+    result = limited(tmp_path, rows=rows).select("SELECT * FROM sys.transmission_queue", database="orders")
+
+    assert (rows, truncated) == (len(result.rows), result.truncated)
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, 1), (8, 1), (9, 2), (100, 3)])
+def test_result_ends_behind_the_row_that_passes_its_limit_of_bytes(
+    tmp_path: Path, dialog: Dialog, size: int, rows: int
+) -> None:
+    """`0x6F6E65` has 8 bytes, and so has the second body."""
+    result = limited(tmp_path, result_bytes=size).select(
+        "SELECT message_body FROM sys.transmission_queue ORDER BY message_sequence_number", database="orders"
+    )
+
+    assert (rows, rows < 3) == (len(result.rows), result.truncated)
+
+
+def test_statement_without_an_end_is_cancelled(tmp_path: Path, dialog: Dialog) -> None:
+    views = limited(tmp_path, seconds=0.1)
+    started = time.monotonic()
+
+    error = refused(views, "WITH q AS (SELECT 1 AS n UNION ALL SELECT n FROM q) SELECT COUNT(*) FROM q")
+
+    assert error.number == 8649
+    assert time.monotonic() - started < 5.0
+
+
+def test_value_too_large_is_refused(tmp_path: Path, dialog: Dialog) -> None:
+    eight = "REPLACE(" * 8 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaa')" * 8
+
+    assert refused(limited(tmp_path), f"SELECT LEN({eight})").number == 102
+
+
+# --- nothing else can be read, nothing can be changed -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM customer",
+        "SELECT * FROM dbo.customer",
+        "SELECT * FROM sys.customer",
+        "SELECT * FROM orders.dbo.customer",
+        "SELECT * FROM main.customer",
+        "SELECT * FROM database_0.customer",
+        "SELECT * FROM database_0.broker_route, sys.routes",
+        "SELECT * FROM broker_conversation",
+        "SELECT * FROM sqlite_master",
+        "SELECT * FROM temp.sqlite_master",
+        "SELECT * FROM sqlite_temp_schema",
+        "SELECT * FROM pragma_database_list",
+        "SELECT * FROM pragma_table_info('customer')",
+        "SELECT * FROM json_each('[1]')",
+        "SELECT * FROM [customer` --]",
+        'SELECT * FROM "database_0"."customer"',
+        "SELECT 1 FROM sys.routes WHERE EXISTS (SELECT 1 FROM customer)",
+        "SELECT (SELECT TOP 1 card FROM customer) FROM sys.routes",
+        "SELECT 1 FROM sys.routes ORDER BY (SELECT card FROM customer)",
+        "WITH q AS (SELECT * FROM customer) SELECT * FROM q",
+        "WITH sys AS (SELECT 1 AS a) SELECT * FROM sys.customer",
+        "WITH customer AS (SELECT 1 AS a) SELECT card FROM customer",
+        "WITH customer AS (SELECT 1 AS a) SELECT * FROM dbo.customer",
+        "WITH broker_route AS (SELECT 1 AS a) SELECT address FROM broker_route",
+        "SELECT load_extension('x')",
+        "SELECT [load_extension]('x')",
+        "SELECT randomblob(1000000000)",
+        "SELECT hex(name) FROM sys.routes",
+        "SELECT guid_text(0x00) FROM sys.routes",
+        "SELECT transmission_status('x') FROM sys.transmission_queue",
+        "SELECT 1; SELECT * FROM customer",
+        "SELECT 1; ATTACH 'x.db' AS y",
+        "SELECT 1 UNION SELECT card FROM customer",
+        "ATTACH 'x.db' AS y",
+        "PRAGMA query_only = 0",
+        "VACUUM INTO 'x.db'",
+        "DELETE FROM sys.routes",
+        "UPDATE OrdersQueue SET status = 0",
+        "WITH q AS (SELECT 1 AS a) DELETE FROM OrdersQueue",
+        "SELECT * INTO x FROM sys.routes",
+        "CREATE TABLE x (a INT)",
+        "BEGIN TRANSACTION",
+    ],
+)
+def test_text_reaches_nothing_but_the_views(views: Views, dialog: Dialog, tmp_path: Path, statement: str) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    error = refused(views, statement)
+
+    assert error.number in {102, 195, 207, 208, 259}
+    assert "4111" not in str(error)
+    assert before == sorted(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_allowed"),
+    [
+        ("SELECT name FROM temp.made", True),
+        ("SELECT COUNT(*) FROM temp.made", True),
+        ("SELECT upper(name) FROM temp.made AS m WHERE m.name IN (SELECT name FROM temp.made)", True),
+        ("WITH q AS (SELECT name FROM temp.made) SELECT COUNT(*) FROM q", True),
+        ("WITH q AS (SELECT 1 AS n UNION ALL SELECT n FROM q LIMIT 3) SELECT COUNT(*) FROM q", True),
+        ("SELECT COUNT(*) FROM broker_route", True),
+        ("SELECT name FROM broker_route", False),
+        ("SELECT COUNT(name) FROM broker_route", False),
+        ("SELECT rowid FROM broker_route", False),
+        ("SELECT COUNT(*) FROM customer", False),
+        ("SELECT 1 FROM customer", False),
+        ("SELECT name FROM temp.other", False),
+        ("WITH other AS (SELECT name FROM broker_route) SELECT name FROM other", False),
+        ("WITH customer AS (SELECT 1) SELECT name FROM main.customer", False),
+        ("SELECT * FROM sqlite_master", False),
+        ("SELECT * FROM sqlite_temp_master", False),
+        ("SELECT * FROM pragma_database_list", False),
+        ("SELECT * FROM json_each('[1]')", False),
+        ("SELECT load_extension('x')", False),
+        ("SELECT hex(name) FROM temp.made", False),
+        ("INSERT INTO broker_route (name, address) VALUES ('a', 'LOCAL')", False),
+        ("INSERT INTO temp.made VALUES ('a')", False),
+        ("UPDATE broker_route SET name = 'a'", False),
+        ("DELETE FROM broker_route", False),
+        ("DROP VIEW temp.made", False),
+        ("CREATE TEMP TABLE x (a)", False),
+        ("CREATE TEMP VIEW x AS SELECT name FROM broker_route", False),
+        ("ATTACH ':memory:' AS y", False),
+        ("PRAGMA database_list", False),
+        ("PRAGMA writable_schema = 1", False),
+        ("BEGIN", False),
+        ("SAVEPOINT s", False),
+        ("REINDEX", False),
+        ("ANALYZE", False),
+    ],
+)
+def test_guard_alone_stops_sql_that_was_smuggled_in(orders: sqlite3.Connection, sql: str, *, is_allowed: bool) -> None:
+    """The second wall: SQL given to SQLite as it is, with no reading of T-SQL before it."""
+    orders.execute("CREATE TEMP VIEW made AS SELECT name, hex(address) AS h FROM main.broker_route")
+    orders.execute("CREATE TEMP VIEW other AS SELECT name FROM main.customer")
+    orders.set_authorizer(_Guard(frozenset({"made"}), frozenset({"q"})))
+
+    try:
+        orders.execute(sql).fetchall()
+    except sqlite3.DatabaseError as error:
+        outcome = str(error)
+    else:
+        outcome = "allowed"
+    orders.set_authorizer(None)
+
+    assert is_allowed == (outcome == "allowed"), outcome
+    assert is_allowed or re.search("prohibited|not authorized|vtable constructor failed", outcome)
+
+
+def test_file_is_attached_read_only(views: Views, dialog: Dialog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third wall: without the guard a write still fails."""
+    monkeypatch.setattr("broker.observe.query._Guard", lambda _made, _own: None)
+    monkeypatch.setattr("broker.observe.tsql.Statement.render", lambda *_: "DELETE FROM database_0.broker_route")
+
+    with pytest.raises(StoreUnavailableError, match="readonly database"):
+        views.select("SELECT * FROM sys.routes", database="orders")
+
+
+def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: Dialog, tmp_path: Path) -> None:
+    """Messages can be sent while a statement's files are attached."""
+
+    def while_reading() -> dict[Any, Any]:
+        dialog.send(b"meanwhile")
+        return {}
+
+    views = Views(
+        databases={"orders": tmp_path / "orders ?#.db"},
+        snapshots=snapshots(sys__dm_broker_connections=while_reading),
+        transmission_statuses=while_reading,
+    )
+
+    result = views.select(
+        f"SELECT (SELECT COUNT(*) FROM {CONNECTIONS}), COUNT(transmission_status) FROM sys.transmission_queue",
+        database="orders",
+    )
+
+    assert [(0, 5)] == result.rows
+
+
+def test_instance_that_nobody_asks_never_imports_the_parser() -> None:
+    script = "import sys, broker.observe.query; print('sqlglot' in sys.modules)"
+
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert result.stdout == "False\n"
