@@ -26,8 +26,8 @@ from broker.observe.query import Views
 from broker.observe.snapshot import Snapshots
 from broker.observe.status import add_backlog, backlog_paths, read_status
 
-# The first word behind blanks, comments and semicolons. Possessive, so that a text of any length takes no memory.
-_FIRST_WORD = re.compile(r"(?:[\s;]++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
+# The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
+_FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
 _QUESTIONS = frozenset({"SELECT", "WITH"})
 _VIEW_NAME = re.compile(r"(?:(?P<database>.+)\.)?(?P<schema>sys)\.(?P<view>\w+)", re.IGNORECASE | re.DOTALL)
 

@@ -38,7 +38,7 @@ from broker.ddl.statements import (
 )
 from broker.dialog import store
 from broker.dialog.application import end_with_cleanup, get_dialog
-from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
+from broker.errors import ConversationError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import alter_route, create_route
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ async def execute(
     catalog: Catalog, statements: Iterable[Statement], *, database: str, is_declared: bool = False
 ) -> list[str]:
     """
-    Carry out statements, segment by segment.
+    Carry out statements, segment by segment; every database that USE names is known before the first one runs.
 
     Args:
         catalog: Brought up to date before this returns.
@@ -66,17 +66,21 @@ async def execute(
         is_declared: Whether this is a script of the configuration.
 
     Returns:
-        One message for each statement.
+        One message for each statement but USE.
 
     Raises:
         StatementError: with the place; segments before it are done, its own is undone.
+        StoreUnavailableError: the file could not be written; likewise.
     """
     messages: list[str] = []
     changed = False
     try:
-        for target, segment in _segments(catalog, statements, database):
+        for target, segment in list(_segments(catalog, statements, database)):
             work = partial(_run_in_writer, segment=segment, is_msdb=target.name == MSDB, is_declared=is_declared)
-            done, target.rows = await target.in_writer(work)
+            try:
+                done, target.rows = await target.in_writer(work)
+            except sqlite3.Error as error:
+                raise StoreUnavailableError(str(target.path), str(error)) from error
             messages += done
             changed = True
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from broker.routing.facts import Facts
@@ -24,6 +24,10 @@ class Contact:
     broker_instance: bytes
     far_service: str
     far_broker_instance: bytes = NO_GUID
+
+    def bound_to(self, broker_instance: bytes) -> Contact:
+        """The same dialog with this database as its far side."""
+        return replace(self, far_broker_instance=broker_instance)
 
     def facts(self) -> Facts:
         """What routing is told about frames of this side."""

@@ -104,8 +104,9 @@ class Outgoing:
     """
     One message to send.
 
-    Shape: `transmission_id` its row; `flags` END_DIALOG or ERROR or 0; `body` envelope and payload, cut into
-    `fragments` pieces of `fragment_size` bytes.
+    Shape: `transmission_id` its row; `flags` END_DIALOG or ERROR or 0; `body` the payload, cut into `fragments` pieces
+    of `fragment_size` bytes; `envelope` goes before the first of them. Its length may differ from one sending to the
+    next, and the cuts must not: the far side may have some fragments of an earlier sending.
     """
 
     transmission_id: int
@@ -113,6 +114,7 @@ class Outgoing:
     flags: int
     body: bytes
     fragment_size: int
+    envelope: bytes = b""
 
     @property
     def fragments(self) -> int:
@@ -122,8 +124,9 @@ class Outgoing:
     def fragment(self, number: int) -> tuple[bytes, int]:
         """Body and flags of one fragment."""
         start = number * self.fragment_size
+        piece = self.body[start : start + self.fragment_size]
         is_last = number + 1 == self.fragments
-        return self.body[start : start + self.fragment_size], self.flags | (Flag.LAST_FRAGMENT if is_last else 0)
+        return piece if number else self.envelope + piece, self.flags | (Flag.LAST_FRAGMENT if is_last else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ import structlog
 
 from broker.dialog.contact import ack_frame, fault_frame
 from broker.dialog.receiving import Receipt
-from broker.dialog.store import broker_instance, open_watch
+from broker.dialog.store import broker_instance, open_watch, settle_fragment_size
 from broker.dialog.transmitter import DialogSettings, Transmitter
 from broker.dialog.turn import Turn, turn_in_writer
 from broker.flow import Disposition
@@ -58,7 +59,8 @@ class Endpoint:
         self.problem = ""
         self._db = db
         self._watch = open_watch(path)
-        self._settings = settings
+        self._travel = settings.travel
+        self._fragment_size = settle_fragment_size(db, settings.fragment_size)
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
@@ -76,6 +78,8 @@ class Endpoint:
             self._loop.create_task(self._work(), name=f"{self.name} turns"),
             self._loop.create_task(self._poll(), name=f"{self.name} poll"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._on_end)
         self._wake_up()
 
     async def close(self) -> None:
@@ -106,6 +110,13 @@ class Endpoint:
     def _wake_up(self) -> None:
         self._wake.set()
 
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """A task that ends by itself has met a bug: this database stands still, and says so."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.problem = f"stopped by {error!r}"
+            log.critical("database stopped", database=self.name, task=task.get_name(), exc_info=error)
+
     # --- turns of the writer thread ---
 
     async def _work(self) -> None:
@@ -115,7 +126,7 @@ class Endpoint:
             turn = self._next_turn()
             try:
                 result = await self._loop.run_in_executor(
-                    self._writer, turn_in_writer, self._db, self.broker_instance, turn, self._settings.fragment_size
+                    self._writer, turn_in_writer, self._db, self.broker_instance, turn, self._fragment_size
                 )
             except sqlite3.Error as error:
                 await self._rest(turn, str(error))
@@ -137,6 +148,7 @@ class Endpoint:
         if is_time_to_expire:
             self._expire_at = now + EXPIRE_SECONDS
         turn = Turn(
+            now=time.time(),
             frames=self._inbox,
             find_after=self._found_up_to if self._has_news else None,
             wants=self.transmitter.wants(),
@@ -157,7 +169,7 @@ class Endpoint:
 
     def _answer(self, receipt: Receipt) -> None:
         """After the commit: note what the far sides have, and tell them what is stored here."""
-        transmitter, travel = self.transmitter, self._settings.travel
+        transmitter, travel = self.transmitter, self._travel
         self.delivered += receipt.delivered
         self.dropped += receipt.dropped
         for endpoint_id, contact in receipt.contacts.items():
@@ -183,16 +195,25 @@ class Endpoint:
         """Notice commits of other connections; look often while there are some."""
         shortest, longest = POLL_SECONDS
         pause = longest
-        version = -1
+        version: int | None = None
         while True:
             await asyncio.sleep(pause)
-            now = self._watch.execute("PRAGMA data_version").fetchone()[0]
-            if now != version:
+            now = self._version()
+            if now is None or now != version:
                 version = now
                 self._has_news = True
-                pause = shortest
+                pause = shortest if now is not None else FAILURE_PAUSE
                 self._wake_up()
             else:
                 pause = min(longest, pause * 1.3)
                 if self._loop.time() >= self._expire_at:
                     self._wake_up()
+
+    def _version(self) -> int | None:
+        """What every commit of another connection changes; None while it cannot be read, so that the writer looks."""
+        try:
+            version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            log.warning("watch failed", database=self.name, reason=str(error))
+            return None
+        return version

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from broker.dialog.application import DEFAULT_LIFETIME, END_DIALOG, ERROR, error_body
+from broker.dialog.application import DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
+from broker.dialog.assembly import Assembly
 from broker.dialog.contact import Contact
 from broker.dialog.conversation import TAKES_MESSAGES, TRANSITIONS, Arrival, Happening, State, after, place
 from broker.dialog.store import writing
@@ -133,6 +134,7 @@ class _Reception:
         self._receipt = receipt
         self._now = now
         self._endpoint: _Endpoint
+        self._assembly: Assembly
 
     def run(self, conversation_id: bytes, group: Group, *, is_initiator: bool) -> None:
         """Apply the group in order and write the row once."""
@@ -141,6 +143,7 @@ class _Reception:
         if endpoint is None:
             return
         self._endpoint = endpoint
+        self._assembly = Assembly(self._db, endpoint.endpoint_id)
         for header, body in group:
             if self._is_from_far_side(header):
                 self._acknowledge(header)
@@ -166,7 +169,7 @@ class _Reception:
         """The endpoint that the first message of a dialog makes at the target; None when there is nothing to make."""
         first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and _place(pair[0]) == (0, 0)), None)
         if first is None or is_initiator:
-            self._receipt.dropped[Disposition.UNKNOWN_CONVERSATION] += len(group)
+            self._drop(Disposition.UNKNOWN_CONVERSATION, frames=len(group))
             return None
         header, body = first
         contact = Contact(
@@ -177,23 +180,24 @@ class _Reception:
             far_service=header.from_service,
             far_broker_instance=header.from_broker_instance,
         )
-        envelope = self._acceptable(header, body, contact)
+        envelope = self._acceptable(header, body, contact, frames=len(group))
         if envelope is None:
             return None
-        lifetime = envelope.lifetime if envelope.lifetime is not None else DEFAULT_LIFETIME.total_seconds()
+        told = envelope.lifetime if envelope.lifetime is not None else DEFAULT_LIFETIME.total_seconds()
+        lifetime = min(told, LIFETIME_MAX)
         values = (uuid.uuid4().bytes, header.conversation_id, uuid.uuid4().bytes, header.to_service)
         far = (header.from_service, header.from_broker_instance)
         cursor = self._db.execute(_CREATE, (*values, *far, envelope.contract, self._now + lifetime, self._now))
         assert cursor.lastrowid is not None
         return _Endpoint(cursor.lastrowid, contact, State.STARTED_INBOUND, 0, 0, (0, 0), 0, None)
 
-    def _acceptable(self, header: Header, body: bytes, contact: Contact) -> Envelope | None:
+    def _acceptable(self, header: Header, body: bytes, contact: Contact, *, frames: int) -> Envelope | None:
         """The envelope of message 0 when its service is here and takes its contract; else the answer is on its way."""
         service = self._db.execute(
             "SELECT contracts FROM broker_service WHERE name = ?", (header.to_service,)
         ).fetchone()
         if service is None:
-            self._drop(Disposition.SERVICE_NOT_FOUND)
+            self._drop(Disposition.SERVICE_NOT_FOUND, frames=frames)
             if header.to_broker_instance != NO_GUID:
                 text = f"the service {header.to_service!r} does not exist in the broker instance that was named"
                 self._receipt.faults.append((contact, Fault(-8490, text)))
@@ -201,11 +205,11 @@ class _Reception:
         try:
             envelope, _ = decode_envelope(body)
         except FrameMalformedError:
-            self._drop(Disposition.CORRUPTED)
+            self._drop(Disposition.CORRUPTED, frames=frames)
             return None
         contracts = json.loads(service[0])
         if contracts and envelope.contract not in contracts:
-            self._drop(Disposition.CONTRACT_REFUSED)
+            self._drop(Disposition.CONTRACT_REFUSED, frames=frames)
             text = f"the service {header.to_service!r} does not accept the contract {envelope.contract!r}"
             self._receipt.faults.append((contact, Fault(-8408, text)))
             return None
@@ -218,17 +222,17 @@ class _Reception:
         if far == header.from_broker_instance:
             return True
         if far == NO_GUID and endpoint.contact.is_initiator:
-            if header.kind != Kind.FAULT:
+            if header.kind in (Kind.MESSAGE, Kind.ACK):
                 self._bind(header.from_broker_instance)
             return True
         self._drop(Disposition.OTHER_INSTANCE)
-        if endpoint.contact.is_initiator and header.kind != Kind.FAULT:
-            other = _bound(endpoint.contact, header.from_broker_instance)
+        if endpoint.contact.is_initiator and header.kind in (Kind.MESSAGE, Kind.ACK):
+            other = endpoint.contact.bound_to(header.from_broker_instance)
             self._receipt.faults.append((other, Fault(-8495, "another instance of the service has this conversation")))
         return False
 
     def _bind(self, far: bytes) -> None:
-        self._endpoint.contact = _bound(self._endpoint.contact, far)
+        self._endpoint.contact = self._endpoint.contact.bound_to(far)
         self._receipt.contacts[self._endpoint.endpoint_id] = self._endpoint.contact
 
     def _save(self) -> None:
@@ -259,7 +263,7 @@ class _Reception:
         acknowledged = (header.ack_sequence, header.ack_fragment)
         if acknowledged == (0, 0):
             return
-        if header.ack_sequence > endpoint.send_sequence:
+        if acknowledged > (endpoint.send_sequence, 0):
             self._drop(Disposition.OUT_OF_SEQUENCE)  # it acknowledges what was never sent
             return
         known = self._receipt.acknowledged.get(endpoint.endpoint_id, (0, 0))
@@ -294,18 +298,10 @@ class _Reception:
         self._receipt.stored[endpoint.endpoint_id] = (endpoint.contact, endpoint.expected)
 
     def _keep_early(self, header: Header, body: bytes) -> None:
-        if self._keep(_place(header), header.flags, body):
+        if self._assembly.keep(_place(header), header.flags, body):
             self._endpoint.early_fragments += 1
         else:
             self._drop(Disposition.DUPLICATE)
-
-    def _keep(self, where: tuple[int, int], flags: int, body: bytes) -> bool:
-        """Keep a fragment until its message is whole; False when it was here already."""
-        cursor = self._db.execute(
-            "INSERT OR IGNORE INTO broker_fragment VALUES (?, ?, ?, ?, ?)",
-            (self._endpoint.endpoint_id, *where, flags, body),
-        )
-        return cursor.rowcount > 0
 
     def _accept(self, flags: int, body: bytes) -> None:
         """The expected fragment: a whole message goes to its queue, a part is kept."""
@@ -313,36 +309,24 @@ class _Reception:
         where = endpoint.expected
         endpoint.expected = after(where, flags)
         if not flags & Flag.LAST_FRAGMENT:
-            self._keep(where, flags, body)
+            self._assembly.keep(where, flags, body)
         elif where[1] == 0:
             self._whole(where[0], flags, body)
         else:
-            self._whole(where[0], flags, self._collect(where[0]) + body)
+            self._whole(where[0], flags, self._assembly.collect(where[0]) + body)
 
     def _catch_up(self) -> None:
         """Early fragments whose turn has come."""
         endpoint = self._endpoint
         while endpoint.early_fragments and endpoint.state in TAKES_MESSAGES:
             where = endpoint.expected
-            row = self._db.execute(
-                "SELECT flags FROM broker_fragment"
-                " WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number = ?",
-                (endpoint.endpoint_id, *where),
-            ).fetchone()
-            if row is None:
+            flags = self._assembly.flags(where)
+            if flags is None:
                 return
             endpoint.early_fragments -= 1
-            endpoint.expected = after(where, row[0])
-            if row[0] & Flag.LAST_FRAGMENT:
-                self._whole(where[0], row[0], self._collect(where[0]))
-
-    def _collect(self, sequence: int) -> bytes:
-        """The kept fragments of a message, joined; they are kept no longer."""
-        key = (self._endpoint.endpoint_id, sequence)
-        where = "WHERE endpoint_id = ? AND message_sequence_number = ?"
-        rows = self._db.execute(f"SELECT body FROM broker_fragment {where} ORDER BY fragment_number", key).fetchall()  # noqa: S608 - `where` is the literal above
-        self._db.execute(f"DELETE FROM broker_fragment {where}", key)  # noqa: S608 - likewise
-        return b"".join(row[0] for row in rows)
+            endpoint.expected = after(where, flags)
+            if flags & Flag.LAST_FRAGMENT:
+                self._whole(where[0], flags, self._assembly.collect(where[0]))
 
     def _whole(self, sequence: int, flags: int, body: bytes) -> None:
         """A whole message in its turn."""
@@ -354,14 +338,17 @@ class _Reception:
             self._fail(sequence, Fault(-8430, f"the message body failed validation: {error}"), is_told=True)
             return
         if flags & Flag.ERROR:
-            self._enqueue(sequence, ERROR, payload)
-            self._change(Happening.ERROR_RECEIVED)
+            type_name, happening = ERROR, Happening.ERROR_RECEIVED
         elif is_end:
-            self._enqueue(sequence, END_DIALOG, payload)
-            self._change(Happening.END_RECEIVED)
+            type_name, happening = END_DIALOG, Happening.END_RECEIVED
         else:
-            self._enqueue(sequence, envelope.type, payload)
-            self._change(Happening.FIRST_RECEIVED)
+            type_name, happening = envelope.type, Happening.FIRST_RECEIVED
+        if self._enqueue(sequence, type_name, payload):
+            self._change(happening)
+        else:
+            self._drop(Disposition.SERVICE_NOT_FOUND)
+            service = self._endpoint.contact.service_name
+            self._fail(sequence, Fault(-8470, f"the service {service!r} has been dropped"), is_told=True)
 
     # --- errors ---
 
@@ -384,35 +371,27 @@ class _Reception:
             self._receipt.faults.append((endpoint.contact, fault))
         self._change(Happening.ERROR_RECEIVED)
 
-    def _enqueue(self, sequence: int, type_name: str, payload: bytes) -> None:
+    def _enqueue(self, sequence: int, type_name: str, payload: bytes) -> bool:
+        """Put a message into the queue of the service; False when the service has been dropped."""
         endpoint = self._endpoint
         service = endpoint.contact.service_name
-        self._db.execute(_ENQUEUE, (endpoint.endpoint_id, sequence, type_name, self._now, payload, service))
-        self._receipt.delivered[service] += 1
+        cursor = self._db.execute(_ENQUEUE, (endpoint.endpoint_id, sequence, type_name, self._now, payload, service))
+        self._receipt.delivered[service] += cursor.rowcount
+        return cursor.rowcount > 0
 
     def _change(self, happening: Happening) -> None:
         endpoint = self._endpoint
         endpoint.state = TRANSITIONS.get((endpoint.state, happening), endpoint.state)
+        if endpoint.state not in TAKES_MESSAGES:
+            self._assembly.discard()
+            endpoint.early_fragments = 0
         if endpoint.state in (State.ERROR, State.CLOSED):
             self._db.execute("DELETE FROM broker_transmission WHERE endpoint_id = ?", (endpoint.endpoint_id,))
-            self._db.execute("DELETE FROM broker_fragment WHERE endpoint_id = ?", (endpoint.endpoint_id,))
-            endpoint.early_fragments = 0
             self._receipt.finished.add(endpoint.endpoint_id)
 
-    def _drop(self, disposition: Disposition) -> None:
-        self._receipt.dropped[disposition] += 1
+    def _drop(self, disposition: Disposition, *, frames: int = 1) -> None:
+        self._receipt.dropped[disposition] += frames
 
 
 def _place(header: Header) -> tuple[int, int]:
     return header.sequence_number, header.fragment_number
-
-
-def _bound(contact: Contact, far: bytes) -> Contact:
-    return Contact(
-        contact.conversation_id,
-        is_initiator=contact.is_initiator,
-        service_name=contact.service_name,
-        broker_instance=contact.broker_instance,
-        far_service=contact.far_service,
-        far_broker_instance=far,
-    )

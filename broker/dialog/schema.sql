@@ -5,7 +5,8 @@ CREATE TABLE broker_database (
     id                INTEGER PRIMARY KEY CHECK (id = 1),
     schema_version    INTEGER NOT NULL,
     broker_instance   BLOB NOT NULL CHECK (length(broker_instance) = 16),
-    create_date       REAL NOT NULL
+    create_date       REAL NOT NULL,
+    fragment_size     INTEGER                           -- by which what waits here is cut; NULL before the first start
 );
 
 CREATE TABLE broker_queue (
@@ -34,7 +35,7 @@ CREATE TABLE broker_route (
 
 -- One row for each side of a dialog that lives here; a closed one stays as the replay guard.
 CREATE TABLE broker_conversation (
-    endpoint_id            INTEGER PRIMARY KEY,
+    endpoint_id            INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again: the daemon remembers by it
     conversation_handle    BLOB NOT NULL UNIQUE,        -- of this side
     conversation_id        BLOB NOT NULL,               -- shared by both sides
     is_initiator           INTEGER NOT NULL,

@@ -8,7 +8,6 @@ every commit; the rows of one dialog are read by sequence number, as far as its 
 from __future__ import annotations
 
 import sqlite3
-import time
 from dataclasses import dataclass
 
 from broker.dialog.application import ERROR, error_body
@@ -68,8 +67,8 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
     return max((row[0] for row in rows), default=after), found
 
 
-def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int) -> list[Outgoing]:
-    """The next messages of a dialog, each with its envelope, in order and without a gap."""
+def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, now: float) -> list[Outgoing]:
+    """The next messages of a dialog in order, each with its envelope."""
     rows = db.execute(
         "SELECT t.transmission_id, t.message_sequence_number, t.flags, t.message_type_name, t.enqueue_time,"
         " t.message_body, c.contract, c.lifetime, c.is_initiator"
@@ -82,13 +81,15 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int) -> li
     size = 0
     for transmission_id, sequence, flags, type_name, enqueued, payload, contract, lifetime, is_initiator in rows:
         is_opening = sequence == 0 and is_initiator
-        envelope = Envelope(
-            type=type_name,
-            contract=contract if is_opening else "",
-            sent_us=int(enqueued * 1_000_000),
-            lifetime=max(1, int(lifetime - time.time())) if is_opening else None,
+        envelope = encode_envelope(
+            Envelope(
+                type=type_name,
+                contract=contract if is_opening else "",
+                sent_us=int(enqueued * 1_000_000),
+                lifetime=max(1, int(lifetime - now)) if is_opening else None,
+            )
         )
-        loaded.append(Outgoing(transmission_id, sequence, flags, encode_envelope(envelope) + payload, fragment_size))
+        loaded.append(Outgoing(transmission_id, sequence, flags, payload, fragment_size, envelope))
         size += len(payload)
         if size >= want.max_bytes:
             break

@@ -138,6 +138,23 @@ def broker_instance(db: sqlite3.Connection) -> bytes:
     return instance
 
 
+def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
+    """
+    The fragment size by which this database sends from now on.
+
+    The far side may have some fragments of a message, so a message that was cut once must always be cut alike: the
+    size configured before holds until no message of several fragments waits any more.
+    """
+    with writing(db):
+        db.execute(
+            "UPDATE broker_database SET fragment_size = ?1 WHERE fragment_size IS NULL OR NOT EXISTS"
+            " (SELECT 1 FROM broker_transmission WHERE length(message_body) > min(fragment_size, ?1))",
+            (configured,),
+        )
+        size: int = db.execute("SELECT fragment_size FROM broker_database").fetchone()[0]
+        return size
+
+
 def _prepare(db: sqlite3.Connection, instance: uuid.UUID | None) -> None:
     """The mode of the file, and its schema when it has none."""
     _use_write_ahead_log(db)
@@ -176,7 +193,7 @@ def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
     for statement in _statements(script):
         db.execute(statement)
     db.execute(
-        "INSERT INTO broker_database VALUES (1, ?, ?, ?)",
+        "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
         (SCHEMA_VERSION, instance.bytes, time.time()),
     )
     put_route(db, AUTO_CREATED_LOCAL)

@@ -32,7 +32,7 @@ from broker.wire.layout import CONVERSATION_AT, SEQUENCE_AT, Kind
 LOADED_MAX_BYTES = 64 * 1024 * 1024  # bodies in memory, all dialogs together; a single larger message is loaded alone
 LOAD_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time
 BURST_FRAMES = 64  # of one dialog before the next one's turn
-PUMP_BYTES = 256 * 1024  # handed to the forwarder at once
+PUMP_BYTES = 256 * 1024  # handed to the forwarder at once, and one dialog's burst
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes
 RETRY_AFTER_MIN = 0.1  # seconds; a next hop cannot ask for more resends than this
 DECISIONS_MAX = 100_000  # remembered routing decisions, one a dialog
@@ -118,6 +118,8 @@ class Transmitter:
     def wants(self) -> list[Want]:
         """What to load in the next turn, within the bound."""
         wants = []
+        if self._hungry and self._loaded_bytes >= LOADED_MAX_BYTES:
+            self._unload_waiting()
         for endpoint_id in list(self._hungry):
             if self._loaded_bytes >= LOADED_MAX_BYTES:
                 break
@@ -135,6 +137,9 @@ class Transmitter:
         if sender is None:
             return
         sender.is_loading = False
+        if want.sequence != sender.load_from:  # unloaded meanwhile: what goes before this has to be loaded again
+            self._run(sender)
+            return
         for message in messages:
             sender.outbound.offer(message)
             self._loaded_bytes += len(message.body)
@@ -197,7 +202,7 @@ class Transmitter:
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
             if sender is not None:
                 sender.advice = f"{rejected.reason} ({rejected.code})"
-                if rejected.retry_after_ms:
+                if rejected.retry_after_ms and sender.outbound.in_flight:
                     at = self._loop.time() + max(RETRY_AFTER_MIN, rejected.retry_after_ms / 1000)
                     sender.outbound.resend_at = min(sender.outbound.resend_at, at)
                     self._arm(sender)
@@ -273,10 +278,11 @@ class Transmitter:
         if way is None:
             self._waiting.add(sender.endpoint_id)
             return 0
+        self._waiting.discard(sender.endpoint_id)
         outbound = sender.outbound
         size = 0
         for _ in range(BURST_FRAMES):
-            if not outbound.has_unsent:
+            if not outbound.has_unsent or size >= PUMP_BYTES:
                 break
             message, fragment, is_resend = outbound.take(now)
             body, flags = message.fragment(fragment)
@@ -337,22 +343,34 @@ class Transmitter:
         self._timer = None
         now = self._loop.time()
         while self._timers and self._timers[0][0] <= now:
-            _, endpoint_id = heapq.heappop(self._timers)
+            at, endpoint_id = heapq.heappop(self._timers)
             sender = self.senders.get(endpoint_id)
-            if sender is None:
+            if sender is None or at != sender.armed_at:  # armed again, for an earlier time
                 continue
             sender.armed_at = NEVER
             if sender.outbound.resend_at <= now:
-                self._loaded_bytes -= sender.outbound.loaded_bytes
+                self._unload(sender)
                 sender.outbound.time_out()
-                sender.load_from = sender.outbound.acknowledged_sequence
-                sender.has_more = True
                 self._run(sender)
             elif endpoint_id in self._waiting:
                 self._run(sender)
             else:
                 self._arm(sender)
         self._set_timer()
+
+    def _unload_waiting(self) -> None:
+        """Who cannot send must not keep others from loading."""
+        for endpoint_id in self._waiting:
+            sender = self.senders.get(endpoint_id)
+            if sender is not None and not sender.outbound.in_flight:
+                self._unload(sender)
+
+    def _unload(self, sender: Sender) -> None:
+        """Keep no message of this dialog in memory; they are loaded again from the first unacknowledged one."""
+        self._loaded_bytes -= sender.outbound.loaded_bytes
+        sender.outbound.unload()
+        sender.load_from = sender.outbound.acknowledged_sequence
+        sender.has_more = True
 
     def close(self) -> None:
         """Nothing more is sent."""

@@ -1,14 +1,14 @@
 """
-One turn of the writer thread: store what arrived, find what applications queued, load what the windows ask for.
+One turn of the writer thread: find what applications queued, load what the windows ask for, store what arrived.
 
-Everything that touches the file of a database happens here, in this order, on one connection. The arrivals of a turn
-are one transaction, so the more arrives at once, the less a message pays for the disk.
+Everything that touches the file of a database happens here, in this order, on one connection. Storing comes last: when
+any of it fails, nothing has been stored that the loop does not hear of. The arrivals of a turn are one transaction, so
+the more arrives at once, the less a message pays for the disk.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
 from dataclasses import dataclass, field
 
 from broker.dialog.conversation import Outgoing
@@ -21,10 +21,11 @@ class Turn:
     """
     What to do.
 
-    Shape: `frames` whole dialog frames for this database; `find_after` a transmission_id, None when no application has
-    committed; `is_time_to_expire` when dialogs past their lifetime shall be looked for.
+    Shape: `now` UTC seconds since 1970; `frames` whole dialog frames for this database; `find_after` a transmission_id,
+    None when no application has committed; `is_time_to_expire` when dialogs past their lifetime shall be looked for.
     """
 
+    now: float
     frames: list[bytes]
     find_after: int | None
     wants: list[Want]
@@ -50,11 +51,11 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
         sqlite3.Error: the store failed; nothing of `frames` was stored and nothing may be acknowledged.
     """
     result = TurnResult()
-    if turn.frames:
-        result.receipt = receive_in_writer(db, instance, turn.frames, time.time())
     if turn.find_after is not None:
         result.found_up_to, result.found = find_in_writer(db, instance, turn.find_after)
-    result.loaded = [(want, load_in_writer(db, want, fragment_size)) for want in turn.wants]
+    result.loaded = [(want, load_in_writer(db, want, fragment_size, turn.now)) for want in turn.wants]
     if turn.is_time_to_expire:
-        result.expired = expire_in_writer(db, time.time())
+        result.expired = expire_in_writer(db, turn.now)
+    if turn.frames:
+        result.receipt = receive_in_writer(db, instance, turn.frames, turn.now)
     return result

@@ -8,6 +8,7 @@ CHAOS_SEED repeats the victim and the moment.
 import os
 import random
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ SECONDS = 60.0
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_killing_a_process_at_a_random_moment_loses_and_doubles_nothing(tmp_path, seed):
+def test_killing_a_process_at_a_random_moment_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     with demo_topology(tmp_path) as net:
         net.start()

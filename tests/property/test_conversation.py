@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.dialog.conversation import EARLY_WINDOW, NEVER, Arrival, Backoff, Outbound, Outgoing, after, place
 from broker.wire.layout import Flag
 
 FRAGMENT = 3
-bodies = st.lists(st.binary(max_size=4 * FRAGMENT), min_size=1, max_size=12)
+bodies = st.lists(st.binary(max_size=6 * FRAGMENT), min_size=1, max_size=8)
 
 
 class FarSide:
@@ -44,14 +44,13 @@ class FarSide:
 class OutboundMachine(RuleBasedStateMachine):
     """Rules are what the shell may do, in any order; losing a frame is never delivering it."""
 
-    travelling = Bundle("travelling")
-
     @initialize(bodies=bodies, window_max=st.integers(1, 100))
     def begin(self, bodies: list[bytes], window_max: int) -> None:
         self.messages = [Outgoing(n, n, 0, body, FRAGMENT) for n, body in enumerate(bodies)]
         self.row = [(message.sequence, n) for message in self.messages for n in range(message.fragments)]
         self.outbound = Outbound(Backoff(1.0, 8.0), window_max)
         self.far = FarSide()
+        self.travelling: list[tuple[tuple[int, int], bytes, int]] = []
         self.offered = 0
         self.now = 0.0
         self.acknowledged = self.next = self.highest = 0
@@ -59,14 +58,23 @@ class OutboundMachine(RuleBasedStateMachine):
     def _number(self, where: tuple[int, int]) -> int:
         return self.row.index(where) if where in self.row else len(self.row)
 
-    @rule()
-    def offer(self) -> None:
-        if self.offered < len(self.messages):
-            self.outbound.offer(self.messages[self.offered])
+    @rule(count=st.integers(1, 12))
+    def offer(self, count: int) -> None:
+        for message in self.messages[self.offered : self.offered + count]:
+            self.outbound.offer(message)
             self.offered += 1
 
-    @precondition(lambda self: self.outbound.has_unsent)
-    @rule(target=travelling)
+    @rule(is_lost=st.lists(st.booleans(), min_size=1, max_size=12))
+    def send(self, is_lost: list[bool]) -> None:
+        """A burst; what is lost may still turn up later."""
+        for is_late in is_lost:
+            if self.outbound.has_unsent:
+                frame = self.take()
+                if is_late:
+                    self.travelling.append(frame)
+                else:
+                    self.far.receive(*frame)
+
     def take(self) -> tuple[tuple[int, int], bytes, int]:
         message, fragment, is_resend = self.outbound.take(self.now)
         where = (message.sequence, fragment)
@@ -74,18 +82,18 @@ class OutboundMachine(RuleBasedStateMachine):
         assert is_resend == (self.next < self.highest)
         self.next += 1
         self.highest = max(self.highest, self.next)
-        assert self.outbound.resend_at > self.now or self.outbound.in_flight > 1
         return where, *message.fragment(fragment)
 
-    @rule(frame=travelling)
-    def deliver(self, frame: tuple[tuple[int, int], bytes, int]) -> None:
-        self.far.receive(*frame)
+    @precondition(lambda self: self.travelling)
+    @rule(data=st.data())
+    def turn_up(self, data: st.DataObject) -> None:
+        self.far.receive(*data.draw(st.sampled_from(self.travelling)))
 
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         """Any acknowledgement the far side has ever made may arrive now."""
         top = self._number(self.far.expected)
-        number = data.draw(st.integers(0, top))
+        number = data.draw(st.one_of(st.just(top), st.integers(0, top)))
         where = self.row[number] if number < len(self.row) else self.far.expected
         before = self.outbound.acknowledged_sequence
         loaded = len(self.outbound.messages)
@@ -130,10 +138,9 @@ class OutboundMachine(RuleBasedStateMachine):
             return
         self.rewind()
         for _ in range(2 * len(self.row) + 2):
-            while self.offered < len(self.messages):
-                self.offer()
+            self.offer(len(self.messages))
             while self.outbound.has_unsent:
-                self.deliver(self.take())
+                self.far.receive(*self.take())
             self.outbound.acknowledge(*self.far.expected, self.now)
             self.acknowledged = self._number(self.far.expected)
             self.next = max(self.next, self.acknowledged)
@@ -142,7 +149,7 @@ class OutboundMachine(RuleBasedStateMachine):
 
 
 TestOutbound = OutboundMachine.TestCase
-TestOutbound.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOutbound.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
 @given(bodies, st.data())

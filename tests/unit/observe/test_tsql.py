@@ -76,7 +76,9 @@ def test_tables_are_named_as_written() -> None:
 
 
 def test_tables_of_subqueries_are_named_too() -> None:
-    text = "WITH c AS (SELECT 1 AS x FROM A) SELECT (SELECT 1 FROM B) FROM c WHERE EXISTS (SELECT 1 FROM (SELECT 1 FROM D) d)"
+    text = (
+        "WITH c AS (SELECT 1 x FROM A) SELECT (SELECT 1 FROM B) FROM c WHERE x IN (SELECT 1 FROM (SELECT 1 FROM D) d)"
+    )
 
     assert {"A", "B", "D"} == {table.name for table in Statement(text).tables}
 
@@ -180,10 +182,10 @@ def test_text_inside_a_name_never_becomes_sql(text: str) -> None:
     """It is refused, or stands quoted; with everything quoted taken out no table of the file is left."""
     try:
         sql = rendered(text)
-    except StatementError as error:
-        assert error.number in {102, 155, 195, 4121}
-    else:
-        assert "broker_route" not in re.sub(r"`(``|[^`])*`|'(''|[^'])*'", "", sql).replace("AS `broker_route`", "")
+    except StatementError:
+        sql = ""
+
+    assert "broker_route" not in re.sub(r"`(``|[^`])*`|'(''|[^'])*'", "", sql)
 
 
 # --- places -------------------------------------------------------------------------------------------------

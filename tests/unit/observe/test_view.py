@@ -193,11 +193,11 @@ def test_out_of_order_columns_tell_what_arrived_early(db: sqlite3.Connection) ->
 
     (row,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
 
-    assert (6, 7, 3) == (
+    assert (
         row["first_out_of_order_sequence"],
         row["last_out_of_order_sequence"],
         row["last_out_of_order_frag"],
-    )
+    ) == (6, 7, 3)
 
 
 def test_transmission_queue_tells_where_a_message_goes(db: sqlite3.Connection) -> None:
@@ -277,7 +277,7 @@ def test_counting_a_large_view_does_not_render_its_rows(db: sqlite3.Connection) 
     view = FILE_VIEWS["sys.transmission_queue"].render(db="main", now=time.time())
     (count,) = db.execute(f"SELECT COUNT(*) FROM ({view})").fetchone()
 
-    assert (1, []) == (count, called)
+    assert (count, called) == (1, [])
 
 
 # --- rows of memory views -----------------------------------------------------------------------------------

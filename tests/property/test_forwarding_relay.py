@@ -1,0 +1,296 @@
+"""
+Whatever links do, nothing is lost untold, nothing is reordered, and the pool never exceeds its bound.
+
+`Relay` holds the forwarder to a model of one outbox for each neighbour that knows only lists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.pool import HELD_OVERHEAD
+from broker.forwarding.way import Buffer, Origin
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import Hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import Header, decode_dialog, encode_dialog
+from broker.wire.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, Kind
+
+MAX_FRAME = 4096
+MAX_HOPS = 8
+NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
+ROUTES = (Route("North", NORTH, remote_service_name="//north"), Route("South", SOUTH, remote_service_name="//south"))
+
+POOL_BYTES = 5 * (HELD_OVERHEAD + 200)
+PLAIN = Header(
+    kind=Kind.MESSAGE,
+    flags=0,
+    message_id=NO_GUID,
+    conversation_id=NO_GUID,
+    to_service="//north",
+    from_service="//from",
+    from_broker_instance=NO_GUID,
+)
+SOME_FRAMES = st.lists(
+    st.builds(
+        lambda service, fields, body: encode_dialog(replace(PLAIN, to_service=service, **fields), body),
+        st.sampled_from(["//north", "//north", "//south", "//nobody"]),
+        st.fixed_dictionaries(
+            {
+                "kind": st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.ACK]),
+                "flags": st.sampled_from([0, 0, 1]),
+                "message_id": st.binary(min_size=16, max_size=16),
+                "conversation_id": st.sampled_from([bytes([n]) * 16 for n in range(2)]),
+                "sequence_number": st.integers(0, 5),
+                "hop_count": st.sampled_from([0, 0, 0, 0, 8]),
+                "time_to_live": st.sampled_from([60_000, 2000, 500]),
+                "time_consumed": st.sampled_from([0, 0, 400, 2000]),
+            }
+        ),
+        st.binary(max_size=60),
+    ),
+    min_size=1,
+    max_size=8,
+)
+ADDRESSES = st.sampled_from([NORTH, SOUTH])
+ROOMS = st.one_of(st.integers(0, 600), st.just(1 << 20))
+
+
+class Sender:
+    """Where batches come from; remembers what it was advised of."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+        self.rejected: list[tuple[bytes, Disposition]] = []
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        self.rejected.append((bytes(frame[16:]), disposition))
+
+
+class Wire:
+    """An outlet that takes `room` more bytes; `written` is what the peer has seen, `rest` the end of a cut frame."""
+
+    max_frame = MAX_FRAME
+    is_narrow = False
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.rest = b""
+        self.written = b""
+
+    @property
+    def can_send(self) -> bool:
+        return self.room > 0 and not self.rest
+
+    def send(self, data: Buffer) -> int:
+        assert self.can_send
+        sent = min(self.room, len(data))
+        self.room -= sent
+        self.written += bytes(data[:sent])
+        return sent
+
+    def finish(self, rest: Buffer) -> None:
+        assert not self.rest
+        self.rest = bytes(rest)
+
+    def breathe(self, room: int) -> None:
+        """The peer has read on; what was cut goes first."""
+        self.written += self.rest[:room]
+        self.room = max(0, room - len(self.rest))
+        self.rest = self.rest[room:]
+
+
+@dataclass
+class Neighbour:
+    """The model of one outbox: `wire` with `room` and the `owed` end of a cut frame; `held` with their arrival."""
+
+    room: int | None = None  # None while there is no link
+    owed: bytes = b""
+    seen: bytes = b""
+    held: list[tuple[bytes, float]] = field(default_factory=list)
+
+    def give(self, frame: bytes) -> bool:
+        """Write a frame if the link takes the beginning of it."""
+        if not self.room or self.owed:
+            return False
+        self.seen += frame[: self.room]
+        self.owed = frame[self.room :]
+        self.room = max(0, self.room - len(frame))
+        return True
+
+    def breathe(self, room: int) -> None:
+        self.seen += self.owed[:room]
+        self.room = max(0, room - len(self.owed))
+        self.owed = self.owed[room:]
+
+
+def times(frame: bytes) -> tuple[int, int]:
+    header, _ = decode_dialog(frame)
+    return header.time_to_live, header.time_consumed
+
+
+class Relay(RuleBasedStateMachine):
+    """Frames come in while links come, go, stall and cut frames anywhere; time moves in exact eighths of a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        limits = Limits(pool_bytes=POOL_BYTES, max_frame=MAX_FRAME, max_hops=MAX_HOPS)
+        self.forwarder = Forwarder(
+            limits, deliver=deliver_nothing, want=lambda _: None, health_of=lambda _: Health.UNTRIED
+        )
+        table = build_table(ROUTES, now=datetime.now(UTC))
+        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+        self.sender = Sender()
+        self.wires: dict[NetworkAddress, Wire] = {}
+        self.model = {address: Neighbour() for address in (NORTH, SOUTH)}
+        self.rejected: list[tuple[bytes, Disposition]] = []
+        self.dropped: Counter[Disposition] = Counter()
+        self.left = 0
+        self.now = 1000.0
+
+    @rule(frames=SOME_FRAMES)
+    def frames_come_in(self, frames: list[bytes]) -> None:
+        data = b"".join(frames)
+        self.forwarder.slab[: len(data)] = data
+        self.forwarder.take(self.forwarder.slab, len(data), self.now, self.sender)
+        self.sender.received.clear()
+        by_end: dict[object, list[bytes]] = {}
+        for frame in frames:  # each end is served when all has been read, in the order of the first frame for it
+            by_end.setdefault(self.end_of(frame), []).append(frame)
+        for end, group in by_end.items():
+            for frame in group:
+                if isinstance(end, Disposition):
+                    self.reject(frame, end)
+                else:
+                    self.pass_on(self.model[end], hopped(frame))  # type: ignore[index]
+
+    def end_of(self, frame: bytes) -> object:
+        header, _ = decode_dialog(frame)
+        if header.hop_count >= MAX_HOPS:
+            return Disposition.HOPS_EXHAUSTED
+        if header.time_consumed >= header.time_to_live:
+            return Disposition.LIFETIME_EXCEEDED
+        return {"//north": NORTH, "//south": SOUTH}.get(header.to_service, Disposition.NO_ROUTE)
+
+    def pass_on(self, neighbour: Neighbour, frame: bytes) -> None:
+        if not neighbour.held and neighbour.give(frame):
+            self.left += 1
+        elif any(place(frame) == place(held) for held, _ in neighbour.held):
+            self.reject(frame, Disposition.ALREADY_HELD)
+        elif self.charged() + len(frame) + HELD_OVERHEAD > POOL_BYTES:
+            self.reject(frame, Disposition.POOL_LIMIT)
+        else:
+            neighbour.held.append((frame, self.now))
+
+    def reject(self, frame: bytes, disposition: Disposition) -> None:
+        self.rejected.append((frame[16:], disposition))
+        self.dropped[disposition] += 1
+
+    def charged(self) -> int:
+        return sum(len(frame) + HELD_OVERHEAD for each in self.model.values() for frame, _ in each.held)
+
+    @rule(address=ADDRESSES, room=ROOMS)
+    def link_takes_more(self, address: NetworkAddress, room: int) -> None:
+        neighbour = self.model[address]
+        if neighbour.room is not None:
+            self.wires[address].breathe(room)
+            neighbour.breathe(room)
+            self.drain(address)
+
+    @rule(address=ADDRESSES, room=ROOMS)
+    def link_comes(self, address: NetworkAddress, room: int) -> None:
+        self.model[address] = Neighbour(room=room, held=self.model[address].held)
+        self.wires[address] = self.forwarder.outbox(address).outlet = Wire(room)
+        self.drain(address)
+
+    @rule(address=ADDRESSES)
+    def link_goes(self, address: NetworkAddress) -> None:
+        self.model[address].room = None
+        self.forwarder.outbox(address).outlet = None
+
+    def drain(self, address: NetworkAddress) -> None:
+        self.forwarder.outbox(address).drain(self.now)
+        neighbour = self.model[address]
+        if neighbour.room and not neighbour.owed:
+            self.expire(neighbour)
+        while neighbour.held and neighbour.room and not neighbour.owed:
+            frame, since = neighbour.held.pop(0)
+            consumed = times(frame)[1] + round((self.now - since) * 1000)
+            assert neighbour.give(
+                frame[:TIME_CONSUMED_AT] + consumed.to_bytes(4, "big") + frame[TIME_CONSUMED_AT + 4 :]
+            )
+            self.left += 1
+
+    @rule(eighths=st.integers(1, 12))
+    def time_passes(self, eighths: int) -> None:
+        self.now += eighths / 8
+        self.forwarder.expire(self.now)
+        for neighbour in self.model.values():
+            self.expire(neighbour)
+
+    def expire(self, neighbour: Neighbour) -> None:
+        for held in list(neighbour.held):
+            time_to_live, consumed = times(held[0])
+            if (self.now - held[1]) * 1000 >= time_to_live - consumed:
+                neighbour.held.remove(held)
+                self.dropped[Disposition.EXPIRED_HERE] += 1
+
+    @invariant()
+    def nothing_is_lost_untold(self) -> None:
+        assert self.forwarder.unaccounted == 0
+        assert (self.dropped, self.rejected) == (self.forwarder.dropped, self.sender.rejected)
+        assert self.left == self.forwarder.forwarded
+
+    @invariant()
+    def pool_is_within_its_bound(self) -> None:
+        pool = self.forwarder.pool
+        assert (self.charged(), sum(len(each.held) for each in self.model.values())) == (pool.used_bytes, pool.frames)
+        assert pool.used_bytes <= POOL_BYTES
+
+    @invariant()
+    def peers_see_whole_frames_in_order(self) -> None:
+        for address, wire in self.wires.items():
+            neighbour = self.model[address]
+            assert (neighbour.seen, neighbour.owed) == (wire.written, wire.rest)
+            split(wire.written + wire.rest)
+
+
+def place(frame: bytes) -> tuple[object, ...]:
+    """What two copies of one frame share."""
+    header, _ = decode_dialog(frame)
+    side = header.is_from_target
+    return header.kind, side, header.conversation_id, header.sequence_number, header.fragment_number
+
+
+def hopped(frame: bytes) -> bytes:
+    """The frame one hop later."""
+    return frame[:HOP_COUNT_AT] + bytes([frame[HOP_COUNT_AT] + 1]) + frame[HOP_COUNT_AT + 1 :]
+
+
+def split(data: bytes) -> list[bytes]:
+    """Whole frames, and nothing else."""
+    frames = []
+    while data:
+        length = int.from_bytes(data[:4], "big")
+        assert 116 <= length <= len(data)
+        frames.append(data[:length])
+        data = data[length:]
+    return frames
+
+
+def deliver_nothing(database: bytes, frames: list[bytes], origin: Origin) -> None:
+    raise AssertionError
+
+
+Relay.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestRelay = Relay.TestCase

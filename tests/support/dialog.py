@@ -1,0 +1,115 @@
+"""
+Both ends of a dialog for tests: a database with one service, and a far side that makes whatever frames a test wants.
+
+Databases are on the disk but not flushed to it: what is tested here is a crash of the process, not of the machine.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from broker.dialog.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.dialog.store import broker_instance, open_store, put_queue, put_service, queues, writing
+from broker.wire.frame import Envelope, Fault, encode_envelope
+from broker.wire.layout import NO_GUID, Flag
+
+QUEUE = "Queue"
+LAST = Flag.LAST_FRAGMENT
+_ids = count(1)
+
+
+def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> sqlite3.Connection:
+    """A database with these services, all on one queue; made when it is missing."""
+    db = open_store(path)
+    db.execute("PRAGMA synchronous = OFF")
+    with writing(db):
+        put_queue(db, QUEUE, is_receive_enabled=True)
+        for service in services:
+            put_service(db, service, queues(db)[QUEUE].queue_id, contracts)
+    return db
+
+
+def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
+    """What a query gives; rows of one column as plain values."""
+    found = db.execute(query, parameters).fetchall()
+    return [row[0] if len(row) == 1 else row for row in found]
+
+
+def states(db: sqlite3.Connection) -> list[str]:
+    """The states of all conversations, in the order in which they came to be."""
+    return rows(db, "SELECT state FROM broker_conversation ORDER BY endpoint_id")
+
+
+def queued(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+    """Type and body of all messages that wait for RECEIVE."""
+    return rows(db, "SELECT message_type_name, message_body FROM broker_message ORDER BY queuing_order")
+
+
+@dataclass
+class FarSide:
+    """
+    The other end of one dialog with a database under test.
+
+    Shape: `contact` as the far side sees it; `envelope` what opens its messages.
+    """
+
+    contact: Contact
+    envelope: Envelope
+
+    def message(
+        self, sequence: int, payload: bytes = b"", *, flags: int = LAST, stored: tuple[int, int] = (0, 0)
+    ) -> bytes:
+        """A message of one fragment, or with other flags the first fragment of a longer one."""
+        return self.fragment((sequence, 0), encode_envelope(self.envelope) + payload, flags=flags, stored=stored)
+
+    def fragment(
+        self, place: tuple[int, int], body: bytes, *, flags: int = 0, stored: tuple[int, int] = (0, 0)
+    ) -> bytes:
+        """Any fragment with any body."""
+        return message_frame(self.contact, Travel(), _message_id(), Fragment(place, flags, body, stored))
+
+    def end(self, sequence: int, *, stored: tuple[int, int] = (0, 0)) -> bytes:
+        """END DIALOG."""
+        return self.message(sequence, flags=LAST | Flag.END_DIALOG, stored=stored)
+
+    def ack(self, *stored: int) -> bytes:
+        """An acknowledgement by itself."""
+        return ack_frame(self.contact, Travel(), _message_id(), (stored[0], stored[1]))
+
+    def fault(self, code: int, text: str = "text") -> bytes:
+        """A broker-made error."""
+        return fault_frame(self.contact, Travel(), _message_id(), Fault(code, text))
+
+
+def far_initiator(db: sqlite3.Connection, service: str = "Billing", **contact: Any) -> FarSide:
+    """A far side that begins a dialog with a service of this database."""
+    known = {
+        "conversation_id": uuid.uuid4().bytes,
+        "service_name": "//far/Orders",
+        "broker_instance": bytes(range(16)),
+        "far_service": service,
+        "far_broker_instance": NO_GUID,
+    }
+    return FarSide(Contact(is_initiator=True, **(known | contact)), Envelope(type="T", contract="C", lifetime=3600))
+
+
+def far_target(db: sqlite3.Connection, conversation_id: uuid.UUID, **contact: Any) -> FarSide:
+    """A far side that answers a dialog begun in this database."""
+    known = {
+        "service_name": "//far/Billing",
+        "broker_instance": bytes(range(16)),
+        "far_service": "Orders",
+        "far_broker_instance": broker_instance(db),
+    }
+    return FarSide(
+        Contact(conversation_id=conversation_id.bytes, is_initiator=False, **(known | contact)), Envelope(type="T")
+    )
+
+
+def _message_id() -> bytes:
+    return next(_ids).to_bytes(16, "big")

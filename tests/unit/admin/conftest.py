@@ -1,0 +1,60 @@
+"""What tests of the admin API share: a small instance that really runs, and requests to it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from broker.daemon import Instance, serve
+
+CONFIGURATION = """
+[instance]
+name = "one"
+state_dir = "."
+[endpoint]
+listen = ["127.0.0.1:0"]
+message_forwarding = true
+[databases.orders]
+path = "orders.db"
+[admin]
+listen = "127.0.0.1:0"
+[observe]
+listen = "127.0.0.1:0"
+"""
+
+Ask = Callable[..., Awaitable[tuple[int, Any]]]
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    """The file of an instance with one database and every listener on a free port."""
+    path = tmp_path / "broker.toml"
+    path.write_text(CONFIGURATION)
+    return path
+
+
+@pytest.fixture
+async def instance(configuration: Path) -> AsyncIterator[Instance]:
+    """The instance, running."""
+    async with serve(configuration) as running:
+        yield running
+
+
+@pytest.fixture
+async def ask(instance: Instance) -> AsyncIterator[Ask]:
+    """Asks the admin API over its Unix socket: method, target, body -> status and what the JSON says."""
+    connector = aiohttp.UnixConnector(str(instance.settings.admin.socket))
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def asking(method: str, target: str, body: object = None) -> tuple[int, Any]:
+            data = body if isinstance(body, bytes | io.BytesIO | None) else json.dumps(body).encode()
+            async with session.request(method, f"http://localhost{target}", data=data) as response:
+                return response.status, json.loads(await response.read())
+
+        yield asking

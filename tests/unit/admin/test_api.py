@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from broker.admin.api import Api
+from broker.admin.message import Nothing, SqlRequest, ViewRequest
+from broker.daemon import Instance
+from broker.errors import DdlSyntaxError, DuplicateNameError, UnknownNameError
+
+
+@pytest.fixture
+async def api(instance: Instance) -> AsyncIterator[Api]:
+    executor = ThreadPoolExecutor(1)
+    yield Api(instance, executor)
+    executor.shutdown()
+
+
+async def test_statement_is_carried_out_in_the_only_database(api: Api, instance: Instance) -> None:
+    answer = await api.sql(SqlRequest("CREATE QUEUE [Q]"))
+
+    assert answer.messages == ["queue Q created"]
+    assert "Q" in instance.catalog.databases["orders"].rows.queues
+
+
+async def test_script_of_several_statements_and_databases(api: Api, instance: Instance) -> None:
+    script = """
+        CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q
+        GO
+        USE msdb
+        CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022';
+    """
+
+    answer = await api.sql(SqlRequest(script))
+
+    assert answer.messages == ["queue Q created", "service //a created", "route far created"]
+    assert "far" in instance.catalog.msdb.rows.routes
+
+
+async def test_new_route_holds_from_the_next_frame_on(api: Api, instance: Instance) -> None:
+    before = instance.forwarder.generation
+
+    await api.sql(SqlRequest("CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022'", "msdb"))
+
+    assert instance.forwarder.generation > before
+    assert [route.name for route in instance.forwarder.here.table.last_resort] == ["AutoCreatedLocal", "far"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT name FROM sys.routes",
+        "  select name from sys.routes;",
+        "-- which?\n/* all\nof them */ SELECT name FROM sys.routes",
+        "WITH r AS (SELECT name FROM sys.routes) SELECT name FROM r",
+    ],
+)
+async def test_question_is_answered_with_rows(api: Api, statement: str) -> None:
+    answer = await api.sql(SqlRequest(statement))
+
+    assert (answer.columns, answer.rows, answer.messages) == (["name"], [["AutoCreatedLocal"]], [])
+
+
+async def test_text_of_comments_alone_does_nothing(api: Api) -> None:
+    answer = await api.sql(SqlRequest("/* nothing */ -- at all"))
+
+    assert (answer.columns, answer.messages) == ([], [])
+
+
+async def test_database_may_be_spelt_in_any_case(api: Api) -> None:
+    answer = await api.sql(SqlRequest("CREATE QUEUE Q", "ORDERS"))
+
+    assert answer.messages == ["queue Q created"]
+
+
+@pytest.mark.parametrize("statement", ["CREATE QUEUE Q", "SELECT name FROM sys.routes"])
+async def test_unknown_database_is_told(api: Api, statement: str) -> None:
+    with pytest.raises(UnknownNameError, match="database 'nope'"):
+        await api.sql(SqlRequest(statement, "nope"))
+
+
+async def test_mistake_changes_nothing_of_its_segment(api: Api, instance: Instance) -> None:
+    with pytest.raises(DuplicateNameError):
+        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QUEUE Q"))
+
+    assert "Q" not in instance.catalog.databases["orders"].rows.queues
+
+
+async def test_syntax_error_comes_before_anything_is_done(api: Api, instance: Instance) -> None:
+    with pytest.raises(DdlSyntaxError):
+        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QEUE R"))
+
+    assert "Q" not in instance.catalog.databases["orders"].rows.queues
+
+
+@pytest.mark.parametrize(("databases", "expected"), [(["orders"], "orders"), (["a", "b"], "msdb"), ([], "msdb")])
+async def test_default_database_is_the_only_one(
+    api: Api, instance: Instance, monkeypatch: pytest.MonkeyPatch, databases: list[str], expected: str
+) -> None:
+    known = instance.catalog.databases
+    monkeypatch.setattr(
+        instance.catalog, "databases", {"msdb": known["msdb"]} | dict.fromkeys(databases, known["orders"])
+    )
+
+    assert api._database(None) == expected
+
+
+# --- views ---
+
+
+async def _routes(api: Api, count: int) -> None:
+    script = ";".join(f"CREATE ROUTE r{number} WITH ADDRESS = 'tcp://h{number}:1'" for number in range(count))
+    await api.sql(SqlRequest(script))
+
+
+async def test_pages_of_a_view_follow_each_other(api: Api) -> None:
+    await _routes(api, 4)  # and AutoCreatedLocal
+
+    first = await api.view(ViewRequest("sys.routes", limit=2))
+    second = await api.view(ViewRequest("sys.routes", limit=2, after=first.after or 0))
+    third = await api.view(ViewRequest("sys.routes", limit=2, after=second.after or 0))
+
+    names = [row[0] for page in (first, second, third) for row in page.rows]
+    assert names == ["AutoCreatedLocal", "r0", "r1", "r2", "r3"]
+    assert (first.after, second.after, third.after) == (2, 4, None)
+
+
+async def test_last_page_may_be_full(api: Api) -> None:
+    await _routes(api, 1)
+
+    page = await api.view(ViewRequest("sys.routes", limit=2))
+
+    assert (len(page.rows), page.after) == (2, None)
+
+
+@pytest.mark.parametrize("name", ["msdb.sys.routes", "MSDB.SYS.ROUTES", "orders.sys.routes", "sys.routes"])
+async def test_view_may_name_its_database(api: Api, name: str) -> None:
+    page = await api.view(ViewRequest(name))
+
+    assert page.columns[:2] == ["name", "route_id"]
+
+
+@pytest.mark.parametrize(
+    "name", ["sys.routez", "nope.sys.routes", "routes", "dbo.Q", "sys.routes; DROP", "", "a]b.sys.routes"]
+)
+async def test_unknown_view_is_told_without_a_text_that_nobody_wrote(api: Api, name: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        await api.view(ViewRequest(name))
+
+    assert caught.value.number == 208
+    assert caught.value.span is None
+
+
+# --- status and check ---
+
+
+async def test_status_tells_what_waits_in_the_files(api: Api, instance: Instance) -> None:
+    status = await api.status(Nothing())
+
+    assert status["databases"]["orders"]["waiting_messages"] == 0
+
+
+async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) -> None:
+    answer = await api.check(Nothing())
+
+    assert (answer.ok, answer.problems, answer.warnings) == (True, [], [])
+
+
+async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None:
+    path = instance.settings.databases["orders"].path.with_suffix(".sql")
+    orders = instance.settings.databases["orders"].model_copy(update={"scripts": (str(path),)})
+    instance.settings = instance.settings.model_copy(update={"databases": {"orders": orders}})
+    path.write_text("CREATE QUEUE Q;\nCREATE QEUE R;\n")
+
+    answer = await api.check(Nothing())
+
+    assert not answer.ok
+    finding = answer.problems[0]
+    assert ("databases.orders.scripts[0]", str(path), 2, 8) == (finding.key, finding.file, finding.line, finding.column)
+    assert re.match("error 102: incorrect syntax near 'QEUE'", finding.problem)
+
+
+async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
+    api: Api, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(instance.catalog.databases["orders"], "in_writer", fails)
+
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        await api.sql(SqlRequest("CREATE QUEUE Q"))

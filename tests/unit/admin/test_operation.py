@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from broker.admin.operation import OPERATIONS
+
+
+def test_every_operation_is_there_once() -> None:
+    assert sorted((operation.method, operation.path) for operation in OPERATIONS) == [
+        ("GET", "/v1/status"),
+        ("GET", "/v1/views/{name}"),
+        ("POST", "/v1/check"),
+        ("POST", "/v1/sql"),
+    ]
+
+
+def test_names_of_operations_differ() -> None:
+    """A client that is generated from the description calls its functions by them."""
+    assert len(OPERATIONS) == len({operation.call.__name__ for operation in OPERATIONS})

@@ -1,0 +1,348 @@
+"""The pass as a whole: every frame that enters is counted once, and leaves by the way that routing decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+import pytest
+
+from broker.flow import Disposition
+from broker.forwarding import forwarder as module
+from broker.forwarding.forwarder import OTHER_KIND, READ_BYTES, Forwarder, Limits
+from broker.forwarding.outbox import Outbox
+from broker.forwarding.way import Buffer, Origin
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.decide import decide
+from broker.routing.facts import Facts, hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import Header, Ping, decode_dialog, encode_link
+from broker.wire.layout import HOP_COUNT_AT, Flag, Kind
+
+MakeFrame = Callable[..., bytes]
+
+NOW = 1000.0
+HERE = b"h" * 16
+NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
+ROUTES = (
+    Route("ToNorth", NORTH, remote_service_name="//north"),
+    Route("AlsoToNorth", NORTH, remote_service_name="//north/too"),
+    Route("ToSouth", SOUTH, remote_service_name="//south"),
+    Route("Here", LOCAL, remote_service_name="//here"),
+)
+
+
+class Wire:
+    """An outlet that takes everything, while it is open."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+
+    def __init__(self) -> None:
+        self.can_send = True
+        self.written = b""
+
+    def send(self, data: Buffer) -> int:
+        self.written += bytes(data)
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError
+
+
+class Sender:
+    """Where batches come from; remembers what it was advised of."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+        self.rejected: list[tuple[bytes, Disposition]] = []
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        self.rejected.append((bytes(frame), disposition))
+
+
+class Station:
+    """A forwarder that hosts //here, with an open wire to each neighbour named."""
+
+    def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH), is_forwarding: bool = True) -> None:
+        self.sender = Sender()
+        self.wanted: list[NetworkAddress] = []
+        self.delivered: list[tuple[bytes, list[bytes], Origin]] = []
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=10_000, max_frame=65536, max_hops=16),
+            deliver=lambda *what: self.delivered.append(what),
+            want=self.wanted.append,
+            health_of=lambda _: Health.UNTRIED,
+        )
+        self.surround(*ROUTES, is_forwarding=is_forwarding)
+        self.wires = {address: Wire() for address in wired}
+        for address, wire in self.wires.items():
+            self.forwarder.outbox(address).outlet = wire
+
+    def surround(self, *routes: Route, is_forwarding: bool = True) -> None:
+        self.forwarder.surround(
+            table=build_table(routes, now=datetime.now(UTC)),
+            hosted=hosted({HERE: ["//here"]}),
+            is_forwarding=is_forwarding,
+        )
+
+    def take(self, *frames: bytes) -> None:
+        data = b"".join(frames)
+        self.forwarder.slab[: len(data)] = data
+        batch = self.forwarder.take(self.forwarder.slab, len(data), NOW, self.sender)
+        assert len(data) == batch.consumed
+        assert self.forwarder.unaccounted == 0
+
+
+def hopped(*frames: bytes) -> bytes:
+    """The frames one hop later."""
+    later = [bytearray(frame) for frame in frames]
+    for frame in later:
+        frame[HOP_COUNT_AT] += 1
+    return b"".join(later)
+
+
+def facts_of(frame: bytes, *, database: bytes | None = None) -> Facts:
+    header: Header = decode_dialog(frame)[0]
+    return Facts(header.to_service, header.to_broker_instance, header.conversation_id, database=database)
+
+
+def test_slab_takes_the_largest_frame_and_a_read_behind_it() -> None:
+    assert len(Station().forwarder.slab) == 65536 + READ_BYTES
+
+
+# --- each of the three ends ---
+
+
+def test_frames_leave_for_their_next_hops(make_frame: MakeFrame) -> None:
+    station = Station()
+    services = ["//north", "//south", "//north/too", "//north"]
+    frames = [make_frame(to_service=service, sequence_number=n) for n, service in enumerate(services)]
+
+    station.take(*frames)
+
+    assert hopped(frames[0], frames[2], frames[3]) == station.wires[NORTH].written
+    assert hopped(frames[1]) == station.wires[SOUTH].written
+    assert {way.route: way.frames for way in station.forwarder.ways.values()} == {
+        "ToNorth": 2,
+        "ToSouth": 1,
+        "AlsoToNorth": 1,
+    }
+    assert (station.forwarder.forwarded, station.forwarder.delivered) == (4, 0)
+
+
+def test_kinds_of_a_dialog_leave_in_the_order_in_which_they_came(make_frame: MakeFrame) -> None:
+    station = Station()
+    kinds = [Kind.MESSAGE, Kind.ACK, Kind.MESSAGE, Kind.FAULT, Kind.MESSAGE]
+    frames = [make_frame(bytes([n]), to_service="//north", kind=kind) for n, kind in enumerate(kinds)]
+
+    for _ in range(2):
+        station.wires[NORTH].written = b""
+        station.take(*frames)
+        assert hopped(*frames) == station.wires[NORTH].written
+
+
+def test_frames_for_a_database_here_are_delivered_in_order(make_frame: MakeFrame) -> None:
+    station = Station(is_forwarding=False)
+    frames = [
+        make_frame(to_service="//here"),
+        make_frame(to_service="//here", kind=Kind.ACK),
+        make_frame(to_service="//gone", to_broker_instance=HERE, flags=Flag.FROM_TARGET),
+        make_frame(to_service="//here", sequence_number=1),
+    ]
+
+    station.take(*frames)
+
+    ((database, delivered, origin),) = station.delivered
+    assert (HERE, [hopped(frame) for frame in frames], station.sender) == (database, delivered, origin)
+    assert (station.forwarder.forwarded, station.forwarder.delivered) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "disposition"),
+    [
+        ({"to_service": "//nobody"}, Disposition.NO_ROUTE),
+        ({"to_service": "//north", "hop_count": 16}, Disposition.HOPS_EXHAUSTED),
+        ({"to_service": "//north", "time_to_live": 0}, Disposition.LIFETIME_EXCEEDED),
+    ],
+)
+def test_frame_that_leads_nowhere_is_counted_and_its_origin_advised(
+    fields: dict[str, object], disposition: Disposition, make_frame: MakeFrame
+) -> None:
+    station = Station()
+    frame = make_frame(**fields)
+
+    station.take(frame)
+
+    assert {disposition: 1} == station.forwarder.dropped
+    assert [disposition] == [why for _, why in station.sender.rejected]
+
+
+def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch(make_frame: MakeFrame) -> None:
+    station = Station()
+    good = make_frame(to_service="//north")
+    bad = good.replace(b"//north", b"//\xffnorth"[:7])
+
+    station.take(bad, good, bad)
+
+    assert station.forwarder.dropped == {Disposition.MALFORMED: 2}
+    assert hopped(good) == station.wires[NORTH].written
+
+
+def test_drop_without_an_origin_is_only_counted(make_frame: MakeFrame) -> None:
+    station = Station()
+
+    station.forwarder.drop(make_frame(), Disposition.EXPIRED_HERE, None)
+
+    assert station.forwarder.dropped == {Disposition.EXPIRED_HERE: 1}
+    assert station.sender.rejected == []
+
+
+# --- counting ---
+
+
+def test_frames_are_counted_by_kind_at_their_origin_too(make_frame: MakeFrame) -> None:
+    station = Station()
+    kinds = [Kind.MESSAGE, Kind.ACK, Kind.MESSAGE, 0x42, 0xFF, Kind.FAULT]
+
+    station.take(*(make_frame(to_service="//north", kind=kind) for kind in kinds), encode_link(Ping(b"12345678")))
+
+    assert station.forwarder.received == {Kind.MESSAGE: 2, Kind.ACK: 1, Kind.FAULT: 1, OTHER_KIND: 2}
+    assert station.forwarder.received == station.sender.received
+
+
+def test_held_frames_are_accounted_for_until_they_leave_or_are_dropped(make_frame: MakeFrame) -> None:
+    station = Station(wired=())
+    frames = [make_frame(to_service="//north", sequence_number=n, time_to_live=1000 * (n + 1)) for n in range(3)]
+
+    station.take(*frames)
+    assert (station.forwarder.pool.frames, station.forwarder.forwarded, station.wanted) == (3, 0, [NORTH])
+    station.forwarder.expire(NOW + 1)
+    assert (station.forwarder.dropped, station.forwarder.unaccounted) == ({Disposition.EXPIRED_HERE: 1}, 0)
+    wire = Wire()
+    station.forwarder.outboxes[NORTH].outlet = wire
+    station.forwarder.outboxes[NORTH].drain(NOW + 1)
+
+    assert len(frames[0] * 2) == len(wire.written)
+    assert (station.forwarder.forwarded, station.forwarder.pool.frames, station.forwarder.unaccounted) == (2, 0, 0)
+
+
+def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame) -> None:
+    station = Station(wired=())
+    station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
+
+    station.forwarder.abandon()
+
+    assert station.forwarder.dropped == {Disposition.SHUTDOWN: 2}
+    assert (station.forwarder.pool.used_bytes, station.forwarder.unaccounted) == (0, 0)
+
+
+# --- what is sent from here ---
+
+
+def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_frame: MakeFrame) -> None:
+    station = Station()
+    forwarder, sender = station.forwarder, Sender()
+    frames = [make_frame(to_service=service, sequence_number=n) for n, service in enumerate(["//north", "//here"])]
+    ways = [forwarder.way_for(decide(facts_of(frame, database=HERE), forwarder.here), Kind.MESSAGE) for frame in frames]
+
+    forwarder.submit(zip(ways, frames, strict=True), NOW, sender)
+
+    assert (frames[0], [(HERE, [frames[1]], sender)]) == (station.wires[NORTH].written, station.delivered)
+    assert (sender.received, forwarder.unaccounted) == ({Kind.MESSAGE: 2}, 0)
+
+
+def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_frame: MakeFrame) -> None:
+    station = Station(wired=())
+    forwarder = station.forwarder
+    frames = [
+        make_frame(message_id=bytes([n]) * 16, to_service=service, sequence_number=n)
+        for n, service in enumerate(["//north", "//north/too", "//north"])
+    ]
+    ways = [forwarder.way_for(decide(facts_of(frame), forwarder.here), Kind.MESSAGE) for frame in frames]
+
+    forwarder.submit(zip(ways, frames, strict=True), NOW, station.sender)
+    assert ([way.frames for way in ways[:2]], forwarder.pool.frames, forwarder.unaccounted) == ([0, 0], 3, 0)
+    forwarder.outboxes[NORTH].outlet = wire = Wire()
+    forwarder.outboxes[NORTH].drain(NOW)
+
+    assert (b"".join(frames), [2, 1]) == (wire.written, [way.frames for way in ways[:2]])
+
+
+def test_dialog_that_is_delayed_has_a_way_that_drops(make_frame: MakeFrame) -> None:
+    station = Station()
+    frame = make_frame(to_service="//nobody")
+    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), Kind.MESSAGE)
+
+    station.forwarder.submit([(way, frame)], NOW, station.sender)
+
+    assert [(frame, Disposition.NO_ROUTE)] == station.sender.rejected
+    assert station.forwarder.unaccounted == 0
+
+
+# --- change ---
+
+
+def test_new_table_holds_from_the_next_frame_on(make_frame: MakeFrame) -> None:
+    station = Station()
+    frame = make_frame(to_service="//north")
+    station.take(frame)
+    before = station.forwarder.generation
+
+    station.surround(Route("Moved", SOUTH, remote_service_name="//north"))
+    station.take(frame)
+
+    assert (hopped(frame), hopped(frame)) == (station.wires[NORTH].written, station.wires[SOUTH].written)
+    assert before < station.forwarder.generation
+
+
+def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: MakeFrame) -> None:
+    station = Station(is_forwarding=False)
+
+    station.take(make_frame(to_service="//north"))
+
+    assert station.forwarder.dropped == {Disposition.FORWARDING_DISABLED: 1}
+
+
+# --- what peers may invent ---
+
+
+def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTBOXES_MAX", 4)
+    station = Station()
+    forwarder = station.forwarder
+    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
+    invented = [make_frame(to_service=f"tcp://10.0.0.{n}/x", time_to_live=1000, sequence_number=n) for n in range(5)]
+
+    station.take(make_frame(to_service="//north"), *invented)
+    assert (forwarder.dropped, forwarder.pool.frames, len(forwarder.outboxes)) == ({Disposition.POOL_LIMIT: 3}, 2, 4)
+    forwarder.expire(NOW + 0.5)
+    assert len(forwarder.outboxes) == 4
+    forwarder.expire(NOW + 1)
+
+    assert {NORTH, SOUTH} == set(forwarder.outboxes)
+    assert all(
+        way.sink in forwarder.outboxes.values() for way in forwarder.ways.values() if isinstance(way.sink, Outbox)
+    )
+    assert forwarder.unaccounted == 0
+    station.take(invented[4])
+    assert forwarder.pool.frames == 1
+
+
+def test_frames_that_left_through_a_retired_outbox_stay_counted(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTBOXES_MAX", 2)
+    station = Station()
+    station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
+
+    station.forwarder.outboxes[SOUTH].outlet = None
+    station.forwarder.expire(NOW)
+
+    assert list(station.forwarder.outboxes) == [NORTH]
+    assert (station.forwarder.forwarded, station.forwarder.unaccounted) == (2, 0)

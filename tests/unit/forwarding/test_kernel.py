@@ -1,0 +1,333 @@
+"""One walk: which frames go to which sink, what of the slab is changed, and where the walk stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.errors import FrameMalformedError, FrameTooLargeError
+from broker.flow import Disposition
+from broker.forwarding import kernel as module
+from broker.forwarding.kernel import Batch, Kernel
+from broker.forwarding.way import Buffer, Origin, Way, WayOf
+from broker.wire.frame import Ping, Pong, encode_link
+from broker.wire.layout import HOP_COUNT_AT, Flag, Kind
+
+MakeFrame = Callable[..., bytes]
+
+MAX_FRAME = 4096
+PING = encode_link(Ping(b"12345678"))
+PONG = encode_link(Pong(b"12345678"))
+
+
+class Shelf:
+    """A sink that leaves what was gathered where it is."""
+
+    def __init__(self, label: object) -> None:
+        self.label = label
+        self.runs: list[Buffer] = []
+
+    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        raise AssertionError
+
+
+class Walker:
+    """A kernel whose ways lead to a shelf for each service, or for each disposition; `asked` are its misses."""
+
+    def __init__(self, *, is_by_conversation: bool = False, max_hops: int = 16) -> None:
+        self.ways: dict[tuple[object, int], Way] = {}
+        self.asked: list[tuple[bytes, bytes, int, bool]] = []
+        self._is_by_conversation = is_by_conversation
+        self.kernel = Kernel(
+            max_frame=MAX_FRAME,
+            max_hops=max_hops,
+            resolve=self._resolve,
+            drop_way=self.way,
+        )
+
+    def way(self, label: object, kind: int) -> Way:
+        disposition = label if isinstance(label, Disposition) else Disposition.FORWARDED
+        return self.ways.setdefault((label, kind), Way(self._shelf(label), disposition, kind=kind))
+
+    def walk(self, data: bytes) -> tuple[Batch, dict[object, list[bytes]]]:
+        """Walk over a slab that holds this, and then other bytes; what each shelf was given."""
+        self.slab = bytearray(data + b"\xff" * 600)
+        batch = self.kernel.walk(self.slab, len(data))
+        shelves = {sink.label: [bytes(run) for run in sink.runs] for sink in batch.touched if isinstance(sink, Shelf)}
+        assert len(shelves) == len(batch.touched)
+        for sink in batch.touched:
+            sink.runs.clear()
+        return batch, shelves
+
+    def taken(self) -> dict[tuple[object, int], int]:
+        return {key: way.frames for key, way in self.ways.items()}
+
+    def _shelf(self, label: object) -> Shelf:
+        known = (way.sink for (name, _), way in self.ways.items() if name == label)
+        return next((sink for sink in known if isinstance(sink, Shelf)), Shelf(label))
+
+    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
+        self.asked.append((key, conversation, kind, is_from_target))
+        label = conversation if self._is_by_conversation else key[18:].decode()
+        return self.way(label, kind), self._is_by_conversation
+
+
+def hopped(*frames: bytes) -> bytes:
+    """The frames one hop later."""
+    later = [bytearray(frame) for frame in frames]
+    for frame in later:
+        frame[HOP_COUNT_AT] += 1
+    return b"".join(later)
+
+
+# --- the plain case ---
+
+
+def test_neighbours_for_one_sink_are_one_run(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    frames = [make_frame(b"x" * n, to_service="A") for n in range(4)]
+
+    walker.walk(frames[0])
+    batch, shelves = walker.walk(b"".join(frames))
+
+    assert shelves == {"A": [hopped(*frames)]}
+    assert ({Kind.MESSAGE: 4}, sum(map(len, frames))) == (batch.received, batch.consumed)
+    assert walker.taken() == {("A", Kind.MESSAGE): 5}
+
+
+def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    variants = [{}, {"kind": Kind.ACK}, {"flags": Flag.FROM_TARGET}, {"to_broker_instance": b"b" * 16}]
+    frames = [make_frame(**variant) for variant in variants]  # type: ignore[arg-type]
+
+    walker.walk(b"".join(frames * 3))
+    walker.walk(b"".join(frames))
+
+    key = bytes(16) + len("//test/Target").to_bytes(2, "big") + b"//test/Target"
+    named = b"b" * 16 + key[16:]
+    asked = [
+        (key, Kind.MESSAGE, False),
+        (key, Kind.ACK, False),
+        (key, Kind.MESSAGE, True),
+        (named, Kind.MESSAGE, False),
+    ]
+    assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
+
+
+def test_frames_of_several_sinks_are_gathered_in_the_order_of_arrival(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    services = ["A", "BB", "A", "A", "CCC", "BB"]
+    frames = [make_frame(bytes([n]), to_service=service) for n, service in enumerate(services)]
+
+    for _ in range(2):
+        _, shelves = walker.walk(b"".join(frames))
+        joined = {label: b"".join(runs) for label, runs in shelves.items()}
+        assert joined == {
+            "A": hopped(frames[0], frames[2], frames[3]),
+            "BB": hopped(frames[1], frames[5]),
+            "CCC": hopped(frames[4]),
+        }
+
+
+def test_kinds_for_one_sink_keep_their_order_and_are_counted_apart(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    kinds = [Kind.MESSAGE, Kind.ACK, Kind.MESSAGE, Kind.MESSAGE, Kind.FAULT, 0x42, Kind.MESSAGE]
+    frames = [make_frame(bytes([n]), to_service="A", kind=kind) for n, kind in enumerate(kinds)]
+    walker.walk(b"".join(frames))
+
+    batch, shelves = walker.walk(b"".join(frames))
+
+    assert b"".join(shelves["A"]) == hopped(*frames)
+    assert batch.received == {Kind.MESSAGE: 4, Kind.ACK: 1, Kind.FAULT: 1, 0x42: 1}
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_conversation_decides_where_it_has_a_say(turns: int, make_frame: MakeFrame) -> None:
+    walker = Walker(is_by_conversation=True)
+    conversations = [b"1" * 16, b"2" * 16, b"1" * 16, b"1" * 16, b"2" * 16]
+    frames = [make_frame(bytes([n]), conversation_id=guid) for n, guid in enumerate(conversations)]
+
+    for _ in range(turns):
+        _, shelves = walker.walk(b"".join(frames))
+
+    assert [conversation for _, conversation, *_ in walker.asked] == [b"1" * 16, b"2" * 16]
+    assert {label: b"".join(runs) for label, runs in shelves.items()} == {
+        b"1" * 16: hopped(frames[0], frames[2], frames[3]),
+        b"2" * 16: hopped(frames[1], frames[4]),
+    }
+
+
+def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    data = make_frame(hop_count=3, time_consumed=7) * 3
+
+    walker.walk(data)
+
+    assert hopped(data[: len(data) // 3]) * 3 == bytes(walker.slab[: len(data)])
+
+
+# --- what is not the plain case ---
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "disposition"),
+    [
+        ({"hop_count": 16, "hop_limit": 16}, Disposition.HOPS_EXHAUSTED),
+        ({"hop_count": 8, "hop_limit": 255}, Disposition.HOPS_EXHAUSTED),
+        ({"hop_count": 255, "hop_limit": 255}, Disposition.HOPS_EXHAUSTED),
+        ({"hop_count": 0, "hop_limit": 0}, Disposition.HOPS_EXHAUSTED),
+        ({"time_to_live": 5, "time_consumed": 5}, Disposition.LIFETIME_EXCEEDED),
+        ({"time_to_live": 0}, Disposition.LIFETIME_EXCEEDED),
+        ({"hop_limit": 0, "time_to_live": 0}, Disposition.HOPS_EXHAUSTED),
+    ],
+)
+def test_frame_without_hops_or_lifetime_is_dropped_unchanged(
+    fields: dict[str, Any], disposition: Disposition, *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker(max_hops=8)
+    good, bad = make_frame(to_service="A"), make_frame(to_service="A", **fields)
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad + good)
+
+    assert (shelves[disposition], b"".join(shelves["A"])) == ([bad], hopped(good, good))
+    assert batch.received == {Kind.MESSAGE: 3}
+
+
+def test_last_hop_and_last_millisecond_are_still_forwarded(make_frame: MakeFrame) -> None:
+    walker = Walker(max_hops=8)
+    data = make_frame(hop_count=7, hop_limit=8, time_to_live=5, time_consumed=4)
+
+    _, shelves = walker.walk(data)
+
+    assert shelves == {"//test/Target": [hopped(data)]}
+
+
+def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    frame = make_frame(to_service="A")
+
+    batch, shelves = walker.walk(PING + frame + PONG + frame + PING)
+    walker.slab[:] = bytes(len(walker.slab))
+
+    assert batch.link_frames == [PING, PONG, PING]
+    assert ({Kind.MESSAGE: 2}, hopped(frame, frame)) == (batch.received, b"".join(shelves["A"]))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_frame_that_is_not_whole_is_left_for_the_next_walk(*, is_known: bool, make_frame: MakeFrame) -> None:
+    frame = make_frame(b"x" * 20, to_service="A")
+    for cut in range(len(frame)):
+        walker = Walker()
+        if is_known:
+            walker.walk(frame)
+
+        batch, shelves = walker.walk(frame + frame[:cut])
+
+        assert (len(frame), None) == (batch.consumed, batch.error)
+        assert shelves == {"A": [hopped(frame)]}
+        assert frame[:cut] == bytes(walker.slab[len(frame) : len(frame) + cut])
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("offset", "value", "error"),
+    [
+        (0, (MAX_FRAME + 1).to_bytes(4, "big"), FrameTooLargeError),
+        (0, (115).to_bytes(4, "big"), FrameMalformedError),
+        (0, (7).to_bytes(4, "big"), FrameMalformedError),
+        (0, (120).to_bytes(4, "big"), FrameMalformedError),
+        (4, b"\x09", FrameMalformedError),
+        (4, b"\x00", FrameMalformedError),
+        (76, b"\x00\x00", FrameMalformedError),
+        (76, (513).to_bytes(2, "big"), FrameMalformedError),
+        (112, b"\x00\x00", FrameMalformedError),
+        (112, (513).to_bytes(2, "big"), FrameMalformedError),
+        (112, (200).to_bytes(2, "big"), FrameMalformedError),
+    ],
+)
+def test_walk_stops_before_bytes_that_are_no_frame(
+    offset: int, value: bytes, error: type[Exception], *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker()
+    good = make_frame(to_service="A")
+    bad = good[:offset] + value + good[offset + len(value) :]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad + good)
+
+    assert (len(good), error) == (batch.consumed, type(batch.error))
+    assert shelves == {"A": [hopped(good)]}
+    assert batch.received == {Kind.MESSAGE: 1}
+
+
+def test_frame_of_exactly_the_largest_size_is_taken(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    frame = make_frame(b"x" * (MAX_FRAME - len(make_frame(b""))))
+
+    batch, _ = walker.walk(frame * 2)
+
+    assert batch.consumed == 2 * MAX_FRAME
+
+
+@pytest.mark.parametrize("end", [0, 3, 8])
+def test_nothing_whole_touches_nothing(end: int, make_frame: MakeFrame) -> None:
+    batch, shelves = Walker().walk(make_frame()[:end])
+
+    assert (batch.consumed, batch.error, batch.received, batch.link_frames, shelves) == (0, None, {}, [], {})
+
+
+# --- what is remembered ---
+
+
+def test_forgetting_asks_for_every_way_anew(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    walker.walk(make_frame())
+
+    walker.kernel.forget()
+    walker.walk(make_frame())
+
+    assert len(walker.asked) == 2
+
+
+def test_way_of_a_frame_is_the_one_that_it_took(make_frame: MakeFrame) -> None:
+    for is_by_conversation in (False, True):
+        walker = Walker(is_by_conversation=is_by_conversation)
+        frame = make_frame()
+        walker.walk(frame)
+
+        way = walker.kernel.way_of(memoryview(frame))
+
+        assert [way] == list(walker.ways.values())
+        assert len(walker.asked) == 1
+
+
+@pytest.mark.parametrize("is_by_conversation", [False, True])
+def test_what_is_remembered_has_a_bound(
+    *, is_by_conversation: bool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_MAX_BYTES", 10 * (module.REMEMBERED_OVERHEAD + 20))
+    walker = Walker(is_by_conversation=is_by_conversation)
+    frames = [make_frame(to_service=f"{n:02}", conversation_id=bytes([n]) * 16) for n in range(100)]
+
+    batch, shelves = walker.walk(b"".join(frames))
+
+    remembered = sum(len(ways) for ways in walker.kernel._ways.values())
+    assert 1 <= remembered <= 11
+    assert (batch.received[Kind.MESSAGE], len(shelves)) == (100, 100)
+
+
+def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORDS_MAX", 4)
+    walker = Walker()
+    frames = [make_frame(to_service="A", hop_limit=limit) for limit in range(1, 17)]
+
+    batch, shelves = walker.walk(b"".join(frames * 2))
+
+    assert len(walker.kernel._words) <= 4
+    assert ({Kind.MESSAGE: 32}, hopped(*frames, *frames)) == (batch.received, b"".join(shelves["A"]))

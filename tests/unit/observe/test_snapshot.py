@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.errors import StoreUnavailableError
+from broker.observe.query import Views
+from broker.observe.snapshot import Snapshots
+from broker.observe.view import MEMORY_VIEWS
+
+DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
+
+
+async def _rows(instance: Any, view: str) -> list[dict[str, Any]]:
+    snapshots = Snapshots(instance)
+    rows = await asyncio.to_thread(lambda: list(snapshots.by_view()[view]()))
+    return [dict(zip(MEMORY_VIEWS[view], row, strict=True)) for row in rows]
+
+
+async def test_every_view_that_the_daemon_feeds_is_fed(start: Any) -> None:
+    """The views refuse to be built otherwise."""
+    instance = await start("near")
+    snapshots = Snapshots(instance)
+    databases = {name: database.path for name, database in instance.catalog.databases.items()}
+
+    views = Views(
+        databases=databases, snapshots=snapshots.by_view(), transmission_statuses=snapshots.transmission_statuses
+    )
+
+    assert views.names == ("msdb", "near")
+
+
+async def test_endpoint_is_one_row(start: Any) -> None:
+    instance = await start("near")
+    (listener,) = instance.listeners
+
+    (row,) = await _rows(instance, "sys.service_broker_endpoints")
+
+    assert {
+        "name": "near",
+        "protocol_desc": "TCP",
+        "type_desc": "SERVICE_BROKER",
+        "state_desc": "STARTED",
+        "is_message_forwarding_enabled": True,
+        "message_forwarding_size": 64,
+        "listen": f"127.0.0.1:{listener.port}",
+        "advertise": f"tcp://127.0.0.1:{listener.port}",
+        "max_hops": 16,
+        "forward_pool_bytes": 0,
+        "forward_pool_messages": 0,
+    }.items() <= row.items()
+
+
+async def test_connection_has_two_ends(start: Any, send: Any, until: Any) -> None:
+    target = await start("target")
+    route = f"CREATE ROUTE r WITH SERVICE_NAME = '//target', ADDRESS = 'tcp://127.0.0.1:{target.listeners[0].port}'"
+    near = await start("near", route)
+    send(near, "//target")
+    await until(lambda: target.forwarder.received)
+
+    (out,) = await _rows(near, "sys.dm_broker_connections")
+    (accepted,) = await _rows(target, "sys.dm_broker_connections")
+
+    expected = {"state": 4, "state_desc": "LOGGED_IN", "login_state": 12, "login_state_desc": "ONLINE"}
+    assert expected | {"peer_name": "target", "is_accept": False} == {
+        key: out[key] for key in (*expected, "peer_name", "is_accept")
+    }
+    assert expected | {"peer_name": "near", "is_accept": True} == {
+        key: accepted[key] for key in (*expected, "peer_name", "is_accept")
+    }
+    assert out["connection_id"] != accepted["connection_id"]
+    assert out["peer_instance"].bytes == target.broker_instance
+    assert out["connect_time"] <= out["login_time"] <= out["last_activity_time"]
+    assert accepted["total_fragments_received"] >= 1
+
+
+async def test_stranger_that_says_nothing_is_shown(start: Any, until: Any) -> None:
+    instance = await start("near")
+    _, writer = await asyncio.open_connection("127.0.0.1", instance.listeners[0].port)
+    await until(lambda: instance.peers.links)
+
+    (row,) = await _rows(instance, "sys.dm_broker_connections")
+    writer.close()
+
+    assert (3, 1, None, None) == (row["state"], row["login_state"], row["peer_name"], row["login_time"])
+
+
+async def test_held_frames_are_rows(start: Any, take: Any) -> None:
+    gateway = await start("gateway", msdb=DEAD_ROUTE)
+    for sequence in range(3):
+        take(gateway, sequence_number=sequence)
+
+    rows = await _rows(gateway, "sys.dm_broker_forwarded_messages")
+
+    assert [row["message_sequence_number"] for row in rows] == [0, 1, 2]
+
+
+async def test_message_that_waits_has_its_status(start: Any, send: Any, until: Any) -> None:
+    instance = await start("near", DEAD_ROUTE)
+    handle = send(instance, "//far", messages=2)
+    await until(lambda: instance.endpoints["near"].transmitter.senders)
+
+    statuses = await asyncio.to_thread(Snapshots(instance).transmission_statuses)
+
+    assert [handle] == list(statuses)
+    assert statuses[handle].startswith("waiting for connection to tcp://127.0.0.1:1")
+
+
+async def test_instance_that_sends_nothing_has_no_status(start: Any) -> None:
+    instance = await start("near")
+
+    assert await asyncio.to_thread(Snapshots(instance).transmission_statuses) == {}
+
+
+async def test_more_dialogs_than_one_step_asks_about(
+    start: Any, send: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.observe.snapshot.SENDERS_A_STEP", 2)
+    instance = await start("near", DEAD_ROUTE)
+    handles = {send(instance, "//far") for _ in range(5)}
+    await until(lambda: len(instance.endpoints["near"].transmitter.senders) == 5)
+
+    statuses = await asyncio.to_thread(Snapshots(instance).transmission_statuses)
+
+    assert handles == statuses.keys()
+
+
+async def test_dialog_that_ends_between_two_steps_is_left_out(start: Any, send: Any, until: Any) -> None:
+    instance = await start("near", DEAD_ROUTE)
+    send(instance, "//far")
+    endpoint = instance.endpoints["near"]
+    (endpoint_id,) = await until(lambda: list(endpoint.transmitter.senders))
+
+    statuses = Snapshots(instance)._read_statuses(endpoint, [endpoint_id, endpoint_id + 1])
+
+    assert [endpoint_id] == [found for found, _ in statuses]
+
+
+async def test_file_that_cannot_be_read_is_told(start: Any, send: Any, until: Any) -> None:
+    instance = await start("near", DEAD_ROUTE)
+    send(instance, "//far")
+    endpoint = instance.endpoints["near"]
+    await until(lambda: endpoint.transmitter.senders)
+    endpoint.path = endpoint.path.with_name("absent.db")
+
+    with pytest.raises(StoreUnavailableError, match=r"absent\.db"):
+        await asyncio.to_thread(Snapshots(instance).transmission_statuses)
+
+
+async def test_fault_in_the_loop_is_raised_where_it_was_asked(start: Any) -> None:
+    snapshots = Snapshots(await start("near"))
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.to_thread(snapshots._ask, lambda: 1 // 0)

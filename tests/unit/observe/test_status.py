@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from broker.observe.backlog import Backlog
+from broker.observe.status import add_backlog, backlog_paths, by_kind, kind_name, read_status, show_guid
+from broker.wire.layout import Kind
+
+DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
+
+
+async def test_new_instance_tells_who_it_is(start: Any) -> None:
+    instance = await start("near")
+
+    status = read_status(instance)
+
+    assert {"name": "near", "ready": True, "loop": "asyncio", "kernel": "python", "connections": []}.items() <= (
+        status.items()
+    )
+    assert uuid.UUID(status["broker_instance"]).bytes == instance.broker_instance
+    assert [f"127.0.0.1:{instance.listeners[0].port}"] == status["listen"]
+    assert 0 <= status["uptime_s"] < 60
+    assert status["started_at"].endswith("+00:00")
+
+
+async def test_new_instance_has_counted_nothing(start: Any) -> None:
+    status = read_status(await start("near", forwarding=False))
+
+    assert status["forwarding"] == {
+        "enabled": False,
+        "received": {"message": 0, "ack": 0, "fault": 0},
+        "forwarded": 0,
+        "delivered": 0,
+        "dropped": {},
+        "held": 0,
+        "pool_bytes": 0,
+        "pool_limit_bytes": 64 * 1024 * 1024,
+        "unaccounted": 0,
+    }
+    assert status["databases"]["near"]["services"] == {
+        "//near": {"sent": 0, "resent": 0, "acknowledged": 0, "delivered": 0}
+    }
+
+
+async def test_status_is_plain_json(start: Any) -> None:
+    status = read_status(await start("near"))
+
+    assert json.loads(json.dumps(status)) == status
+
+
+async def test_dialog_between_two_instances_is_counted_at_both(start: Any, send: Any, until: Any) -> None:
+    target = await start("target", msdb="CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'")
+    route = f"CREATE ROUTE r WITH SERVICE_NAME = '//target', ADDRESS = 'tcp://127.0.0.1:{target.listeners[0].port}'"
+    near = await start("near", route)
+    send(near, "//target", messages=3)
+    await until(lambda: near.endpoints["near"].transmitter.acknowledged["//near"] == 3)
+
+    sender, receiver = read_status(near), read_status(target)
+
+    assert sender["databases"]["near"]["services"]["//near"] == {
+        "sent": 3,
+        "resent": 0,
+        "acknowledged": 3,
+        "delivered": 0,
+    }
+    assert receiver["databases"]["target"]["services"]["//target"]["delivered"] == 3
+    assert receiver["forwarding"]["delivered"] == receiver["forwarding"]["received"]["message"] == 3
+    assert (0, 0) == (sender["forwarding"]["unaccounted"], receiver["forwarding"]["unaccounted"])
+    (connection,) = sender["connections"]
+    assert ("target", "out", "LOGGED_IN") == (connection["name"], connection["direction"], connection["state"])
+    assert connection["bytes_sent"] > 3 * 114
+    assert receiver["connections"][0]["direction"] == "in"
+    address = f"tcp://127.0.0.1:{target.listeners[0].port}"
+    assert sender["addresses"][address] == {"health": "connected", "problem": "", "held": 0}
+
+
+async def test_address_that_does_not_answer_tells_why(start: Any, take: Any, until: Any) -> None:
+    gateway = await start("gateway", msdb=DEAD_ROUTE)
+    take(gateway)
+    await until(lambda: any(attempts.problem for attempts in gateway.peers.attempts.values()))
+
+    status = read_status(gateway)
+
+    facts = status["addresses"]["tcp://127.0.0.1:1"]
+    assert (1, "suppressed") == (facts["held"], facts["health"])
+    assert "refused" in facts["problem"].lower()
+    assert status["forwarding"]["held"] == 1
+    assert status["forwarding"]["pool_bytes"] > 114
+
+
+async def test_drops_are_told_by_reason(start: Any, take: Any) -> None:
+    gateway = await start("gateway")
+    take(gateway)
+    take(gateway, hop_count=15, hop_limit=15)
+
+    status = read_status(gateway)
+
+    assert status["forwarding"]["dropped"] == {"no route": 1, "hops exhausted": 1}
+    assert status["forwarding"]["unaccounted"] == 0
+
+
+@pytest.mark.parametrize(
+    ("backlog", "waiting", "oldest"), [(Backlog(4, 1.23456), 4, 1.235), (Backlog(), 0, 0.0), (None, None, None)]
+)
+def test_backlog_is_put_in(backlog: Backlog | None, waiting: int | None, oldest: float | None) -> None:
+    status = add_backlog({"databases": {"orders": {}}}, {"orders": backlog})
+
+    assert status["databases"]["orders"] == {"waiting_messages": waiting, "oldest_waiting_s": oldest}
+
+
+async def test_files_to_ask_are_those_of_the_user_databases(start: Any) -> None:
+    instance = await start("near")
+
+    assert {"near": instance.endpoints["near"].path} == backlog_paths(instance)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(Kind.MESSAGE, "message"), (Kind.ACK, "ack"), (Kind.FAULT, "fault"), (0x13, "other"), (0xFF, "other")],
+)
+def test_kinds_have_words(kind: int, name: str) -> None:
+    assert name == kind_name(kind)
+
+
+def test_kinds_of_later_versions_are_counted_together() -> None:
+    assert by_kind({0x10: 1, 0x13: 2, 0x14: 3}) == {"message": 1, "ack": 0, "fault": 0, "other": 5}
+
+
+def test_guid_is_shown_as_in_the_views() -> None:
+    assert show_guid(bytes(range(16))) == "00010203-0405-0607-0809-0A0B0C0D0E0F"
