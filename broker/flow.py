@@ -20,7 +20,6 @@ class Disposition(StrEnum):
     HOPS_EXHAUSTED = "hops exhausted"
     LIFETIME_EXCEEDED = "lifetime exceeded"
     EXPIRED_HERE = "expired here"
-    NOT_PERMITTED = "not permitted"
     NO_ROUTE = "no route"
     FORWARDING_DISABLED = "forwarding disabled"
     ROUTE_INVALID = "route invalid"
@@ -54,7 +53,6 @@ NUMBER = {
     Disposition.HOPS_EXHAUSTED: 11285,
     Disposition.LIFETIME_EXCEEDED: 11291,
     Disposition.EXPIRED_HERE: 11290,
-    Disposition.NOT_PERMITTED: 11215,
     Disposition.NO_ROUTE: 9798,
     Disposition.FORWARDING_DISABLED: 9792,
     Disposition.ROUTE_INVALID: 11294,

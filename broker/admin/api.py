@@ -54,8 +54,7 @@ class Api:
 
         Raises:
             StatementError: it was refused; of a script, the segments before the mistake are done.
-            StoreUnavailableError: a file that cannot be read.
-            sqlite3.Error: a file that cannot be written.
+            StoreUnavailableError: a file that cannot be read or written.
         """
         database = self._database(request.database)
         first = _FIRST_WORD.match(request.statement)

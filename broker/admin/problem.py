@@ -10,7 +10,6 @@ Source: RFC 9457, "Problem Details for HTTP APIs".
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -73,7 +72,6 @@ KINDS: dict[type[BaseException], ProblemKind] = {
     RequestError: ProblemKind(HTTPStatus.BAD_REQUEST, "request", "The request was refused"),
     StoreUnavailableError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
     ResourceError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "resource", "The machine is short of something"),
-    sqlite3.Error: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
 }
 BUG = ProblemKind(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "The request met a fault of the program")
 

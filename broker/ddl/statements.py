@@ -159,7 +159,7 @@ class DropQueue(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateService(Statement):
-    """CREATE SERVICE; without contracts the service can only begin dialogs."""
+    """CREATE SERVICE; without contracts the service is a target for dialogs under any contract."""
 
     name: str
     queue: QueueName

@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from broker.demo.topology import Daemon, Topology, wait_for
+from broker.demo.topology import Daemon, TimedOutError, Topology, wait_for
 from broker.demo.workload import Plan, Workload, connection, faults
 from broker.observe.glance import render_table
 
@@ -30,7 +30,7 @@ TARGETS = {"billing": "//demo/Billing", "shipping": "//demo/Shipping"}
 GATEWAYS = ("gateway-a", "gateway-b")
 DIALOGS = 10  # to each target
 KILL_AT, RETURN_AT = 0.35, 0.65  # parts of the answers after which gateway-a is killed, and is started again
-GIVE_UP_SECONDS = 120.0
+GIVE_UP_SECONDS = 60.0  # without one more answer
 SETTLE_SECONDS = 20.0
 
 
@@ -39,7 +39,7 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
     Play it.
 
     Args:
-        messages: Messages to the targets; as many answers come back.
+        messages: Messages to the targets, in equal parts on all dialogs; as many answers come back.
         directory: Where the instances keep their files, left behind; None = a temporary one, removed.
         keep: Whether to leave the instances running until a key is pressed.
 
@@ -61,9 +61,13 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
         workload.start(net.daemons["orders"].directory / "orders.db", paths, QUEUE)
         gateways = _play(net, workload, console)
         seconds = time.monotonic() - started
-        wait_for(lambda: workload.failures or is_settled(net), seconds=SETTLE_SECONDS, what="all dialogs closed")
+        problems = []
+        try:
+            wait_for(lambda: workload.failures or is_settled(net), seconds=SETTLE_SECONDS, what="all dialogs closed")
+        except TimedOutError as error:
+            problems.append(str(error))
         workload.stop()
-        problems = [str(failure) for failure in workload.failures] + ledger_faults(net, plan)
+        problems += [str(failure) for failure in workload.failures] + ledger_faults(net, plan)
         _report(net, gateways, console)
         rate = 2 * plan.total / seconds
         console.print(f"{2 * plan.total} messages in {seconds:.1f} s, {rate:.0f} a second, each stored at both ends")
@@ -120,7 +124,7 @@ def _play(net: Topology, workload: Workload, console: Console) -> dict[str, Coun
     total = workload.plan.total
     counts: dict[str, Counter[str]] = {name: Counter() for name in GATEWAYS}
     columns = (TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    deadline = time.monotonic() + GIVE_UP_SECONDS
+    seen, deadline = 0, time.monotonic() + GIVE_UP_SECONDS
     killed = returned = False
     with Progress(*columns, console=console) as progress:
         sent, answered, back = (
@@ -130,6 +134,8 @@ def _play(net: Topology, workload: Workload, console: Console) -> dict[str, Coun
             progress.update(sent, completed=workload.sent)
             progress.update(answered, completed=workload.answered)
             progress.update(back, completed=workload.returned)
+            if workload.returned > seen:
+                seen, deadline = workload.returned, time.monotonic() + GIVE_UP_SECONDS
             if not killed and workload.returned >= KILL_AT * total:
                 killed = True
                 counts[victim.name] += _outcomes(victim)

@@ -3,7 +3,8 @@ Any topology of real daemons on loopback, each a process of its own, from a few 
 
     with Topology(directory) as net:
         gateway = net.add("gateway", forwarding=True)
-        target = net.add("target", database="billing", scripts=[...])
+        target = net.add("target", databases=["billing"])
+        net.script("target", "billing", "CREATE QUEUE ...")
         net.start()
 
 An instance keeps its files in a directory of its own, listens on a port that was free a moment ago, and can be
@@ -248,8 +249,9 @@ def free_port() -> int:
 
 
 def _toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML of plain sections: strings, numbers, bools and lists look alike in JSON and TOML."""
+    """TOML of plain sections: strings, numbers, bools and lists look as in JSON without its escapes of non-ASCII."""
     return "\n".join(
-        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        f"[{section}]\n"
+        + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
         for section, values in sections.items()
     )

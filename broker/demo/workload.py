@@ -2,8 +2,8 @@
 The applications of the demo: one that sends orders and two that answer them, each on its own database file.
 
 Each does its work in one transaction a batch: what it receives, what it notes in a table of its own, and what it sends.
-So the tables are the proof: a message that was lost is missing there, one that was doubled violates a primary key or is
-counted twice, and order shows in the rows themselves.
+So the tables are the proof: a message that was lost is missing there, one that was doubled stands there twice, and the
+order of arrival shows in the rows themselves.
 """
 
 from __future__ import annotations

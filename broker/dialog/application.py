@@ -79,9 +79,11 @@ class Dialog:
             Its message_sequence_number.
 
         Raises:
-            ConversationError: 8429 the dialog cannot send any more; 8489 its lifetime is over; 8426 unknown handle.
+            ConversationError: 8429 the dialog cannot send any more; 8489 its lifetime is over; 8426 unknown handle;
+                8412 a type whose name does not fit.
             StoreUnavailableError: the database stayed locked.
         """
+        _check_name(type, "message type")
         data = body.encode() if isinstance(body, str) else bytes(body)
         now = time.time()
         with transaction(self._db):
@@ -196,7 +198,8 @@ def begin_dialog(
     seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else float(lifetime)
     if not 0 < seconds <= LIFETIME_MAX:
         raise ConversationError(8489, f"a lifetime of {seconds:g} seconds is not above 0 and at most {LIFETIME_MAX}")
-    _check_name(to_service)
+    _check_name(to_service, "target")
+    _check_name(contract, "contract")
     far = _guid(broker_instance)
     if far is not None and not far.int:
         raise ConversationError(8413, "the zero GUID is no broker instance: leave it out, and routing chooses one")
@@ -327,10 +330,10 @@ def _guid(text: uuid.UUID | str | None) -> uuid.UUID | None:
         raise ConversationError(8413, f"{text!r} is no GUID") from None
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, whose: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise ConversationError(8412, f"the target's name {name!r} cannot be written as UTF-8") from None
+        raise ConversationError(8412, f"the {whose}'s name {name!r} cannot be written as UTF-8") from None
     if not 1 <= size <= NAME_MAX_BYTES:
-        raise ConversationError(8412, f"the target's name {name!r} does not have 1 .. {NAME_MAX_BYTES} bytes")
+        raise ConversationError(8412, f"the {whose}'s name {name!r} does not have 1 .. {NAME_MAX_BYTES} bytes")

@@ -20,7 +20,7 @@ from struct import Struct
 
 from broker.errors import PeerError
 from broker.flow import Disposition
-from broker.forwarding.way import Buffer, Sink, Way
+from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
 from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.layout import (
     CONVERSATION_AT,
@@ -39,8 +39,8 @@ WORDS_MAX = 4096  # remembered second words of the prelude; a peer may invent 2^
 REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names
 REMEMBERED_OVERHEAD = 360  # bytes of one way beside its route key, at worst, as measured with tracemalloc
 
-Ways = dict[bytes, "Way | dict[bytes, Way]"]
-"""Route key -> way, or conversation id -> way where the conversation id has a say."""
+Ways = dict[bytes, Way]
+"""Route key -> way; where the conversation id has a say, a way that has `choices`."""
 
 Resolve = Callable[[bytes, bytes, int, bool], tuple[Way, bool]]
 """(route key, conversation id, kind, is_from_target) -> (way, whether the conversation id had a say)."""
@@ -75,8 +75,20 @@ class Batch:
         sink.runs.append(run)
 
     def count(self, kind: int, frames: int) -> None:
-        """Count dialog frames of a kind."""
-        self.received[kind] = self.received.get(kind, 0) + frames
+        """Count frames of a kind."""
+        if frames:
+            self.received[kind] = self.received.get(kind, 0) + frames
+
+
+class _NoSink:
+    """Where no frame goes: the sink of a way that only stands for its choices."""
+
+    def __init__(self) -> None:
+        self.runs: list[Buffer] = []
+
+    def flush(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+        """Never called."""
+        raise AssertionError("a way that has choices was taken")
 
 
 class Kernel:
@@ -106,59 +118,68 @@ class Kernel:
         self._remembered_bytes = 0
 
     def walk(self, slab: bytearray, end: int) -> Batch:
-        """
-        Walk the whole frames in `slab[:end]`.
-
-        Cost: per frame no Python object that outlives it; per run one slice.
-        """
+        """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""
         batch = Batch()
-        view, words, max_frame = memoryview(slab), self._words, self._max_frame
-        sink: Sink | None = None  # of the run that begins at `start`
-        side: Ways | None = None  # of the `frames` not yet counted: all of one kind
-        pos = start = frames = word = 0
+        touch, view, words, max_frame = batch.touched.append, memoryview(slab), self._words, self._max_frame
+        sink: Sink | None = None  # where the run from `start` on leads
+        side: Ways | None = None  # of the `frames` not counted yet, which are of one `kind`
+        pos = start = frames = kind = 0
         while True:
             unpack, floor = _PASS[self._name_length], HEADER_BYTES + self._name_length
             last = end - floor
             try:
                 while pos <= last:
-                    length, next_word, time_to_live, time_consumed, from_length, key = unpack(slab, pos)
-                    ways, hop_count = words[next_word]
-                    found = ways[key]
+                    length, word, time_to_live, time_consumed, from_length, key = unpack(slab, pos)
+                    ways, hop_count = words[word]
+                    way = ways[key]
+                    stop = pos + length
                     if (
-                        time_consumed >= time_to_live
+                        stop > end
+                        or time_consumed >= time_to_live
                         or not floor + from_length <= length <= max_frame
                         or not 0 < from_length <= NAME_MAX_BYTES
-                        or pos + length > end
                     ):
                         break
-                    if isinstance(found, Way):
-                        way = found
-                    else:
-                        way = found[bytes(view[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])]
-                    if way.sink is not sink:
-                        if sink is not None:
-                            batch.gather(sink, view[start:pos])
-                        sink, start = way.sink, pos
-                    if ways is not side:
-                        if frames:
-                            batch.count(word >> 24, frames)
-                        side, frames = ways, 0
-                    word = next_word
+                    if way.sink is not sink or ways is not side:
+                        if way.choices is not None:
+                            way = way.choices[bytes(view[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])]
+                        if way.sink is not sink:
+                            if sink is not None:
+                                # `gather`, written out: with many destinations it runs for nearly every frame.
+                                if not sink.runs:
+                                    touch(sink)
+                                sink.runs.append(view[start:pos])
+                            sink, start = way.sink, pos
+                        if ways is not side:
+                            batch.count(kind, frames)
+                            side, kind, frames = ways, word >> 24, 0
                     way.frames += 1
                     slab[pos + HOP_COUNT_AT] = hop_count
                     frames += 1
-                    pos += length
+                    pos = stop
             except KeyError:
                 pass
+            if self._guess_again(slab, pos, end):
+                continue
             if sink is not None:
                 batch.gather(sink, view[start:pos])
-                batch.count(word >> 24, frames)
-                sink, side, frames = None, None, 0
+                sink = None
             stop = self._careful(slab, pos, end, batch)
             if stop == pos:
                 batch.consumed = pos
+                batch.count(kind, frames)
                 return batch
             pos = stop
+
+    def _guess_again(self, slab: bytearray, pos: int, end: int) -> bool:
+        """Whether the frame at `pos` has a name of another length than the last one; then that is the guess."""
+        if end - pos < HEADER_BYTES:
+            return False
+        name_length = int.from_bytes(slab[pos + TO_SERVICE_AT - 2 : pos + TO_SERVICE_AT], "big")
+        if name_length == self._name_length or not 0 < name_length <= NAME_MAX_BYTES:
+            return False
+        self._name_length = name_length
+        return True
 
     def _careful(self, slab: bytearray, pos: int, end: int, batch: Batch) -> int:
         """Judge the one frame at `pos`; its end, or `pos` when it is not whole or breaks the protocol."""
@@ -176,13 +197,13 @@ class Kernel:
         else:
             way = self._judge(slab, pos)
             way.frames += 1
-            batch.count(way.kind, 1)
+            batch.count(slab[pos + 4], 1)
             batch.gather(way.sink, memoryview(slab)[pos:stop])
         return stop
 
     def _judge(self, slab: bytearray, pos: int) -> Way:
         """The way of one whole, well-formed dialog frame; what it teaches is remembered for the fast path."""
-        _, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, _, name_length = PASS.unpack_from(slab, pos)
+        _, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, _, _ = PASS.unpack_from(slab, pos)
         if hop_count + 1 > min(hop_limit, self._max_hops):
             return self._drop_way(Disposition.HOPS_EXHAUSTED, kind)
         if time_consumed >= time_to_live:
@@ -191,7 +212,6 @@ class Kernel:
         if len(self._words) >= WORDS_MAX:
             self._words.clear()
         self._words[kind << 24 | flags << 16 | hop_count << 8 | hop_limit] = (ways, hop_count + 1)
-        self._name_length = name_length
         slab[pos + HOP_COUNT_AT] = hop_count + 1
         return self.way_of(memoryview(slab)[pos:])
 
@@ -204,8 +224,8 @@ class Kernel:
         )
         conversation = bytes(frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES])
         known = ways.get(key)
-        if isinstance(known, dict):
-            known = known.get(conversation)
+        if known is not None and known.choices is not None:
+            known = known.choices.get(conversation)
         if known is not None:
             return known
         way, is_by_conversation = self._resolve(key, conversation, kind, is_from_target)
@@ -215,7 +235,10 @@ class Kernel:
         if not is_by_conversation:
             ways[key] = way
             return way
-        by_conversation = ways.setdefault(key, {})
-        assert isinstance(by_conversation, dict)  # whether the conversation has a say is a matter of the key alone
-        by_conversation[conversation] = way
+        stand_in = ways.get(key)
+        if stand_in is None:
+            stand_in = ways[key] = Way(_NoSink(), way.disposition, kind=kind)
+            stand_in.choices = {}
+        assert stand_in.choices is not None  # whether the conversation has a say is a matter of the key alone
+        stand_in.choices[conversation] = way
         return way

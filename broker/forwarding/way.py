@@ -73,10 +73,11 @@ class Way:
     What the route cache holds: a sink, and the route that led to it.
 
     Shape: `disposition` what becomes of a frame that takes it; `frames` of this `kind` that took it for good: one that
-    has to wait is taken back until it leaves; `route` its name, empty where none decided.
+    has to wait is taken back until it leaves; `route` its name, empty where none decided; `choices` by conversation id
+    where that has a say, else None: such a way only stands for its route key, its sink is never used.
     """
 
-    __slots__ = ("disposition", "frames", "kind", "route", "sink")
+    __slots__ = ("choices", "disposition", "frames", "kind", "route", "sink")
 
     def __init__(self, sink: Sink, disposition: Disposition, *, kind: int, route: str = "") -> None:
         self.sink = sink
@@ -84,6 +85,7 @@ class Way:
         self.kind = kind
         self.route = route
         self.frames = 0
+        self.choices: dict[bytes, Way] | None = None
 
 
 WayOf = Callable[[Buffer], Way]

@@ -10,6 +10,7 @@ While an address is suppressed, a route with another one is preferred.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +76,8 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
                         await loop.sock_connect(sock, where)
                 except OSError as error:
                     sock.close()
-                    problem = error
+                    # asyncio's own sentence says where and not why.
+                    problem = error if error.errno is None else OSError(error.errno, os.strerror(error.errno))
                 except BaseException:
                     sock.close()
                     raise

@@ -98,7 +98,7 @@ class Link:
         self._sock = sock
         self.connection = connection
         self._forwarder = forwarder
-        self._owner: Owner | None = None
+        self._owner: Owner  # from `start` on
         self._view = memoryview(forwarder.slab)
         self._carry = bytearray()
         self._missing = PRELUDE_BYTES
@@ -213,17 +213,15 @@ class Link:
         self._loop.remove_writer(self._sock)
         self._sock.close()
         self._carry.clear()
-        if self._owner is not None:
-            if not is_lost_already:
-                self._owner.on_lost(self)
-            self._owner.on_closed(self)
+        if not is_lost_already:
+            self._owner.on_lost(self)
+        self._owner.on_closed(self)
 
     def _linger(self, reason: str) -> None:
         """Of no use any more; only what was already said may still leave."""
         self.reason = reason
         self._end(LinkState.LINGERING, LINGER_SECONDS, reason)
-        if self._owner is not None:
-            self._owner.on_lost(self)
+        self._owner.on_lost(self)
 
     def _end(self, state: LinkState, seconds: float, reason: str) -> None:
         """Shut our direction once all is out; close when the peer has done so too, or after so many seconds."""
@@ -307,10 +305,8 @@ class Link:
     def _greet(self, slab: bytearray, end: int, now: float) -> int:
         """Take the first frame, which must be HELLO; bytes used, 0 when it is not whole."""
         length = maybe_length(slab, 0, end, self.connection.max_frame)
-        if length is None:
-            return 0
         self.connection.expect_link_frame(slab[4])
-        if length > end:
+        if length is None or length > end:
             return 0
         check_frame(slab, 0, length)
         self._hear([bytes(slab[:length])], now)
@@ -338,7 +334,7 @@ class Link:
                         replies += event
                 elif isinstance(event, Online):
                     self._go_online(event.agreement, now)
-                elif self._owner is not None:
+                else:
                     self._owner.on_event(self, event)
         if replies:
             self.say(bytes(replies))
@@ -349,8 +345,7 @@ class Link:
         self.is_narrow = self.max_frame < self.connection.max_frame
         self.state = LinkState.LOGGED_IN
         self.online_at = now
-        if self._owner is not None:
-            self._owner.on_online(self)
+        self._owner.on_online(self)
 
     def _pause(self) -> None:
         """Read no more for a while: what this link brings finds no room."""
@@ -393,7 +388,7 @@ class Link:
             return
         self._loop.remove_writer(self._sock)
         self._is_blocked = False
-        if self.state is LinkState.LOGGED_IN and self._owner is not None:
+        if self.state is LinkState.LOGGED_IN:
             self._owner.on_writable(self)
         else:
             self._maybe_shut()

@@ -189,7 +189,7 @@ class Peers:
             self._serve(link, [dialled], first=True)
         self._serve(link, _addresses(agreement))
         self._arbitrate(link, agreement)
-        if link.number in self._serves:
+        if self._serves.get(link.number):
             self._changed()
 
     def on_writable(self, link: Link) -> None:

@@ -1,4 +1,10 @@
-"""Tables and the status page for a terminal; the only place that draws with rich."""
+"""
+Tables and the status page for a terminal.
+
+What is shown comes from peers and applications: it is never taken for markup, and what a terminal would obey (escape
+sequences) is written out. A value that somebody may have to copy, such as a GUID, is never cut or broken; a table for
+which the terminal is too narrow becomes one block of lines for each row.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+NO_TERMINAL_COLUMNS = 250  # of what is piped or redirected
+UNBROKEN_COLUMNS = 36  # a GUID, the longest value that has to stay on one line
+_FRAME_COLUMNS = 3  # what a table draws around a column
 
 
 def _console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table when it is none."""
-    return Console(width=None if sys.stdout.isatty() else 250)
+    return Console(width=None if sys.stdout.isatty() else NO_TERMINAL_COLUMNS)
 
 
 def render_table(
@@ -23,13 +36,39 @@ def render_table(
     title: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table; a missing value is an empty cell, NULL is written out."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    """Print rows as a table, or as blocks where that is too wide; a missing value is an empty cell, NULL stands out."""
+    console = console or _console()
+    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    widest = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    if sum(min(width, UNBROKEN_COLUMNS) + _FRAME_COLUMNS for width in widest) + 1 > console.width:
+        _render_blocks(columns, cells, title, console)
+        return
+    table = Table(title=title and Text(title), title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")  # a GUID that is cut off cannot be copied
-    for row in rows:
-        table.add_row(*("NULL" if row.get(column, "") is None else str(row.get(column, "")) for column in columns))
-    (console or _console()).print(table)
+        table.add_column(Text(column), overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _render_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], title: str | None, console: Console) -> None:
+    if title:
+        console.print(Text(title, style="bold"))
+    names = max(map(cell_len, columns))
+    for number, row in enumerate(cells, 1):
+        console.print(Text(f"-- {number} of {len(cells)}", style="bold"))
+        for column, cell in zip(columns, row, strict=True):
+            console.print(Text(f"{column:{names}}  {cell}"), soft_wrap=True)
+    if not cells:
+        console.print("no rows")
+
+
+def _cell(value: object) -> str:
+    """A value as it is shown, with everything a terminal would obey written out."""
+    if value is None:
+        return "NULL"
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def render_status(status: Mapping[str, Any]) -> None:
@@ -37,8 +76,10 @@ def render_status(status: Mapping[str, Any]) -> None:
     console = _console()
     state = "ready" if status["ready"] else "not ready"
     uptime = timedelta(seconds=int(status["uptime_s"]))
-    console.print(f"[bold]{status['name']}[/] {state}, up {uptime}, {status['software']} on {status['loop']}")
-    console.print(f"listens on {', '.join(status['listen']) or 'nothing'}, broker instance {status['broker_instance']}")
+    name = escape(_cell(status["name"]))
+    console.print(f"[bold]{name}[/] {state}, up {uptime}, {status['software']} on {status['loop']}")
+    listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
+    console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
     _render_forwarding(status["forwarding"], console)
     if status["connections"]:
         columns = ["name", "address", "direction", "state"]
@@ -46,13 +87,20 @@ def render_status(status: Mapping[str, Any]) -> None:
     down = [{"address": address} | facts for address, facts in status["addresses"].items() if facts["problem"]]
     if down:
         render_table(["address", "health", "problem", "held"], down, title="Addresses with a problem", console=console)
-    for name, database in status["databases"].items():
-        rows = [{"service": service} | counts for service, counts in database["services"].items()]
-        problem = f", [red]store: {database['problem']}[/]" if database["problem"] else ""
-        title = f"Database {name}: {database['waiting_messages']} messages wait to be acknowledged{problem}"
-        render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, console=console)
-        if database["dropped"]:
-            console.print(f"dropped at {name}: {_counts(database['dropped'])}")
+    for database_name, database in status["databases"].items():
+        _render_database(database_name, database, console)
+
+
+def _render_database(name: str, database: Mapping[str, Any], console: Console) -> None:
+    rows = [{"service": service} | counts for service, counts in database["services"].items()]
+    waiting = database["waiting_messages"]
+    count = "an unknown number of" if waiting is None else waiting
+    title = f"Database {name}: {count} messages wait to be acknowledged"
+    render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, console=console)
+    if database["problem"]:
+        console.print(Text(f"the store of {name} has failed: {_cell(database['problem'])}", style="red"))
+    if database["dropped"]:
+        console.print(escape(f"dropped at {name}: {_counts(database['dropped'])}"))
 
 
 def _render_forwarding(forwarding: Mapping[str, Any], console: Console) -> None:

@@ -36,9 +36,13 @@ class LabelCap:
         """
         folded: dict[Labels, float] = {}
         for labels, value in samples:
-            capped = tuple([self._cap(metric, position, label) for position, label in enumerate(labels)])
+            capped = self.cap(metric, labels)
             folded[capped] = fold(folded[capped], value) if capped in folded else value
         return folded
+
+    def cap(self, metric: str, labels: Labels) -> Labels:
+        """Labels within the bound."""
+        return tuple([self._cap(metric, position, label) for position, label in enumerate(labels)])
 
     def _cap(self, metric: str, position: int, label: str) -> str:
         told = self._told.setdefault((metric, position), set())

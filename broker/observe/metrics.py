@@ -14,7 +14,7 @@ import operator
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,8 @@ from broker.observe.backlog import read_backlog
 from broker.observe.instance import Running
 from broker.observe.label import OTHER, Fold, LabelCap, Labels
 from broker.observe.lag import LoopLag
+from broker.observe.route_up import METRIC as ROUTE_UP
+from broker.observe.route_up import RouteUp
 from broker.observe.status import KERNEL, direction, dropped_by_reason, kind_name, loop_name
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -104,7 +106,6 @@ METRICS = (
         "broker_route_up",
         "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1.",
         ("route", "address"),
-        fold=min,
     ),
     Described("broker_retransmits_total", "Messages sent again because no acknowledgement came in time."),
     Described(
@@ -132,7 +133,7 @@ METRICS = (
     ),
     Described(
         "broker_metrics_label_overflow_total",
-        'Samples told with the label value "other", because the label has 500 others.',
+        'How often a value was told as "other", because the label had 500 others.',
     ),
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
@@ -160,6 +161,7 @@ class Metrics:
         self._instance = instance
         self._lag = lag
         self._cap = LabelCap()
+        self._route_up = RouteUp(self._cap)
 
     def read(self) -> Reading:
         """Copy what belongs to the loop. Cost: what was ever counted apart, not what is under way."""
@@ -184,9 +186,9 @@ class Metrics:
         Returns:
             The body and its content type.
         """
-        samples: dict[str, Samples] = {**reading.samples, "broker_route_up": _route_up(reading)}
-        samples |= _transmission_queues(reading.paths)
+        samples: dict[str, Samples] = {**reading.samples, **_transmission_queues(reading.paths)}
         folded = {name: self._cap.fold(name, samples[name], _BY_NAME[name].fold) for name in samples}
+        folded[ROUTE_UP] = self._route_up.samples(reading.rows, reading.down, now=datetime.now(UTC))
         folded["broker_metrics_label_overflow_total"] = {(): float(self._cap.overflows)}
         encode, content_type = choose_encoder(accept)
         return encode(_Once([_family(metric, folded[metric.name]) for metric in METRICS])), content_type
@@ -290,15 +292,6 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
 
 
 # --- in the thread ----------------------------------------------------------------------------------------------
-
-
-def _route_up(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    now = datetime.now(UTC)
-    live = (route for rows in reading.rows for _, route in rows.routes.values() if route.is_live(now))
-    for route in live:
-        for address in (route.address, route.mirror_address):
-            if isinstance(address, NetworkAddress):
-                yield (route.name, str(address)), address not in reading.down
 
 
 def _transmission_queues(paths: Mapping[str, Path]) -> dict[str, Samples]:

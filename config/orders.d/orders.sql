@@ -2,7 +2,7 @@
 
 CREATE QUEUE [OrdersQueue];
 
--- Orders begins conversations and takes part in none that others begin, so it names no contract.
+-- It names no contract, so others may begin conversations with it under any. Orders only begins its own.
 CREATE SERVICE [//shop/Orders] ON QUEUE [OrdersQueue];
 
 -- No BROKER_INSTANCE: any instance of the service will do, and the gateway knows them.

@@ -86,8 +86,8 @@ class FarSide:
         return fault_frame(self.contact, Travel(), _message_id(), Fault(code, text))
 
 
-def far_initiator(db: sqlite3.Connection, service: str = "Billing", **contact: Any) -> FarSide:
-    """A far side that begins a dialog with a service of this database."""
+def far_initiator(service: str = "Billing", **contact: Any) -> FarSide:
+    """A far side that begins a dialog with a service here."""
     known = {
         "conversation_id": uuid.uuid4().bytes,
         "service_name": "//far/Orders",

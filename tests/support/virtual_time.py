@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
 
+P = ParamSpec("P")
 WALL_CLOCK = 1_750_000_000.0  # UTC seconds since 1970 at virtual time 0
 
 
@@ -59,9 +61,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
 
-class VirtualPolicy(asyncio.DefaultEventLoopPolicy):
-    """Gives every test of a module a loop of its own with virtual time."""
+def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine in a loop of its own; what goes wrong in a callback fails it, and so does a task left behind."""
+    loop = VirtualLoop()
+    problems: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _loop, context: problems.append(context))
+    try:
+        loop.run_until_complete(main(loop))
+        assert problems == []
+        assert asyncio.all_tasks(loop) == set()
+    finally:
+        loop.close()
 
-    def new_event_loop(self) -> VirtualLoop:
-        """A loop at virtual time 0."""
-        return VirtualLoop()
+
+def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that runs in virtual time."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtually(lambda _loop: test(*args, **kwargs))
+
+    return run

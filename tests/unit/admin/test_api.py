@@ -10,7 +10,7 @@ import pytest
 from broker.admin.api import Api
 from broker.admin.message import Nothing, SqlRequest, ViewRequest
 from broker.daemon import Instance
-from broker.errors import DdlSyntaxError, DuplicateNameError, UnknownNameError
+from broker.errors import DdlSyntaxError, DuplicateNameError, StoreUnavailableError, UnknownNameError
 
 
 @pytest.fixture
@@ -192,5 +192,5 @@ async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
 
     monkeypatch.setattr(instance.catalog.databases["orders"], "in_writer", fails)
 
-    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+    with pytest.raises(StoreUnavailableError, match="disk I/O error"):
         await api.sql(SqlRequest("CREATE QUEUE Q"))

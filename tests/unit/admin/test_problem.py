@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 
 import pytest
 from aiohttp import web
@@ -29,7 +28,6 @@ STATUSES = [
     (BadRequestError("x"), 400, "request"),
     (ForbiddenError("x"), 403, "forbidden"),
     (StoreUnavailableError("orders.db", "x"), 503, "store"),
-    (sqlite3.OperationalError("database is locked"), 503, "store"),
     (ListenFailedError("tcp://a", "x"), 503, "resource"),
     (AssertionError("x"), 500, "internal"),
     (KeyError("x"), 500, "internal"),

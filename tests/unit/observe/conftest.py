@@ -103,7 +103,7 @@ def until() -> Callable[..., Any]:
 
     async def waiting(condition: Callable[[], Any]) -> Any:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (found := condition()):
+            while not (found := condition()):  # noqa: ASYNC110 - what is waited for sets no event
                 await asyncio.sleep(0.005)
         return found
 

@@ -142,7 +142,7 @@ async def test_lag_is_the_clock_s(start: Any) -> None:
 async def test_messages_are_counted_on_their_way_through_a_gateway(start: Any, send: Any, until: Any) -> None:
     target = await start("target", msdb="CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'")
     address = f"tcp://127.0.0.1:{target.listeners[0].port}"
-    gateway = await start("gateway", msdb=f"CREATE ROUTE on WITH SERVICE_NAME = '//target', ADDRESS = '{address}'")
+    gateway = await start("gateway", msdb=f"CREATE ROUTE next WITH SERVICE_NAME = '//target', ADDRESS = '{address}'")
     first = f"tcp://127.0.0.1:{gateway.listeners[0].port}"
     near = await start("near", f"CREATE ROUTE r WITH SERVICE_NAME = '//target', ADDRESS = '{first}'")
     send(near, "//target", messages=3)
@@ -155,9 +155,9 @@ async def test_messages_are_counted_on_their_way_through_a_gateway(start: Any, s
     assert at_near["broker_transmission_queue_oldest_seconds"]["near",] > 0
     sent = at_gateway["broker_messages_received_total"]["near", "message"]
     assert sent >= 3
-    assert at_gateway["broker_messages_forwarded_total"] == {("on", address): sent}
+    assert at_gateway["broker_messages_forwarded_total"] == {("next", address): sent}
     assert at_gateway["broker_connections"] == {("near", "in", "LOGGED_IN"): 1, ("target", "out", "LOGGED_IN"): 1}
-    assert at_gateway["broker_route_up"] == {("on", address): 1}
+    assert at_gateway["broker_route_up"] == {("next", address): 1}
     assert at_target["broker_messages_delivered_total"] == {("//target",): 3}
 
 

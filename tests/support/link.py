@@ -1,0 +1,98 @@
+"""A link with its played socket, its owner and its forwarder, and the frames that a test sends through it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.net.link import Link, LinkState
+from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.connection import Connection, Event
+from broker.wire.decoder import Decoder
+from broker.wire.frame import Header, Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link
+from tests.support.played import PlayedLoop, PlayedSocket
+
+MAX_FRAME = 8192
+HANDSHAKE = 4.0
+OWN = Hello(arbitration=b"o" * 16, max_frame=MAX_FRAME, heartbeat_ms=2000)
+PEER = Hello(arbitration=b"p" * 16, name="peer", heartbeat_ms=2000)
+HELLO = encode_link(PEER)
+PING = encode_link(Ping(b"12345678"))
+HERE, FAR = b"h" * 16, NetworkAddress("far")
+ROUTES = (Route("Far", FAR, remote_service_name="//far"), Route("Here", LOCAL, remote_service_name="//here"))
+PLAIN = Header(
+    kind=0x10,
+    flags=0,
+    message_id=b"m" * 16,
+    conversation_id=b"c" * 16,
+    to_service="//here",
+    from_service="//from",
+    from_broker_instance=b"i" * 16,
+)
+
+
+class LinkEnds:
+    """A link and all it touches; `told` is what its owner heard, in order."""
+
+    def __init__(self, loop: PlayedLoop, *, pool_bytes: int = 1 << 20) -> None:
+        self.loop = loop
+        self.delivered: list[bytes] = []
+        self.told: list[object] = []
+        self.sock = PlayedSocket(loop)
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=pool_bytes, max_frame=MAX_FRAME, max_hops=16),
+            deliver=lambda _, frames, __: self.delivered.extend(frames),
+            want=lambda _: None,
+            health_of=lambda _: Health.UNTRIED,
+        )
+        self.forwarder.surround(
+            table=build_table(ROUTES, now=datetime.now(UTC)),
+            hosted=hosted({HERE: ["//here"]}),
+            is_forwarding=True,
+        )
+        connection = Connection(OWN, now=loop.time(), handshake_timeout=HANDSHAKE)
+        sock: Any = self.sock
+        self.link = Link(sock, "tcp://peer:1", is_accept=True, connection=connection, forwarder=self.forwarder)
+
+    def start(self, *, room: int = 1 << 30) -> None:
+        self.sock.room = room
+        self.link.start(self)
+
+    def go_online(self, **hello: Any) -> None:
+        self.start()
+        self.sock.feed(encode_link(msgspec.structs.replace(PEER, **hello)))
+        assert self.link.state is LinkState.LOGGED_IN
+        self.sock.written = b""
+        self.told.clear()
+
+    def said(self) -> list[LinkMessage]:
+        """The link frames that were written whole."""
+        return [decode_link(frame) for frame in Decoder(MAX_FRAME).feed(self.sock.written) if frame[4] < 0x10]
+
+    def on_online(self, link: Link) -> None:
+        self.told.append("online")
+
+    def on_writable(self, link: Link) -> None:
+        self.told.append("writable")
+
+    def on_event(self, link: Link, event: Event) -> None:
+        self.told.append(event)
+
+    def on_lost(self, link: Link) -> None:
+        self.told.append("lost")
+
+    def on_closed(self, link: Link) -> None:
+        self.told.append("closed")
+
+
+def message(body: bytes = b"body", **fields: Any) -> bytes:
+    header: Header = replace(PLAIN, **fields)
+    return encode_dialog(header, body)

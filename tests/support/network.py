@@ -1,0 +1,277 @@
+"""
+Databases and gateways joined by a network that loses, repeats, delays and reorders, under one virtual clock.
+
+Every node is a real `Forwarder`, with a real `Endpoint` on a real file where it is a database; only the links between
+them are played. All chance comes from one seed, so that the same seed plays the same story again. A crash throws away
+everything that a process has in memory, with the frames that were under way to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from broker.dialog.contact import Travel
+from broker.dialog.conversation import Backoff
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.transmitter import DialogSettings
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.way import Buffer, Origin, frame_bounds
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import Hosted, hosted
+from broker.routing.route import RouteProperties, create_route
+from broker.routing.table import RouteTable, build_table
+from broker.wire.frame import Rejected, decode_dialog
+from broker.wire.layout import HEADER_BYTES
+from tests.support.dialog import open_database
+from tests.support.virtual_time import VirtualLoop
+
+MAX_FRAME = 64 * 1024
+Table = list[tuple[str | None, str]]
+"""Routes as (service name or any, address)."""
+
+
+@dataclass(frozen=True)
+class Weather:
+    """
+    How bad the network is.
+
+    Shape: `loss`, `repeat`, `damage` and `reject` chances for each frame; `delay` seconds at most; `room` bytes that a
+    link takes before it is full for a moment.
+    """
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    damage: float = 0.0
+    reject: float = 0.0
+    delay: float = 0.005
+    room: int = 1 << 20
+
+
+class Wire:
+    """One direction of a link: an outlet of one node that ends at another."""
+
+    def __init__(self, network: Network, near: Node, far: Node, address: NetworkAddress) -> None:
+        self.max_frame = MAX_FRAME
+        self.is_narrow = False
+        self.received: Counter[int] = Counter()
+        self._network = network
+        self._near = near
+        self._far = far
+        self._address = address
+        self._life = far.life
+        self._room = network.weather.room
+        self._cut = b""
+
+    @property
+    def can_send(self) -> bool:
+        return self._room > 0
+
+    def send(self, data: Buffer) -> int:
+        taken = min(len(data), self._room)
+        self._room -= taken
+        whole = max((stop for _, stop in frame_bounds(data) if stop <= taken), default=0)
+        for start, stop in frame_bounds(data[:whole]):
+            self._carry(bytes(data[start:stop]))
+        self._cut = bytes(data[whole:taken])
+        if self._room == 0:
+            self._network.loop.call_later(0.001, self._drain)
+        return taken
+
+    def finish(self, rest: Buffer) -> None:
+        self._carry(self._cut + bytes(rest))
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        """Origin at the far node: the advice travels back."""
+        conversation = decode_dialog(frame)[0].conversation_id
+        advice = Rejected(
+            conversation=conversation, code=disposition.number, reason=disposition.value, retry_after_ms=200
+        )
+        if self._network.happens(self._network.weather.reject) and self._near.endpoint is not None:
+            self._near.endpoint.transmitter.advise(advice)
+
+    def _drain(self) -> None:
+        self._room = self._network.weather.room
+        outbox = self._near.forwarder.outbox(self._address)
+        if outbox.outlet is self:
+            outbox.drain(self._network.loop.time())
+            self._near.on_room()
+
+    def _carry(self, frame: bytes) -> None:
+        weather = self._network.weather
+        for _ in range(2 if self._network.happens(weather.repeat) else 1):
+            if not self._network.happens(weather.loss):
+                delay = self._network.random.uniform(0.0005, weather.delay)
+                self._network.loop.call_later(delay, self._arrive, self._network.damaged(frame))
+
+    def _arrive(self, frame: bytes) -> None:
+        if self._far.is_up and self._far.life == self._life:
+            self._far.receive(frame, self)
+
+
+@dataclass(eq=False)
+class Node:
+    """
+    One instance. Shape: `path` its database, None for a gateway; `life` how often it has started; `routes` of msdb,
+    `own_routes` of its database.
+    """
+
+    network: Network
+    name: str
+    routes: Table
+    path: Path | None = None
+    service: str = ""
+    own_routes: Table = field(default_factory=list)
+    life: int = 0
+    is_up: bool = False
+    forwarder: Forwarder = field(init=False)
+    endpoint: Endpoint | None = None
+
+    @property
+    def address(self) -> NetworkAddress:
+        return NetworkAddress(self.name, 4022)
+
+    def start(self) -> None:
+        """A new process; nothing is known but what the file says."""
+        self.life += 1
+        self.is_up = True
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=MAX_FRAME, max_hops=16),
+            deliver=self._deliver,
+            want=lambda _: None,
+            health_of=self._health_of,
+        )
+        here = Hosted()
+        if self.path is not None:
+            db = open_database(self.path, self.service)
+            self.endpoint = Endpoint(self.name, self.path, db, settings=self.network.settings, forwarder=self.forwarder)
+            self.endpoint.transmitter.table = _table(self.own_routes)
+            here = hosted({self.endpoint.broker_instance: [self.service]})
+        self.forwarder.surround(table=_table(self.routes), hosted=here, is_forwarding=self.path is None)
+        if self.endpoint is not None:
+            self.endpoint.start()
+        self.network.connect(self)
+
+    def crash(self) -> None:
+        """The process is gone, and all it knew."""
+        self.is_up = False
+        self.network.disconnect(self)
+        if self.endpoint is not None:
+            for task in self.endpoint._tasks:
+                task.cancel()
+            self.endpoint.transmitter.close()
+            self.endpoint._watch.close()
+            self.endpoint._db.close()
+            self.endpoint = None
+
+    def receive(self, frame: bytes, origin: Origin) -> None:
+        """What one read of a link brought."""
+        self.forwarder.slab[: len(frame)] = frame
+        self.forwarder.take(self.forwarder.slab, len(frame), self.network.loop.time(), origin)
+
+    def on_room(self) -> None:
+        if self.endpoint is not None:
+            self.endpoint.transmitter.on_room()
+
+    def on_paths(self) -> None:
+        """Links or routes are new."""
+        self.forwarder.changed()
+        if self.endpoint is not None:
+            self.endpoint.transmitter.on_paths()
+
+    def reroute(self, own_routes: Table) -> None:
+        """Other routes in the database."""
+        self.own_routes = own_routes
+        if self.endpoint is not None:
+            self.endpoint.transmitter.table = _table(own_routes)
+            self.on_paths()
+
+    def _deliver(self, _database: bytes, frames: list[bytes], origin: Origin) -> None:
+        if self.endpoint is not None:
+            self.endpoint.arrive(frames, origin)
+
+    def _health_of(self, address: NetworkAddress) -> Health:
+        is_connected = self.forwarder.outbox(address).outlet is not None
+        return Health.CONNECTED if is_connected else Health.SUPPRESSED
+
+
+class Network:
+    """All nodes and what lies between them. Shape: `weather` holds from the next frame on."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, settings: DialogSettings | None = None) -> None:
+        self.loop = loop
+        self.random = random.Random(seed)
+        self.weather = Weather()
+        self.nodes: dict[str, Node] = {}
+        self.settings = settings or DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
+        loop.executor_delay = lambda: self.random.uniform(0.0, 0.01)
+
+    def add(self, node: Node) -> Node:
+        """Add a node, and start it."""
+        self.nodes[node.name] = node
+        node.start()
+        return node
+
+    def happens(self, chance: float) -> bool:
+        """Whether something of this chance happens now."""
+        return self.random.random() < chance
+
+    def damaged(self, frame: bytes) -> bytes:
+        """A frame as it arrives: maybe with a bit of its body turned over."""
+        header, body = decode_dialog(frame)
+        if not body or not self.happens(self.weather.damage):
+            return frame
+        at = len(frame) - 1 - self.random.randrange(len(body))
+        assert at >= HEADER_BYTES
+        return frame[:at] + bytes([frame[at] ^ 1 << self.random.randrange(8)]) + frame[at + 1 :]
+
+    def connect(self, node: Node) -> None:
+        """Links between this node and all others that are up."""
+        for near, far in self._pairs(node):
+            near.forwarder.outbox(far.address).outlet = Wire(self, near, far, far.address)
+        self._tell(node)
+
+    def disconnect(self, node: Node) -> None:
+        """No links to or from this node."""
+        for near, far in self._pairs(node):
+            near.forwarder.outbox(far.address).outlet = None
+        self._tell(node)
+
+    async def until(self, condition: object, *, seconds: float) -> None:
+        """Let time pass until a condition holds; it has to before `seconds` are over."""
+        assert callable(condition)
+        deadline = self.loop.time() + seconds
+        while not condition():
+            assert self.loop.time() < deadline, f"not within {seconds} s"
+            await asyncio.sleep(0.05)
+
+    def _pairs(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        for other in self.nodes.values():
+            if other is not node and (other.is_up or not node.is_up) and hasattr(other, "forwarder"):
+                yield node, other
+                yield other, node
+
+    def _tell(self, changed: Node) -> None:
+        for node in self.nodes.values():
+            if node.is_up:
+                node.on_paths()
+                for outbox in node.forwarder.outboxes.values():
+                    outbox.drain(self.loop.time())
+        if changed.is_up:
+            changed.on_room()
+
+
+def _table(routes: Table) -> RouteTable:
+    now = datetime.now(UTC)
+    made = [
+        create_route(f"route {number}", RouteProperties(service_name=service, address=address), now=now)
+        for number, (service, address) in enumerate(routes)
+    ]
+    return build_table(made, now=now)

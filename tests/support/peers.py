@@ -1,0 +1,130 @@
+"""Peers on played sockets: a test plays every neighbour, says who can be reached, and lets virtual time pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.net import peers as module
+from broker.net.link import Link
+from broker.net.peers import Peers, Timeouts
+from broker.routing.address import TRANSPORT, NetworkAddress
+from broker.routing.facts import Hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.decoder import Decoder
+from broker.wire.frame import Header, Hello, LinkMessage, Rejected, decode_link, encode_dialog, encode_link
+from tests.support.played import PlayedLoop, PlayedSocket
+
+OWN = Hello(arbitration=b"o" * 16, max_frame=8192, heartbeat_ms=15_000)
+PEER = Hello(arbitration=b"p" * 16, name="peer", heartbeat_ms=15_000)
+LOWER, HIGHER = b"a" * 16, b"z" * 16  # arbitration ids on either side of our own
+NORTH, SOUTH = NetworkAddress("10.0.0.1"), NetworkAddress("10.0.0.2")
+PLAIN = Header(
+    kind=0x10,
+    flags=0,
+    message_id=b"m" * 16,
+    conversation_id=b"c" * 16,
+    to_service=f"{NORTH}/x",
+    from_service="//from",
+    from_broker_instance=b"i" * 16,
+)
+
+
+class Origin:
+    """Where frames of the test come from."""
+
+    def __init__(self) -> None:
+        self.received: Any = {0x10: 0}
+
+    def reject(self, frame: object, disposition: object) -> None:
+        """Advice that nobody needs."""
+
+
+class Neighbourhood:
+    """
+    Peers, their forwarder and the sockets to play on.
+
+    Shape: `reachable` addresses that answer when dialled; `dialled` what was tried, with the time; `socks` of the
+    links by number; `rooms` counts what dialogs were told.
+    """
+
+    def __init__(self, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch, **hello: Any) -> None:
+        self.loop = loop
+        self.reachable: set[NetworkAddress] = set()
+        self.dialled: list[tuple[NetworkAddress, float]] = []
+        self.socks: list[PlayedSocket] = []
+        self.rejected: list[Rejected] = []
+        self.rooms = 0
+        self.peers = Peers(
+            msgspec.structs.replace(OWN, **hello),
+            Timeouts(handshake=10.0, connect=5.0),
+            on_rejected=self.rejected.append,
+            on_room=self._on_room,
+        )
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
+            deliver=lambda *_: None,
+            want=self.peers.want,
+            health_of=self.peers.health_of,
+        )
+        table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
+        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+        monkeypatch.setattr(module, "connect", self._connect)
+
+    def start(self) -> None:
+        self.peers.start(self.forwarder)
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self.peers.links.values())
+
+    def accept(self, **hello: Any) -> PlayedSocket:
+        """A neighbour dials us and says HELLO."""
+        sock = self._socket()
+        self.peers.accept(sock, "tcp://10.9.9.9:40000")  # type: ignore[arg-type]
+        if hello.pop("is_greeting", True):
+            self.greet(sock, **hello)
+        return sock
+
+    def greet(self, sock: PlayedSocket, **hello: Any) -> None:
+        """The neighbour says HELLO."""
+        sock.feed(encode_link(msgspec.structs.replace(PEER, **hello)))
+
+    def send(self, address: NetworkAddress, number: int = 1, **fields: Any) -> bytes:
+        """A frame for this address comes in; as it will leave."""
+        header = replace(PLAIN, to_service=f"{address}/x", sequence_number=number, **fields)
+        frame = encode_dialog(header, b"body")
+        self.forwarder.slab[: len(frame)] = frame
+        self.forwarder.take(self.forwarder.slab, len(frame), self.loop.time(), Origin())
+        return encode_dialog(replace(header, hop_count=1), b"body")
+
+    def _on_room(self) -> None:
+        self.rooms += 1
+
+    async def _connect(self, address: NetworkAddress, *, timeout: float) -> tuple[PlayedSocket, tuple[str, int]]:  # noqa: ASYNC109
+        assert timeout == 5.0
+        self.dialled.append((address, self.loop.time()))
+        if address not in self.reachable:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return self._socket(), (address.host, address.port)
+
+    def _socket(self) -> PlayedSocket:
+        self.socks.append(PlayedSocket(self.loop))
+        return self.socks[-1]
+
+
+def said(sock: PlayedSocket) -> list[LinkMessage]:
+    """The link frames that were written to a neighbour."""
+    return [decode_link(frame) for frame in Decoder(1 << 20).feed(sock.written) if frame[4] < 0x10]
+
+
+def sent(sock: PlayedSocket) -> bytes:
+    """The dialog frames that were written to a neighbour, without the time they waited."""
+    frames = [frame for frame in Decoder(1 << 20).feed(sock.written) if frame[4] >= 0x10]
+    return b"".join(frame[:12] + bytes(4) + frame[16:] for frame in frames)

@@ -1,0 +1,811 @@
+"""Which dialog sends when, along which way, and when again; the store is a list and the link a recorder."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from broker.dialog import transmitter as module
+from broker.dialog.contact import Contact, Travel
+from broker.dialog.conversation import Backoff, Outgoing
+from broker.dialog.sending import Found, Want
+from broker.dialog.transmitter import BURST_FRAMES, PUMP_BYTES, REMATCH_SECONDS, DialogSettings, Transmitter
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.way import Buffer, frame_bounds
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import Hosted
+from broker.routing.route import RouteProperties, create_route
+from broker.routing.table import RouteTable, build_table
+from broker.wire.frame import Header, Rejected, decode_dialog
+from broker.wire.layout import NO_GUID, Flag, Kind
+from tests.support.virtual_time import virtual_time
+
+HERE, THERE = bytes([1]) * 16, bytes([2]) * 16
+GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
+FIRST_WAIT = 1.0  # seconds until the first resend
+
+
+class Link:
+    """An outlet that records; `is_open` False makes frames wait."""
+
+    def __init__(self) -> None:
+        self.max_frame = 1 << 20
+        self.is_narrow = False
+        self.is_open = True
+        self.frames: list[bytes] = []
+        self.writes: list[int] = []
+
+    @property
+    def can_send(self) -> bool:
+        return self.is_open
+
+    def send(self, data: Buffer) -> int:
+        self.writes.append(len(data))
+        self.frames += [bytes(data[start:stop]) for start, stop in frame_bounds(data)]
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError("takes everything at once")
+
+    def headers(self) -> list[Header]:
+        return [decode_dialog(frame)[0] for frame in self.frames]
+
+    def places(self) -> list[tuple[int, int]]:
+        """(sequence, fragment) of everything sent."""
+        return [(header.sequence_number, header.fragment_number) for header in self.headers()]
+
+    def take(self) -> list[tuple[int, int]]:
+        """The places sent since the last look."""
+        places = self.places()
+        self.frames.clear()
+        return places
+
+
+def table(*addresses: str) -> RouteTable:
+    """Routes to the far service."""
+    now = datetime.now(UTC)
+    routes = (create_route(address, RouteProperties("Far", address=address), now=now) for address in addresses)
+    return build_table(routes, now=now)
+
+
+def contact(endpoint_id: int) -> Contact:
+    return Contact(uuid.UUID(int=endpoint_id).bytes, True, "Orders", HERE, "Far")  # noqa: FBT003
+
+
+@dataclass
+class Stage:
+    """A transmitter with what surrounds it; a turn of the writer happens by itself whenever it is asked for."""
+
+    window: int = 64
+    fragment_size: int = 1000
+    stored: dict[int, list[Outgoing]] = field(default_factory=lambda: defaultdict(list))
+    wanted: list[Want] = field(default_factory=list)
+    asked: list[NetworkAddress] = field(default_factory=list)
+    delivered: list[bytes] = field(default_factory=list)
+    health: dict[NetworkAddress, Health] = field(default_factory=dict)
+    answers_by_itself: bool = True
+
+    def __post_init__(self) -> None:
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+            deliver=lambda _database, frames, _origin: self.delivered.extend(frames),
+            want=self.asked.append,
+            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+        )
+        settings = DialogSettings(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
+        self.transmitter = Transmitter(settings, self.forwarder, self._wake)
+        self.transmitter.table = table(str(GATEWAY))
+        self.link = self.connect(GATEWAY)
+        self._is_turn_due = False
+
+    def connect(self, address: NetworkAddress) -> Link:
+        link = Link()
+        self.forwarder.outbox(address).outlet = link
+        return link
+
+    def send(self, endpoint_id: int, *bodies: bytes) -> None:
+        """An application commits messages, and the writer finds them."""
+        rows = self.stored[endpoint_id]
+        first = rows[-1].sequence + 1 if rows else 0
+        rows += [Outgoing(n, n, 0, body, self.fragment_size) for n, body in enumerate(bodies, first)]
+        self.transmitter.found(Found(endpoint_id, contact(endpoint_id), first, (0, 0)))
+
+    def acknowledge(self, endpoint_id: int, sequence: int, fragment: int = 0) -> None:
+        """The far side has stored this; the rows are gone."""
+        self.stored[endpoint_id] = [row for row in self.stored[endpoint_id] if row.sequence >= sequence]
+        self.transmitter.acknowledge(endpoint_id, (sequence, fragment))
+
+    def turn(self) -> None:
+        """What the writer thread does about wishes to load."""
+        self._is_turn_due = False
+        for want in self.transmitter.wants():
+            self.answer(want)
+
+    def answer(self, want: Want) -> None:
+        self.wanted.append(want)
+        rows = [row for row in self.stored[want.endpoint_id] if row.sequence >= want.sequence][: want.messages]
+        while len(rows) > 1 and sum(len(row.body) for row in rows[:-1]) >= want.max_bytes:
+            rows.pop()
+        self.transmitter.loaded(want, rows)
+
+    def reroute(self, *addresses: str) -> None:
+        self.transmitter.table = table(*addresses)
+        self.forwarder.changed()
+
+    def _wake(self) -> None:
+        if self.answers_by_itself and not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self.turn)
+
+
+async def settle() -> None:
+    """Let everything happen that needs no time."""
+    await asyncio.sleep(0.001)
+
+
+def rejected(endpoint_id: int, retry_after_ms: int = 0) -> Rejected:
+    conversation = contact(endpoint_id).conversation_id
+    return Rejected(conversation=conversation, code=11289, reason="pool limit exceeded", retry_after_ms=retry_after_ms)
+
+
+# --- sending ----------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_messages_are_sent_in_order_and_each_once() -> None:
+    stage = Stage()
+
+    stage.send(1, b"a" * 2500, b"b", b"")
+    await settle()
+
+    assert stage.link.places() == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
+    assert stage.transmitter.sent == Counter(Orders=3)
+    assert stage.transmitter.resent == Counter()
+    assert stage.transmitter.received == Counter({Kind.MESSAGE: 5})
+
+
+@virtual_time
+async def test_every_transmission_has_an_id_of_its_own() -> None:
+    stage = Stage()
+
+    stage.send(1, *[b""] * 50)
+    await settle()
+
+    assert len({header.message_id for header in stage.link.headers()}) == 50
+
+
+@virtual_time
+async def test_new_messages_of_a_dialog_follow_the_old_ones() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.send(1, b"b", b"c")
+    await settle()
+
+    assert stage.link.places() == [(0, 0), (1, 0), (2, 0)]
+
+
+@virtual_time
+async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
+    stage = Stage(window=64)
+    stage.send(1, *[b"x"] * 3000)
+    places: list[tuple[int, int]] = []
+
+    while len(places) < 3000:
+        await settle()
+        new = stage.link.take()
+        assert 0 < len(new) <= 64
+        places += new
+        stage.acknowledge(1, places[-1][0] + 1)
+    await settle()
+
+    assert places == [(n, 0) for n in range(3000)]
+    assert stage.transmitter.senders == {}
+    assert stage.transmitter._loaded_bytes == 0
+    assert all(want.messages <= 64 for want in stage.wanted)
+    assert stage.transmitter.acknowledged == Counter(Orders=3000)
+
+
+@virtual_time
+async def test_two_dialogs_share_fairly() -> None:
+    stage = Stage(window=1000)
+    for endpoint_id in (1, 2):
+        stage.send(endpoint_id, *[b"x"] * 2000)
+    counts: Counter[bytes] = Counter()
+    one, two = (contact(endpoint_id).conversation_id for endpoint_id in (1, 2))
+
+    for _ in range(60):
+        await settle()
+        for header in stage.link.headers():
+            counts[header.conversation_id] += 1
+            assert abs(counts[one] - counts[two]) <= BURST_FRAMES
+        stage.link.frames.clear()
+        for endpoint_id in (1, 2):
+            stage.acknowledge(endpoint_id, counts[contact(endpoint_id).conversation_id])
+
+    assert counts == Counter({one: 2000, two: 2000})
+
+
+@virtual_time
+async def test_what_is_handed_over_at_once_is_bounded_however_large_the_fragments() -> None:
+    stage = Stage(fragment_size=60_000)
+
+    stage.send(1, b"x" * 3_000_000)
+    stage.send(2, b"x" * 3_000_000)
+    await settle()
+
+    assert max(stage.link.writes) < 2 * (PUMP_BYTES + 61_000)
+    assert sum(stage.link.writes) > 6_000_000
+
+
+@virtual_time
+async def test_frames_acknowledge_what_is_stored_here() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.stored(1, (3, 2))
+    stage.transmitter.stored(99, (1, 0))
+    stage.send(1, b"b")
+    await settle()
+
+    assert [(0, 0), (3, 2)] == [(header.ack_sequence, header.ack_fragment) for header in stage.link.headers()]
+
+
+@virtual_time
+async def test_frames_name_the_far_database_once_it_is_known() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.bind(1, contact(1).bound_to(THERE))
+    stage.transmitter.bind(99, contact(99).bound_to(THERE))
+    stage.send(1, b"b")
+    await settle()
+
+    assert [NO_GUID, THERE] == [header.to_broker_instance for header in stage.link.headers()]
+
+
+# --- acknowledgements -------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_dialog_with_nothing_left_is_forgotten() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.acknowledge(1, 1)
+
+    assert stage.transmitter.senders == {}
+    await asyncio.sleep(10 * FIRST_WAIT)
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_dialog_is_found_again_after_it_was_forgotten() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+    row = stage.stored[1][0]
+    stage.acknowledge(1, 1)
+
+    stage.stored[1] = [row]
+    stage.send(1, b"b")
+    await settle()
+
+    assert stage.link.places() == [(0, 0), (1, 0)]
+
+
+@virtual_time
+async def test_acknowledgement_for_a_dialog_with_nothing_to_send_is_no_trouble() -> None:
+    stage = Stage()
+
+    stage.transmitter.acknowledge(1, (5, 0))
+
+    assert stage.transmitter.acknowledged == Counter()
+
+
+@virtual_time
+async def test_acknowledgement_before_anything_is_loaded_moves_the_loading_on() -> None:
+    """After a restart the far side may have what this process has not even read."""
+    stage = Stage(answers_by_itself=False)
+    stage.send(1, b"a", b"b", b"c")
+    await settle()
+
+    stage.acknowledge(1, 2)
+    stage.answers_by_itself = True
+    stage.turn()
+    await settle()
+
+    assert stage.link.places() == [(2, 0)]
+
+
+@virtual_time
+async def test_acknowledged_fragments_are_not_sent_again() -> None:
+    stage = Stage()
+    stage.send(1, b"x" * 3000)
+    await settle()
+    stage.link.take()
+
+    stage.acknowledge(1, 0, 2)
+    await asyncio.sleep(1.5 * FIRST_WAIT)
+
+    assert stage.link.take() == [(0, 2)]
+
+
+# --- resending --------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_that_doubles() -> None:
+    stage = Stage()
+    stage.send(1, b"a", b"b")
+    loop = asyncio.get_running_loop()
+    times = []
+
+    for _ in range(6):
+        while not stage.link.frames:
+            await asyncio.sleep(0.01)
+        assert stage.link.take() == [(0, 0), (1, 0)]
+        times.append(loop.time())
+
+    waits = [round(later - earlier) for earlier, later in zip(times, times[1:], strict=False)]
+    assert waits == [1, 2, 4, 8, 8]
+    assert [want.sequence for want in stage.wanted].count(0) == 6
+    assert (stage.transmitter.sent, stage.transmitter.resent) == (Counter(Orders=2), Counter(Orders=10))
+
+
+@virtual_time
+async def test_resending_stops_when_the_rows_are_gone() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.stored[1].clear()
+    await asyncio.sleep(20 * FIRST_WAIT)
+
+    assert stage.link.places() == [(0, 0)]
+    assert (stage.transmitter.senders, stage.transmitter._loaded_bytes) == ({}, 0)
+
+
+@pytest.mark.parametrize("more", [[], [b"c"]], ids=["nothing more", "more"])
+@virtual_time
+async def test_time_out_while_more_is_being_loaded_starts_again_from_the_first_unacknowledged(
+    more: list[bytes],
+) -> None:
+    """What comes then belongs behind what was unloaded: taken as it is, it would leave a gap, or end the sending."""
+    stage = Stage()
+    stage.answers_by_itself = False
+    stage.send(1, b"a", b"b")
+    await settle()
+    stage.turn()
+    await settle()
+    (want,) = stage.transmitter.wants()
+    assert want.sequence == 2
+    await asyncio.sleep(1.5 * FIRST_WAIT)
+    assert stage.link.take() == [(0, 0), (1, 0)]
+    if more:
+        stage.send(1, *more)
+
+    stage.answer(want)
+    await settle()
+    stage.answers_by_itself = True
+    stage.turn()
+    await settle()
+
+    assert stage.link.take() == [(n, 0) for n in range(2 + len(more))]
+
+
+@virtual_time
+async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
+    stage = Stage(answers_by_itself=False)
+    stage.send(1, b"a")
+    await settle()
+    (want,) = stage.transmitter.wants()
+
+    stage.transmitter.finish(1)
+    stage.answer(want)
+    await settle()
+
+    assert (stage.link.frames, stage.transmitter._loaded_bytes) == ([], 0)
+
+
+@virtual_time
+async def test_timers_do_not_pile_up() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    for _ in range(200):
+        stage.transmitter.advise(rejected(1, retry_after_ms=150))
+        await asyncio.sleep(0.2)
+
+    assert len(stage.transmitter._timers) < 20
+
+
+# --- the store fails --------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_what_the_store_could_not_load_is_asked_for_again() -> None:
+    stage = Stage(answers_by_itself=False)
+    stage.send(1, b"a")
+    await settle()
+    wants = stage.transmitter.wants()
+    assert stage.transmitter.wants() == []
+
+    stage.transmitter.unwanted([*wants, Want(99, 0, 1, 1)])
+    stage.answers_by_itself = True
+    stage.turn()
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_dialog_that_ended_while_it_waited_to_load_is_not_asked_for() -> None:
+    stage = Stage(answers_by_itself=False)
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.finish(1)
+    stage.transmitter.finish(1)
+
+    assert stage.transmitter.wants() == []
+
+
+# --- ways -------------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_dialog_without_a_route_starts_as_soon_as_one_appears() -> None:
+    stage = Stage()
+    stage.reroute()
+    stage.send(1, b"a")
+    await settle()
+    assert (stage.link.frames, stage.wanted) == ([], [])
+
+    stage.reroute(str(GATEWAY))
+    stage.transmitter.on_paths()
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_dialog_without_a_route_is_matched_again_after_a_while() -> None:
+    stage = Stage()
+    stage.reroute()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.reroute(str(GATEWAY))
+    await asyncio.sleep(REMATCH_SECONDS)
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_dialog_without_a_route_stays_delayed_without_an_error() -> None:
+    stage = Stage()
+    stage.reroute()
+
+    stage.send(1, b"a")
+    await asyncio.sleep(10 * REMATCH_SECONDS)
+
+    assert 1 in stage.transmitter.senders
+    assert stage.forwarder.dropped == Counter()
+    assert len(stage.transmitter._timers) == 1
+
+
+@virtual_time
+async def test_link_is_asked_for_when_there_is_none_and_used_when_it_comes() -> None:
+    stage = Stage()
+    stage.forwarder.outbox(GATEWAY).outlet = None
+    stage.send(1, b"a")
+    await settle()
+    assert stage.asked == [GATEWAY]
+
+    link = stage.connect(GATEWAY)
+    stage.transmitter.on_room()
+    await settle()
+
+    assert link.places() == [(0, 0)]
+    assert stage.forwarder.pool.frames == 0
+
+
+@virtual_time
+async def test_full_link_makes_messages_wait_in_the_store() -> None:
+    stage = Stage()
+    stage.link.is_open = False
+    stage.send(1, b"a")
+    await settle()
+    assert (stage.wanted, stage.forwarder.pool.frames, stage.asked) == ([], 0, [])
+
+    stage.link.is_open = True
+    stage.transmitter.on_room()
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_room_for_a_dialog_that_is_gone_is_no_trouble() -> None:
+    stage = Stage()
+    stage.link.is_open = False
+    stage.send(1, b"a")
+    stage.send(2, b"a")
+    await settle()
+    stage.transmitter.senders.pop(1)
+
+    stage.link.is_open = True
+    stage.transmitter.on_room()
+    await settle()
+
+    assert [contact(2).conversation_id] == [header.conversation_id for header in stage.link.headers()]
+
+
+@virtual_time
+async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
+    stage = Stage()
+    stage.reroute(str(GATEWAY), str(OTHER))
+    links = {GATEWAY: stage.link, OTHER: stage.connect(OTHER)}
+    stage.send(1, b"a", b"b")
+    await settle()
+    ((broken, _),) = [(address, link) for address, link in links.items() if link.frames]
+    (healthy,) = links.keys() - {broken}
+
+    stage.forwarder.outbox(broken).outlet = None
+    stage.health[broken] = Health.SUPPRESSED
+    stage.forwarder.changed()
+    stage.transmitter.on_paths()
+    await settle()
+
+    assert links[healthy].places() == [(0, 0), (1, 0)]
+    assert stage.transmitter.resent == Counter(Orders=2)
+
+
+@virtual_time
+async def test_new_link_to_the_same_address_sends_again_at_once() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    link = stage.connect(GATEWAY)
+    stage.transmitter.on_paths()
+    await settle()
+
+    assert link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_change_that_leaves_the_path_sends_nothing_again() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.forwarder.changed()
+    stage.transmitter.on_paths()
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_far_service_in_this_very_instance_is_delivered() -> None:
+    stage = Stage()
+    stage.forwarder.surround(
+        table=RouteTable(), hosted=Hosted({THERE: frozenset({"Far"})}, {"Far": (THERE,)}), is_forwarding=False
+    )
+    stage.reroute("LOCAL")
+
+    stage.send(1, b"a")
+    await settle()
+
+    assert len(stage.delivered) == 1
+
+
+@virtual_time
+async def test_frame_of_a_dialog_without_endpoint_has_a_way() -> None:
+    stage = Stage()
+
+    way = stage.transmitter.way_of(contact(1), Kind.FAULT)
+
+    assert (way.sink, way.kind) == (stage.forwarder.outbox(GATEWAY), Kind.FAULT)
+
+
+@virtual_time
+async def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DECISIONS_MAX", 10)
+    stage = Stage()
+
+    for endpoint_id in range(100):
+        stage.transmitter.way(endpoint_id, contact(endpoint_id), Kind.ACK)
+
+    assert len(stage.transmitter._decisions) <= 11
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_loading_stops_at_the_bound_and_goes_on_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 1000)
+    stage = Stage()
+    for endpoint_id in (1, 2, 3):
+        stage.send(endpoint_id, b"x" * 900)
+    await settle()
+    assert len(stage.link.take()) == 2
+
+    stage.acknowledge(1, 1)
+    await settle()
+
+    assert [contact(3).conversation_id] == [header.conversation_id for header in stage.link.headers()]
+
+
+@virtual_time
+async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded for a dead hop would fill the memory for good."""
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 1000)
+    stage = Stage(answers_by_itself=False)
+    stage.send(1, b"x" * 2000)
+    await settle()
+    stage.link.is_open = False
+    stage.turn()
+    await settle()
+    assert stage.transmitter._loaded_bytes == 2000
+
+    stage.answers_by_itself = True
+    free = stage.connect(OTHER)
+    stage.transmitter.table = table(str(OTHER))
+    stage.send(2, b"y")
+    await settle()
+    assert free.places() == [(0, 0)]
+
+    stage.link.is_open = True
+    stage.transmitter.on_room()
+    await settle()
+    assert stage.link.places() == [(0, 0), (0, 1)]
+
+
+@virtual_time
+async def test_dialog_with_frames_in_flight_is_not_unloaded_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 1000)
+    stage = Stage(window=1)
+    stage.send(1, b"x" * 2000)
+    await settle()
+    stage.link.is_open = False
+    stage.transmitter.on_paths()
+    stage.transmitter.senders[3] = stage.transmitter.senders[1]
+    await settle()
+    del stage.transmitter.senders[3]
+    stage.transmitter._waiting.add(99)
+
+    stage.connect(OTHER)
+    stage.transmitter.table = table(str(OTHER))
+    stage.send(2, b"y")
+    await settle()
+
+    assert stage.transmitter._loaded_bytes == 2000
+
+
+# --- advice -----------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
+    stage = Stage()
+    stage.send(1, b"a", b"b")
+    await settle()
+    sender = stage.transmitter.senders[1]
+
+    stage.transmitter.advise(rejected(1))
+    told = sender.advice
+    stage.acknowledge(1, 1)
+
+    assert (told, sender.advice) == ("pool limit exceeded (11289)", "")
+
+
+@virtual_time
+async def test_rejection_of_an_unknown_dialog_is_no_trouble() -> None:
+    stage = Stage()
+
+    stage.transmitter.advise(rejected(1, retry_after_ms=100))
+
+    assert stage.transmitter.senders == {}
+
+
+@virtual_time
+async def test_rejection_brings_the_resend_forward() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.advise(rejected(1, retry_after_ms=200))
+    await asyncio.sleep(0.3)
+
+    assert stage.link.places() == [(0, 0), (0, 0)]
+
+
+@virtual_time
+async def test_rejection_never_puts_the_resend_off() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.advise(rejected(1, retry_after_ms=60_000))
+    await asyncio.sleep(1.1 * FIRST_WAIT)
+
+    assert stage.link.places() == [(0, 0), (0, 0)]
+
+
+@virtual_time
+async def test_rejection_of_a_dialog_with_nothing_in_flight_sends_nothing() -> None:
+    stage = Stage()
+    stage.link.is_open = False
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.advise(rejected(1, retry_after_ms=200))
+
+    assert stage.transmitter._timers == []
+
+
+@virtual_time
+async def test_frame_dropped_in_this_very_instance_is_advice_as_well() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.reject(stage.link.frames[0], Disposition.POOL_LIMIT)
+
+    assert stage.transmitter.senders[1].advice == "pool limit exceeded (11289)"
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [lambda stage: stage.transmitter.finish(1), lambda stage: stage.transmitter.close()])
+@virtual_time
+async def test_nothing_is_sent_after_the_end(stop: Callable[[Stage], None]) -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stop(stage)
+    stage.transmitter.on_paths()
+    stage.transmitter.on_room()
+    await asyncio.sleep(10 * FIRST_WAIT)
+
+    assert stage.link.places() == [(0, 0)]
+    assert stage.transmitter.senders == {}
+
+
+@virtual_time
+async def test_transmitter_that_never_sent_closes_just_so() -> None:
+    stage = Stage()
+
+    stage.transmitter.close()
+
+    assert stage.transmitter.senders == {}
+
+
+@virtual_time
+async def test_flags_of_a_message_are_on_every_fragment() -> None:
+    stage = Stage()
+    stage.stored[1] = [Outgoing(1, 0, Flag.ERROR, b"x" * 1500, 1000)]
+    stage.transmitter.found(Found(1, contact(1), 0, (0, 0)))
+    await settle()
+
+    assert [Flag.ERROR, Flag.ERROR | Flag.LAST_FRAGMENT] == [header.flags for header in stage.link.headers()]

@@ -1,0 +1,105 @@
+"""One turn of the writer thread: all of it, some of it, and what a failure leaves."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.dialog.application import Dialog, begin_dialog
+from broker.dialog.receiving import Receipt
+from broker.dialog.sending import Want
+from broker.dialog.store import broker_instance
+from broker.dialog.turn import Turn, TurnResult, turn_in_writer
+from tests.support.dialog import far_initiator, far_target, open_database, rows, states
+
+NOTHING = Turn(now=1_750_000_000.0, frames=[], find_after=None, wants=[], is_time_to_expire=False)
+WANT = Want(endpoint_id=1, sequence=0, messages=10, max_bytes=1000)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "shop.db", "Orders")
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def dialog(db: sqlite3.Connection) -> Dialog:
+    """A dialog with one message sent."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", lifetime=60)
+    dialog.send(b"body")
+    return dialog
+
+
+def do(db: sqlite3.Connection, turn: Turn) -> TurnResult:
+    return turn_in_writer(db, broker_instance(db), turn, 10)
+
+
+def test_turn_with_nothing_to_do_does_nothing(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA query_only = ON")
+
+    assert do(db, NOTHING) == TurnResult()
+
+
+def test_turn_finds_what_is_new(db: sqlite3.Connection, dialog: Dialog) -> None:
+    assert (1, [1]) == (
+        (result := do(db, replace(NOTHING, find_after=0))).found_up_to,
+        [found.endpoint_id for found in result.found],
+    )
+
+
+def test_turn_loads_what_is_wanted(db: sqlite3.Connection, dialog: Dialog) -> None:
+    gone = replace(WANT, endpoint_id=99)
+
+    loaded = do(db, replace(NOTHING, wants=[WANT, gone])).loaded
+
+    assert [(WANT, [b"body"]), (gone, [])] == [(want, [m.body for m in messages]) for want, messages in loaded]
+
+
+def test_turn_looks_for_expired_dialogs_only_when_it_is_time(db: sqlite3.Connection, dialog: Dialog) -> None:
+    late = replace(NOTHING, now=time.time() + 61)
+
+    assert (do(db, late).expired, states(db)) == ([], ["CO"])
+    assert (do(db, replace(late, is_time_to_expire=True)).expired, states(db)) == ([1], ["ER"])
+
+
+def test_turn_stores_what_arrived(db: sqlite3.Connection) -> None:
+    receipt = do(db, replace(NOTHING, frames=[far_initiator("Orders").message(0)])).receipt
+
+    assert receipt.delivered == Counter(Orders=1)
+
+
+def test_what_arrived_is_stored_last(db: sqlite3.Connection, dialog: Dialog) -> None:
+    """An acknowledgement that arrives with a wish to load does not leave a gap in what is loaded."""
+    frames = [far_target(db, dialog.conversation_id).ack(1, 0)]
+
+    result = do(db, replace(NOTHING, frames=frames, wants=[WANT]))
+
+    assert [m.sequence for _, messages in result.loaded for m in messages] == [0]
+    assert result.receipt.acknowledged == {1: (1, 0)}
+
+
+def test_when_finding_fails_nothing_has_been_stored(db: sqlite3.Connection) -> None:
+    """What is stored and not told of would never be bound, answered or counted."""
+    db.execute("ALTER TABLE broker_transmission RENAME TO elsewhere")
+
+    with pytest.raises(sqlite3.OperationalError):
+        do(db, replace(NOTHING, frames=[far_initiator("Orders").message(0)], find_after=0))
+
+    assert rows(db, "SELECT 1 FROM broker_conversation") == []
+
+
+def test_failing_receipt_leaves_no_transaction_open(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA query_only = ON")
+
+    with pytest.raises(sqlite3.OperationalError):
+        do(db, replace(NOTHING, frames=[far_initiator("Orders").message(0)]))
+
+    assert not db.in_transaction
+    assert Receipt() == TurnResult().receipt

@@ -1,0 +1,185 @@
+"""How a link ends: last words, drained, left, broken or simply closed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.errors import FrameMalformedError
+from broker.net.link import LINGER_BYTES, LinkState
+from broker.wire.connection import Leaving
+from broker.wire.frame import Fatal, GoAway, Pong, encode_link
+from tests.support.link import HANDSHAKE, PING, LinkEnds, message
+from tests.support.played import PlayedLoop
+
+
+@pytest.fixture
+async def ends(loop: PlayedLoop) -> LinkEnds:
+    return LinkEnds(loop)
+
+
+async def test_frames_before_bytes_that_are_none_are_taken(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.sock.feed(message() + PING + b"\xff" * 10 + message())
+
+    assert (1, "FrameTooLargeError") == (len(ends.delivered), type(ends.link.error).__name__)
+    assert [Pong, Fatal] == [type(said) for said in ends.said()]
+    assert not ends.link.can_send
+
+
+async def test_broken_link_frame_ends_the_link(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.sock.feed(b"\x00\x00\x00\x0c\x06\x00\x00\x00abcd")
+
+    assert isinstance(ends.link.error, FrameMalformedError)
+    assert str(ends.link.error) == ends.link.reason
+
+
+async def test_last_words_wait_behind_a_cut_frame_for_a_moment(ends: LinkEnds) -> None:
+    ends.go_online()
+    frame = message()
+    ends.sock.room = 10
+    ends.link.send(frame)
+    ends.link.finish(frame[10:])
+
+    ends.sock.feed(b"\xff" * 10)
+    assert (["lost"], False) == (ends.told, ends.sock.shut)
+    ends.sock.breathe()
+
+    assert frame == ends.sock.written[: len(frame)]
+    assert ([Fatal], True) == ([type(said) for said in ends.said()], ends.sock.shut)
+    ends.sock.end()
+    assert ["lost", "closed"] == ends.told
+
+
+async def test_lingering_link_reads_only_so_much_and_says_nothing_more(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(b"\xff" * 10)
+    said = ends.sock.written
+
+    ends.link.fail(FrameMalformedError("again"))
+    ends.link.say(PING)
+    ends.link.hear_out(1)
+    ends.sock.feed(PING * (LINGER_BYTES // len(PING)), piece=1 << 16)
+    assert LinkState.LINGERING is ends.link.state
+    ends.sock.feed(PING * 100)
+
+    assert (LinkState.CLOSED, said, ["lost", "closed"]) == (ends.link.state, ends.sock.written, ends.told)
+
+
+async def test_close_is_told_once(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.link.close("first")
+    ends.link.close("second")
+    ends.link.fail(FrameMalformedError("third"))
+
+    assert ("first", ["lost", "closed"], {}) == (ends.link.reason, ends.told, ends.loop.readers)
+
+
+async def test_peer_that_closes_ends_the_link(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.sock.end()
+
+    assert ("closed by the peer", ["lost", "closed"]) == (ends.link.reason, ends.told)
+
+
+async def test_peer_that_shuts_its_direction_gets_the_rest_of_a_cut_frame(ends: LinkEnds) -> None:
+    ends.go_online()
+    frame = message()
+    ends.sock.room = 10
+    ends.link.send(frame)
+    ends.link.finish(frame[10:])
+
+    ends.sock.end()
+    assert (["lost"], {}) == (ends.told, ends.loop.readers)
+    ends.sock.breathe()
+    await asyncio.sleep(0)
+
+    assert (frame, ["lost", "closed"]) == (ends.sock.written, ends.told)
+
+
+async def test_drained_link_hears_its_peer_until_that_closes(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.link.drain()
+    ends.link.drain()
+    ends.sock.feed(message() + PING)
+    assert (LinkState.DRAINING, True, 1, b"") == (
+        ends.link.state, ends.sock.shut, len(ends.delivered), ends.sock.written
+    )  # fmt: skip
+    ends.sock.end()
+
+    assert ["lost", "closed"] == ends.told
+
+
+async def test_drained_link_whose_peer_breaks_the_rules_is_lost(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.drain()
+
+    ends.sock.feed(b"\xff" * 10)
+    ends.sock.end()
+
+    assert (b"", ["lost", "closed"]) == (ends.sock.written, ends.told)
+    assert "FrameTooLargeError" == type(ends.link.error).__name__
+
+
+async def test_drained_link_is_shut_only_when_a_cut_frame_is_out(ends: LinkEnds) -> None:
+    ends.go_online()
+    frame = message()
+    ends.sock.room = 10
+    ends.link.send(frame)
+    ends.link.finish(frame[10:])
+
+    ends.link.drain()
+    assert not ends.sock.shut
+    ends.sock.breathe()
+
+    assert (frame, True, []) == (ends.sock.written, ends.sock.shut, ends.told)
+
+
+async def test_drained_link_is_closed_when_the_peer_never_does(ends: LinkEnds) -> None:
+    ends.go_online()
+
+    ends.link.drain()
+    await asyncio.sleep(HANDSHAKE)
+
+    assert ("drained", ["lost", "closed"]) == (ends.link.reason, ends.told)
+
+
+async def test_link_that_cannot_be_shut_is_closed(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.problem = errno.ENOTCONN
+
+    ends.link.drain()
+    await asyncio.sleep(0)
+
+    assert LinkState.CLOSED is ends.link.state
+
+
+async def test_leaving_peer_is_heard_and_answered_but_sent_nothing_new(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.feed(encode_link(GoAway(reason="upgrade", deadline_ms=500)))
+
+    ends.link.hear_out(5)
+    ends.sock.feed(message() + PING)
+
+    assert [Leaving(GoAway(reason="upgrade", deadline_ms=500))] == ends.told
+    assert (False, False, 1, [Pong(b"12345678")]) == (
+        ends.link.can_send, ends.sock.shut, len(ends.delivered), ends.said()
+    )  # fmt: skip
+    await asyncio.sleep(5)
+    assert ("the peer has left", LinkState.CLOSED) == (ends.link.reason, ends.link.state)
+
+
+async def test_link_without_hello_does_not_drain(ends: LinkEnds) -> None:
+    ends.start()
+
+    ends.link.drain()
+
+    assert (LinkState.CONNECTED, False) == (ends.link.state, ends.sock.shut)

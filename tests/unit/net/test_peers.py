@@ -1,0 +1,373 @@
+"""Which link serves which address: dialled, announced, arbitrated, lost and dialled again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.net import peers as module
+from broker.net.dialer import BACKOFF_FIRST
+from broker.net.link import LinkState
+from broker.net.peers import OTHER_PEERS
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.wire.frame import Fatal, GoAway, Hello, Rejected, encode_link
+from broker.wire.layout import NO_GUID
+from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, SOUTH, Neighbourhood, said, sent
+from tests.support.played import PlayedLoop, PlayedSocket
+
+
+@pytest.fixture
+async def near(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourhood:
+    near = Neighbourhood(loop, monkeypatch)
+    near.start()
+    return near
+
+
+async def dialled(near: Neighbourhood, address: NetworkAddress = NORTH, **hello: object) -> PlayedSocket:
+    """A link that was dialled because a frame was held for the address."""
+    near.reachable.add(address)
+    near.send(address, 99)
+    await asyncio.sleep(0)
+    near.greet(near.socks[-1], **hello)
+    return near.socks[-1]
+
+
+# --- dialling ---
+
+
+async def test_held_frame_makes_its_address_be_dialled_and_leaves_when_hello_came(near: Neighbourhood) -> None:
+    near.reachable.add(NORTH)
+    frame = near.send(NORTH)
+    assert Health.UNTRIED is near.peers.health_of(NORTH)
+    await asyncio.sleep(0)
+    (sock,) = near.socks
+    assert ([OWN], b"", [(NORTH, 0.0)]) == (said(sock), sent(sock), near.dialled)
+
+    near.greet(sock)
+
+    assert (frame, Health.CONNECTED, "") == (sent(sock), near.peers.health_of(NORTH), near.peers.problem_of(NORTH))
+    assert [("tcp://10.0.0.1:4022", False)] == [(link.address, link.is_accept) for link in near.links]
+    assert near.forwarder.unaccounted == 0
+
+
+async def test_address_is_dialled_once_however_often_it_is_wanted(near: Neighbourhood) -> None:
+    near.reachable.add(NORTH)
+
+    for number in range(5):
+        near.send(NORTH, number)
+        await asyncio.sleep(0)
+
+    assert 1 == len(near.dialled) == len(near.links)
+
+
+async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_held(near: Neighbourhood) -> None:
+    frame = near.send(NORTH)
+    await asyncio.sleep(0)
+    assert (Health.SUPPRESSED, "Connection refused") == (near.peers.health_of(NORTH), near.peers.problem_of(NORTH))
+
+    await asyncio.sleep(2)
+    times = [when for _, when in near.dialled]
+    assert times == pytest.approx([0, BACKOFF_FIRST, 3 * BACKOFF_FIRST, 7 * BACKOFF_FIRST], abs=0.01)
+    near.reachable.add(NORTH)
+    await asyncio.sleep(5)
+    near.greet(near.socks[0])
+
+    assert (frame, Health.CONNECTED) == (sent(near.socks[0]), near.peers.health_of(NORTH))
+
+
+async def test_nobody_is_dialled_when_nothing_waits_any_more(near: Neighbourhood) -> None:
+    near.send(NORTH, time_to_live=1000)
+
+    await asyncio.sleep(100)
+
+    assert near.dialled[-1][1] < 5
+    assert Health.UNTRIED is near.peers.health_of(NORTH)
+
+
+@pytest.mark.parametrize(("reason", "seconds"), [("garbage", 1), ("end", 1), ("silence", 12)])
+async def test_address_whose_handshake_fails_is_dialled_again_while_frames_are_held(
+    reason: str, seconds: float, near: Neighbourhood
+) -> None:
+    near.reachable.add(NORTH)
+    frame = near.send(NORTH)
+    await asyncio.sleep(0)
+
+    if reason == "garbage":
+        near.socks[0].feed(b"SSH-2.0-OpenSSH\r\n")
+    elif reason == "end":
+        near.socks[0].end()
+    await asyncio.sleep(seconds)
+    near.greet(near.socks[1])
+
+    assert 2 == len(near.dialled)
+    assert frame == sent(near.socks[1])
+
+
+async def test_lost_link_is_dialled_again_only_for_what_is_held(near: Neighbourhood) -> None:
+    sock = await dialled(near)
+
+    sock.end()
+    await asyncio.sleep(5)
+    assert (1, Health.UNTRIED) == (len(near.dialled), near.peers.health_of(NORTH))
+    near.send(NORTH)
+    await asyncio.sleep(0)
+
+    assert 2 == len(near.dialled)
+
+
+async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourhood) -> None:
+    near.send(NORTH)
+    await asyncio.sleep(0)
+    assert 1 == len(near.dialled)
+
+    sock = near.accept(addresses=[str(NORTH)])
+    await asyncio.sleep(5)
+
+    assert (1, [sock]) == (len(near.dialled), near.socks)
+    near.send(NORTH, 2)
+    assert not near.peers.attempts[NORTH].is_under_way
+
+
+async def test_only_so_many_addresses_are_dialled_at_a_time(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[NetworkAddress] = []
+
+    async def hang(address: NetworkAddress, *, timeout: float) -> None:  # noqa: ASYNC109
+        calls.append(address)
+        await asyncio.sleep(timeout)
+        raise OSError("no connection within 5 s")
+
+    monkeypatch.setattr(module, "connect", hang)
+
+    for number in range(module.DIALS_MAX + 10):
+        near.send(NetworkAddress(f"10.1.0.{number}"), time_to_live=4000)
+    await asyncio.sleep(1)
+    assert module.DIALS_MAX == len(calls)
+    await asyncio.sleep(20)
+
+    assert module.DIALS_MAX + 10 == len(set(calls))
+
+
+async def test_socket_that_fails_at_once_counts_as_a_failed_attempt(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near.reachable.add(NORTH)
+    make = near._socket
+
+    def broken() -> PlayedSocket:
+        sock = make()
+        sock.problem = errno.EINVAL
+        return sock
+
+    monkeypatch.setattr(near, "_socket", broken)
+
+    near.send(NORTH)
+    await asyncio.sleep(0)
+
+    assert ([], True, "Invalid argument") == (near.links, near.socks[0].is_closed, near.peers.problem_of(NORTH))
+
+
+async def test_link_to_this_very_process_is_of_no_use(near: Neighbourhood) -> None:
+    await dialled(near, arbitration=OWN.arbitration)
+
+    assert ([], Health.SUPPRESSED) == (near.links, near.peers.health_of(NORTH))
+    assert "the address leads to this very instance" == near.peers.problem_of(NORTH)
+
+
+# --- links that others opened ---
+
+
+async def test_announced_address_is_served_by_the_link_that_the_peer_opened(near: Neighbourhood) -> None:
+    sock = near.accept(addresses=[str(NORTH), "LOCAL", "http://nonsense", "tcp://[::1]:4022"])
+
+    frame = near.send(NORTH)
+
+    assert (frame, []) == (sent(sock), near.dialled)
+    assert {NORTH, NetworkAddress("::1")} == near.peers.known_addresses
+
+
+async def test_dialogs_are_told_when_the_wanted_address_is_served_already(near: Neighbourhood) -> None:
+    near.accept(addresses=[str(NORTH)])
+    near.forwarder.outbox(NORTH)
+    rooms = near.rooms
+
+    near.peers.want(NORTH)
+    assert near.forwarder.outboxes[NORTH].is_ready
+    assert rooms == near.rooms
+    await asyncio.sleep(0)
+
+    assert rooms + 1 == near.rooms
+
+
+async def test_held_frames_leave_when_a_peer_that_announces_their_address_comes(near: Neighbourhood) -> None:
+    frame = near.send(NORTH)
+
+    sock = near.accept(addresses=[str(NORTH)])
+
+    assert frame == sent(sock)
+
+
+async def test_stranger_that_comes_and_goes_makes_nobody_look_for_another_way(near: Neighbourhood) -> None:
+    before = near.forwarder.generation, near.rooms
+
+    near.accept(is_greeting=False).end()
+    near.accept(is_greeting=False).feed(b"GET / HTTP/1.1\r\n\r\n")
+    near.accept().end()
+
+    assert before == (near.forwarder.generation, near.rooms)
+    assert near.peers.faults == {"FrameTooLargeError": 1}
+
+
+async def test_link_that_goes_leaves_nothing_behind(near: Neighbourhood) -> None:
+    sock = near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 200)])
+    before = near.forwarder.generation
+
+    sock.end()
+
+    assert ([], set(), Health.UNTRIED) == (near.links, near.peers.known_addresses, near.peers.health_of(NORTH))
+    assert before < near.forwarder.generation
+
+
+async def test_dialled_link_is_preferred_to_an_announcement(near: Neighbourhood) -> None:
+    by_dialling = await dialled(near, arbitration=LOWER)
+    by_announcing = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
+    before = sent(by_dialling)
+
+    second = near.send(NORTH, 2)
+    by_dialling.end()
+    third = near.send(NORTH, 3)
+
+    assert (before + second, third) == (sent(by_dialling), sent(by_announcing))
+
+
+async def test_dialled_link_takes_over_from_an_announcement(near: Neighbourhood) -> None:
+    near.send(NORTH, 1)
+    await asyncio.sleep(0)
+    near.reachable.add(NORTH)
+    await asyncio.sleep(1)
+    by_announcing = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
+
+    near.greet(near.socks[0], arbitration=LOWER)
+    frame = near.send(NORTH, 2)
+
+    assert (1, frame) == (sent(by_announcing).count(b"body"), sent(near.socks[0]))
+
+
+# --- two links between the same pair ---
+
+
+@pytest.mark.parametrize("arbitration", [LOWER, HIGHER])
+@pytest.mark.parametrize("is_dialled_first", [True, False])
+async def test_link_opened_by_the_lower_side_stays(
+    arbitration: bytes, *, is_dialled_first: bool, near: Neighbourhood
+) -> None:
+    near.reachable.add(NORTH)
+    first = near.send(NORTH, 1)
+    await asyncio.sleep(0)
+    ours = near.socks[0]
+    theirs = near.accept(is_greeting=False)
+    for sock in (ours, theirs) if is_dialled_first else (theirs, ours):
+        near.greet(sock, arbitration=arbitration, addresses=[])
+    stays, goes = (ours, theirs) if OWN.arbitration < arbitration else (theirs, ours)
+
+    second = near.send(NORTH, 2)
+
+    assert (True, False) == (goes.shut, stays.shut)
+    assert first + second == sent(goes) + sent(stays)
+    assert sent(stays).endswith(second)
+    goes.end()
+    assert ([LinkState.LOGGED_IN], Health.CONNECTED) == (
+        [link.state for link in near.links], near.peers.health_of(NORTH)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arbitration", [NO_GUID, PEER.arbitration])
+async def test_links_of_one_direction_or_of_an_unnamed_process_are_not_arbitrated(
+    arbitration: bytes, near: Neighbourhood
+) -> None:
+    if arbitration == NO_GUID:
+        await dialled(near, arbitration=arbitration)
+    near.accept(arbitration=arbitration)
+    near.accept(arbitration=arbitration)
+    near.accept(is_greeting=False)
+
+    assert {LinkState.LOGGED_IN, LinkState.CONNECTED} == {link.state for link in near.links}
+    assert not any(sock.shut for sock in near.socks)
+
+
+# --- what peers say ---
+
+
+async def test_advice_is_handed_on(near: Neighbourhood) -> None:
+    advice = Rejected(code=11289, reason="pool limit exceeded")
+
+    near.accept().feed(encode_link(advice))
+
+    assert [advice] == near.rejected
+
+
+async def test_fatal_closes_the_link_and_tells_why(near: Neighbourhood) -> None:
+    sock = await dialled(near)
+
+    sock.feed(encode_link(Fatal(code=1, text="go away")))
+
+    assert ([], "FATAL from the peer: go away") == (near.links, near.peers.problem_of(NORTH))
+
+
+async def test_leaving_peer_is_sent_nothing_new_while_another_can_be_used(near: Neighbourhood) -> None:
+    leaving = await dialled(near)
+    other = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
+
+    leaving.feed(encode_link(GoAway(reason="upgrade", deadline_ms=500)))
+    frame = near.send(NORTH, 2)
+
+    assert (frame, False) == (sent(other), leaving.shut)
+    assert "the peer is draining" == near.peers.problem_of(NORTH)
+    await asyncio.sleep(10.5)
+    assert leaving.is_closed
+
+
+async def test_peer_that_opened_its_link_and_leaves_serves_nothing_more(near: Neighbourhood) -> None:
+    sock = near.accept(addresses=[str(SOUTH)])
+
+    sock.feed(encode_link(GoAway()))
+
+    assert Health.UNTRIED is near.peers.health_of(SOUTH)
+
+
+# --- what is counted ---
+
+
+async def test_frames_are_counted_by_the_name_of_the_peer_while_it_is_here_and_after(near: Neighbourhood) -> None:
+    frame = near.send(SOUTH)
+    for name in ("a", "a", "b"):
+        near.accept(name=name, arbitration=NO_GUID).feed(frame)
+    near.socks[0].end()
+
+    assert {"a": {0x10: 2}, "b": {0x10: 1}} == near.peers.received()
+
+
+async def test_names_beyond_a_bound_are_counted_together(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PEER_NAMES_MAX", 2)
+    frame = near.send(SOUTH)
+
+    for name in ("a", "b", "c", "d", "a"):
+        near.accept(name=name, arbitration=NO_GUID).feed(frame)
+    near.socks[2].end()
+
+    assert {"a": {0x10: 2}, "b": {0x10: 1}, OTHER_PEERS: {0x10: 2}} == near.peers.received()
+
+
+async def test_unknown_address_has_no_problem(near: Neighbourhood) -> None:
+    assert near.peers.problem_of(SOUTH) == ""
+
+
+async def test_hello_is_the_one_given(near: Neighbourhood) -> None:
+    sock = near.accept(is_greeting=False)
+
+    assert [OWN] == said(sock)
+    assert isinstance(near.peers.hello, Hello)

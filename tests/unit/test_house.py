@@ -1,0 +1,80 @@
+"""The house rules that a machine can hold: lengths, tests for modules, pages for what users see."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.flow import Disposition
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "broker").rglob("*.py"))
+MODULE_LINES = 400
+FUNCTION_LINES = 50
+# Tried as a whole, by tests of another kind.
+TESTED_ELSEWHERE = {
+    "broker/__main__.py": "tests/loopback",
+    "broker/daemon.py": "tests/loopback",
+    "broker/demo/story.py": "tests/chaos",
+    "broker/demo/topology.py": "tests/loopback",
+    "broker/demo/workload.py": "tests/chaos",
+}
+
+
+def names(module: Path) -> str:
+    return str(module.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=names)
+def test_a_module_says_what_it_holds_and_stays_short(module: Path) -> None:
+    text = module.read_text(encoding="utf-8")
+
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
+    assert text.count("\n") <= MODULE_LINES
+
+
+@pytest.mark.parametrize("module", MODULES, ids=names)
+def test_functions_stay_short(module: Path) -> None:
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+
+    long = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.body[0].lineno + 1 > FUNCTION_LINES
+    ]
+
+    assert [] == long
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "__init__.py"], ids=names)
+def test_a_module_has_a_test_of_its_own(module: Path) -> None:
+    relative = module.relative_to(ROOT)
+    if str(relative) in TESTED_ELSEWHERE:
+        assert any((ROOT / TESTED_ELSEWHERE[str(relative)]).glob("test_*.py"))
+        return
+    expected = ROOT / "tests" / "unit" / Path(*relative.parts[1:-1]) / f"test_{module.stem}.py"
+
+    assert expected.exists(), f"no {expected.relative_to(ROOT)}"
+
+
+def test_every_disposition_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "dispositions.md").read_text(encoding="utf-8")
+    told = {name: int(number or 0) for name, number in re.findall(r"^\| ([a-z ]+) \| (\d*) \|", page, re.MULTILINE)}
+
+    assert {str(disposition): disposition.number for disposition in Disposition} == told
+
+
+def test_nothing_is_left_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")  # house: these words are allowed in this line
+
+    found = [
+        f"{module.relative_to(ROOT)}:{number}"
+        for module in MODULES
+        for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+
+    assert [] == found
