@@ -36,7 +36,6 @@ from broker.errors import (
 
 NOT_FOUND, UNREACHABLE, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 7, 75, 78
 _NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
-
 _MESSAGES_HELP = "To the targets, in equal parts on twenty dialogs; as many answers come back."
 
 config_option = click.option(
@@ -51,7 +50,7 @@ socket_option = click.option(
     "--socket", type=click.Path(path_type=Path), help="Admin socket of the instance; else the configuration's."
 )
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="For people, or for programs."
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
 )
 database_option = click.option(
     "-d", "--database", "database", required=True, help="A database of the configuration, or the path of its file."

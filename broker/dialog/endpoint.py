@@ -138,6 +138,7 @@ class Endpoint:
                 self.transmitter.found(found)
             for want, messages in result.loaded:
                 self.transmitter.loaded(want, messages)
+            self.transmitter.unwanted(result.postponed)
             for endpoint_id in result.expired:
                 self.transmitter.finish(endpoint_id)
             self._answer(result.receipt)
@@ -151,7 +152,8 @@ class Endpoint:
             now=time.time(),
             frames=self._inbox,
             find_after=self._found_up_to if self._has_news else None,
-            wants=self.transmitter.wants(),
+            wants=self.transmitter.wants(),  # before the next line: it may make room
+            load_max_bytes=self.transmitter.load_max_bytes,
             is_time_to_expire=is_time_to_expire,
         )
         self._inbox, self._inbox_bytes, self._has_news = [], 0, False

@@ -115,15 +115,20 @@ class Transmitter:
         sender.has_more = True
         self._run(sender)
 
+    @property
+    def load_max_bytes(self) -> int:
+        """How much more may be loaded, all dialogs together."""
+        return max(0, LOADED_MAX_BYTES - self._loaded_bytes)
+
     def wants(self) -> list[Want]:
-        """What to load in the next turn, within the bound."""
-        wants = []
-        if self._hungry and self._loaded_bytes >= LOADED_MAX_BYTES:
+        """What to load in the next turn, none while there is no room."""
+        wants: list[Want] = []
+        if self._hungry and not self.load_max_bytes:
             self._unload_waiting()
-        for endpoint_id in list(self._hungry):
-            if self._loaded_bytes >= LOADED_MAX_BYTES:
-                break
-            del self._hungry[endpoint_id]
+        if not self.load_max_bytes:
+            return wants
+        hungry, self._hungry = self._hungry, {}
+        for endpoint_id in hungry:
             sender = self.senders.get(endpoint_id)
             if sender is not None and not sender.is_loading:
                 sender.is_loading = True
@@ -151,7 +156,7 @@ class Transmitter:
             self._run(sender)
 
     def unwanted(self, wants: list[Want]) -> None:
-        """The store failed: what was asked for has to be asked for again."""
+        """The store failed, or there was no room: what was asked for has to be asked for again."""
         for want in wants:
             sender = self.senders.get(want.endpoint_id)
             if sender is not None:

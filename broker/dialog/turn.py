@@ -22,24 +22,27 @@ class Turn:
     What to do.
 
     Shape: `now` UTC seconds since 1970; `frames` whole dialog frames for this database; `find_after` a transmission_id,
-    None when no application has committed; `is_time_to_expire` when dialogs past their lifetime shall be looked for.
+    None when no application has committed; `load_max_bytes` of bodies, at which loading stops; `is_time_to_expire` when
+    dialogs past their lifetime shall be looked for.
     """
 
     now: float
     frames: list[bytes]
     find_after: int | None
     wants: list[Want]
+    load_max_bytes: int
     is_time_to_expire: bool
 
 
 @dataclass(slots=True)
 class TurnResult:
-    """What came of it; `found_up_to` is the next turn's `find_after`."""
+    """What came of it; `found_up_to` is the next turn's `find_after`, `postponed` what there was no room to load."""
 
     receipt: Receipt = field(default_factory=Receipt)
     found: list[Found] = field(default_factory=list)
     found_up_to: int | None = None
     loaded: list[tuple[Want, list[Outgoing]]] = field(default_factory=list)
+    postponed: list[Want] = field(default_factory=list)
     expired: list[int] = field(default_factory=list)
 
 
@@ -53,7 +56,14 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
     result = TurnResult()
     if turn.find_after is not None:
         result.found_up_to, result.found = find_in_writer(db, instance, turn.find_after)
-    result.loaded = [(want, load_in_writer(db, want, fragment_size, turn.now)) for want in turn.wants]
+    room = turn.load_max_bytes
+    for want in turn.wants:
+        if room > 0:
+            messages = load_in_writer(db, want, fragment_size, turn.now)
+            room -= sum(len(message.body) for message in messages)
+            result.loaded.append((want, messages))
+        else:
+            result.postponed.append(want)
     if turn.is_time_to_expire:
         result.expired = expire_in_writer(db, turn.now)
     if turn.frames:

@@ -74,6 +74,12 @@ class Batch:
             self.touched.append(sink)
         sink.runs.append(run)
 
+    def close(self, consumed: int, kind: int, frames: int) -> Batch:
+        """The walk ends here; `frames` of `kind` are not counted yet."""
+        self.consumed = consumed
+        self.count(kind, frames)
+        return self
+
     def count(self, kind: int, frames: int) -> None:
         """Count frames of a kind."""
         if frames:
@@ -144,8 +150,7 @@ class Kernel:
                         if way.choices is not None:
                             way = way.choices[bytes(view[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES])]
                         if way.sink is not sink:
-                            if sink is not None:
-                                # `gather`, written out: with many destinations it runs for nearly every frame.
+                            if sink is not None:  # `gather`, written out: it may run for nearly every frame
                                 if not sink.runs:
                                     touch(sink)
                                 sink.runs.append(view[start:pos])
@@ -166,9 +171,7 @@ class Kernel:
                 sink = None
             stop = self._careful(slab, pos, end, batch)
             if stop == pos:
-                batch.consumed = pos
-                batch.count(kind, frames)
-                return batch
+                return batch.close(pos, kind, frames)
             pos = stop
 
     def _guess_again(self, slab: bytearray, pos: int, end: int) -> bool:

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,10 @@ def test_a_message_of_many_fragments_arrives_whole(net: Topology) -> None:
     assert body == received
 
 
+def is_closed(daemon: Daemon) -> bool:
+    return ["CD"] == [row["state"] for row in daemon.query("SELECT state FROM sys.conversation_endpoints")]
+
+
 def test_a_dialog_closes_at_both_ends(net: Topology) -> None:
     _, orders, billing = shop(net)
     net.start()
@@ -233,13 +238,7 @@ def test_a_dialog_closes_at_both_ends(net: Topology) -> None:
         db.close()
 
     for daemon in (orders, billing):
-        wait_for(
-            lambda daemon=daemon: (
-                ["CD"] == [row["state"] for row in daemon.query("SELECT state FROM sys.conversation_endpoints")]
-            ),
-            seconds=SECONDS,
-            what=f"the dialog closed at {daemon.name}",
-        )
+        wait_for(partial(is_closed, daemon), seconds=SECONDS, what=f"the dialog closed at {daemon.name}")
         assert [] == daemon.query("SELECT * FROM sys.transmission_queue")
 
 

@@ -221,9 +221,7 @@ def test_messages_are_delivered_in_order_however_they_arrive(
     assert rows(db, "SELECT early_fragments FROM broker_conversation") == [0]
 
 
-def test_fragments_of_several_messages_may_come_in_any_order(
-    db: sqlite3.Connection, take: Take, far: FarSide
-) -> None:
+def test_fragments_of_several_messages_may_come_in_any_order(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
     bodies = [b"abcdefgh", b"ijklm", b"nopqrstuvw"]
     frames = [frame for sequence, body in enumerate(bodies) for frame in pieces(far, sequence, body, 3)]
     mixed = [frames[0], *reversed(frames[1:])]
@@ -409,9 +407,7 @@ def test_acknowledged_messages_are_kept_no_longer(
     assert receipt.acknowledged == {1: (1, 0)}
 
 
-def test_acknowledgement_rides_on_any_frame_and_the_highest_counts(
-    take: Take, dialog: Dialog, target: FarSide
-) -> None:
+def test_acknowledgement_rides_on_any_frame_and_the_highest_counts(take: Take, dialog: Dialog, target: FarSide) -> None:
     for _ in range(4):
         dialog.send(b"more")
 
@@ -453,9 +449,7 @@ def test_sequence_numbers_beyond_what_a_row_holds_are_refused(take: Take, far: F
 
 
 @pytest.mark.parametrize("frame", ["message", "ack"])
-def test_first_answer_binds_an_open_dialog(
-    db: sqlite3.Connection, take: Take, target: FarSide, frame: str
-) -> None:
+def test_first_answer_binds_an_open_dialog(db: sqlite3.Connection, take: Take, target: FarSide, frame: str) -> None:
     receipt = take(target.message(0) if frame == "message" else target.ack(0, 0))
 
     assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [target.contact.broker_instance]

@@ -71,7 +71,8 @@ def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connecti
 def test_bound_dialog_is_found_bound_and_with_what_it_has_stored(db: sqlite3.Connection) -> None:
     begin(db, b"a")
     db.execute(
-        "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1", (FAR,)
+        "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1",
+        (FAR,),
     )
 
     ((found,),) = find(db)[1:]

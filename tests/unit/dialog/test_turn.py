@@ -18,7 +18,7 @@ from broker.dialog.store import broker_instance
 from broker.dialog.turn import Turn, TurnResult, turn_in_writer
 from tests.support.dialog import far_initiator, far_target, open_database, rows, states
 
-NOTHING = Turn(now=1_750_000_000.0, frames=[], find_after=None, wants=[], is_time_to_expire=False)
+NOTHING = Turn(now=1_750_000_000.0, frames=[], find_after=None, wants=[], load_max_bytes=1000, is_time_to_expire=False)
 WANT = Want(endpoint_id=1, sequence=0, messages=10, max_bytes=1000)
 
 
@@ -60,6 +60,14 @@ def test_turn_loads_what_is_wanted(db: sqlite3.Connection, dialog: Dialog) -> No
     loaded = do(db, replace(NOTHING, wants=[WANT, gone])).loaded
 
     assert [(WANT, [b"body"]), (gone, [])] == [(want, [m.body for m in messages]) for want, messages in loaded]
+
+
+def test_turn_stops_loading_when_there_is_no_more_room(db: sqlite3.Connection, dialog: Dialog) -> None:
+    wants = [WANT, replace(WANT, sequence=1), replace(WANT, endpoint_id=2)]
+
+    result = do(db, replace(NOTHING, wants=wants, load_max_bytes=4))
+
+    assert ([WANT], wants[1:]) == ([want for want, _ in result.loaded], result.postponed)
 
 
 def test_turn_looks_for_expired_dialogs_only_when_it_is_time(db: sqlite3.Connection, dialog: Dialog) -> None:

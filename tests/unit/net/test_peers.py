@@ -262,8 +262,9 @@ async def test_dialled_link_takes_over_from_an_announcement(near: Neighbourhood)
 
 @pytest.mark.parametrize("arbitration", [LOWER, HIGHER])
 @pytest.mark.parametrize("is_dialled_first", [True, False])
+@pytest.mark.parametrize("addresses", [[], [str(NORTH)]], ids=["silent", "announcing"])
 async def test_link_opened_by_the_lower_side_stays(
-    arbitration: bytes, *, is_dialled_first: bool, near: Neighbourhood
+    arbitration: bytes, addresses: list[str], *, is_dialled_first: bool, near: Neighbourhood
 ) -> None:
     near.reachable.add(NORTH)
     first = near.send(NORTH, 1)
@@ -271,7 +272,7 @@ async def test_link_opened_by_the_lower_side_stays(
     ours = near.socks[0]
     theirs = near.accept(is_greeting=False)
     for sock in (ours, theirs) if is_dialled_first else (theirs, ours):
-        near.greet(sock, arbitration=arbitration, addresses=[])
+        near.greet(sock, arbitration=arbitration, addresses=addresses)
     stays, goes = (ours, theirs) if OWN.arbitration < arbitration else (theirs, ours)
 
     second = near.send(NORTH, 2)
@@ -347,6 +348,7 @@ async def test_frames_are_counted_by_the_name_of_the_peer_while_it_is_here_and_a
     for name in ("a", "a", "b"):
         near.accept(name=name, arbitration=NO_GUID).feed(frame)
     near.socks[0].end()
+    near.accept(is_greeting=False)
 
     assert {"a": {0x10: 2}, "b": {0x10: 1}} == near.peers.received()
 

@@ -1,0 +1,55 @@
+"""What tests of the commands share: something on a Unix socket that answers like a daemon, or not quite."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class FakeAdmin:
+    """
+    An admin socket with prepared answers.
+
+    Shape: `answers` (status, body) by path, the body as JSON unless it is bytes; `asked` (method, path, body) so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answers: dict[str, tuple[int, Any]] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+
+
+@pytest.fixture
+def fake_admin(tmp_path: Path) -> Iterator[FakeAdmin]:
+    """The fake, listening."""
+    fake = FakeAdmin(tmp_path / "admin.sock")
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            fake.asked.append((self.command, self.path, json.loads(text) if text else None))
+            status, body = fake.answers[self.path]
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = answer  # noqa: N815 - names the library asks for
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+            """Say nothing."""
+
+    with socketserver.UnixStreamServer(str(fake.path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield fake
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,149 @@
+"""A listener hands on who connects, one a turn, and outlives a shortage; a port that cannot be had is told."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from typing import Any
+
+import pytest
+
+from broker.errors import ListenFailedError
+from broker.net.listener import SHORTAGE_PAUSE, Listener, bind, render_endpoint
+from tests.support.played import PlayedLoop, PlayedSocket
+
+
+class Port(PlayedSocket):
+    """A played listening socket. Shape: `waiting` who connects next, or an errno that accepting fails with."""
+
+    def __init__(self, loop: PlayedLoop) -> None:
+        super().__init__(loop)
+        self.waiting: deque[str | int] = deque()
+
+    def getsockname(self) -> tuple[str, int, int, int]:
+        return ("::1", 4022, 0, 0)
+
+    def fileno(self) -> int:
+        return -1 if self.is_closed else 7
+
+    def accept(self) -> tuple[str, tuple[str, int]]:
+        if not self.waiting:
+            raise BlockingIOError
+        who = self.waiting.popleft()
+        if isinstance(who, int):
+            raise OSError(who, os.strerror(who))
+        return who, (who, 40000)
+
+
+class Door:
+    """A listener on a played port; `came` is who was handed on."""
+
+    def __init__(self, loop: PlayedLoop) -> None:
+        self.came: list[tuple[Any, str]] = []
+        self.port = Port(loop)
+        sock: Any = self.port
+        self.listener = Listener(sock, lambda sock, address: self.came.append((sock, address)))
+
+
+@pytest.fixture
+async def door(loop: PlayedLoop) -> Door:
+    return Door(loop)
+
+
+async def test_who_connects_is_handed_on_one_a_turn(door: Door) -> None:
+    door.listener.start()
+    door.port.waiting += ["10.0.0.1", "fe80::1"]
+
+    door.port.read()
+    assert [("10.0.0.1", "tcp://10.0.0.1:40000")] == door.came
+    door.port.read()
+    door.port.read()
+
+    assert [("fe80::1", "tcp://[fe80::1]:40000")] == door.came[1:]
+    assert ("::1", 4022) == (door.listener.host, door.listener.port)
+
+
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_shortage_pauses_accepting_for_a_moment(problem: int, door: Door) -> None:
+    door.listener.start()
+    door.port.waiting += [problem, "10.0.0.1"]
+
+    door.port.read()
+    door.port.read()
+    assert [] == door.came
+    await asyncio.sleep(SHORTAGE_PAUSE)
+    door.port.read()
+
+    assert 1 == len(door.came)
+
+
+@pytest.mark.parametrize("problem", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN])
+async def test_connection_that_has_gone_again_concerns_nobody_else(problem: int, door: Door) -> None:
+    door.listener.start()
+    door.port.waiting += [problem, "10.0.0.1"]
+
+    door.port.read()
+    door.port.read()
+
+    assert 1 == len(door.came)
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+async def test_closed_listener_accepts_nobody(*, is_short: bool, door: Door, loop: PlayedLoop) -> None:
+    door.listener.start()
+    if is_short:
+        door.port.waiting.append(errno.EMFILE)
+        door.port.read()
+
+    await door.listener.close()
+    await door.listener.close()
+    await asyncio.sleep(2 * SHORTAGE_PAUSE)
+
+    assert (True, {}) == (door.port.is_closed, loop.readers)
+
+
+async def test_listener_that_never_started_frees_its_port(door: Door) -> None:
+    await door.listener.close()
+
+    assert door.port.is_closed
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_port_zero_is_any_free_port_that_is_then_taken(host: str) -> None:
+    with bind(host, 0) as sock:
+        port = sock.getsockname()[1]
+
+        assert (port > 0, False) == (True, sock.getblocking())
+        with pytest.raises(ListenFailedError) as caught:
+            bind(host, port)
+
+    assert (f"{host}:{port}", os.strerror(errno.EADDRINUSE)) == (caught.value.address, caught.value.problem)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "not an address"])
+def test_address_that_is_not_ours_is_told(host: str) -> None:
+    with pytest.raises(ListenFailedError) as caught:
+        bind(host, 0)
+
+    assert (f"{host}:0", True) == (caught.value.address, bool(caught.value.problem))
+
+
+def test_socket_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+
+    with pytest.raises(ListenFailedError, match=r"127\.0\.0\.1:0: Too many open files"):
+        bind("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [(("10.0.0.1", 4022), "tcp://10.0.0.1:4022"), (("fe80::1", 4022, 0, 3), "tcp://[fe80::1]:4022")],
+)
+def test_end_of_a_socket_reads_as_an_address(where: Any, text: str) -> None:
+    assert text == render_endpoint(where)

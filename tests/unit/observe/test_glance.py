@@ -1,0 +1,159 @@
+"""Tables and the status page: nothing is cut, nothing is obeyed, nothing breaks a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from broker.observe.glance import render_status, render_table
+
+GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+
+
+def drawn(columns: list[str], rows: list[dict[str, Any]], *, width: int = 80, title: str | None = None) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    render_table(columns, rows, title=title, console=console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_narrow_table_is_a_table() -> None:
+    lines = drawn(["name", "address"], [{"name": "a", "address": "LOCAL"}], title="Routes")
+
+    assert "Routes" == lines[0].strip()
+    assert ["a", "LOCAL"] == [cell.strip() for cell in lines[4].strip("│").split("│")]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "NULL"), (0, "0"), (False, "False"), ("", ""), ("[/x] [b]", "[/x] [b]")]
+)
+def test_a_value_is_shown_as_it_is(value: object, shown: str) -> None:
+    lines = drawn(["v"], [{"v": value}])
+
+    assert shown == lines[3].strip("│").strip()
+
+
+def test_a_missing_value_is_an_empty_cell() -> None:
+    assert "" == drawn(["v"], [{}])[3].strip("│").strip()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("\x1b[2Jgone", "\\x1b[2Jgone"), ("two\nlines", "two\\nlines"), ("bell\a", "bell\\x07")]
+)
+def test_what_a_terminal_would_obey_is_written_out(value: str, shown: str) -> None:
+    lines = drawn(["v"], [{"v": value}])
+
+    assert shown == lines[3].strip("│").strip()
+
+
+def test_a_guid_stays_on_one_line_beside_a_long_text() -> None:
+    lines = drawn(["handle", "body"], [{"handle": GUID, "body": "x" * 500}])
+
+    assert all(len(line) <= 80 for line in lines)
+    assert any(GUID in line for line in lines)
+    assert 500 == sum(line.count("x") for line in lines)
+
+
+def test_a_table_that_is_too_wide_becomes_a_block_for_each_row() -> None:
+    columns = ["one", "second", "three"]
+
+    lines = drawn(columns, [dict.fromkeys(columns, GUID), {"one": "x" * 100, "second": None}], title="Wide")
+
+    assert [
+        "Wide",
+        "-- 1 of 2",
+        f"one     {GUID}",
+        f"second  {GUID}",
+        f"three   {GUID}",
+        "-- 2 of 2",
+        f"one     {'x' * 100}",
+        "second  NULL",
+        "three   ",
+    ] == lines
+
+
+def test_wide_columns_without_rows_say_so() -> None:
+    assert ["no rows"] == drawn([GUID, GUID + "2", GUID + "3"], [])
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    forwarding = {
+        "enabled": True,
+        "forwarded": 7,
+        "delivered": 2,
+        "held": 1,
+        "pool_bytes": 300,
+        "pool_limit_bytes": 1000,
+        "dropped": {},
+        "unaccounted": 0,
+    } | changes.pop("forwarding", {})
+    return {
+        "name": "gateway-a",
+        "ready": True,
+        "uptime_s": 61.5,
+        "software": "broker 1",
+        "loop": "uvloop",
+        "listen": ["127.0.0.1:4022"],
+        "broker_instance": GUID.upper(),
+        "forwarding": forwarding,
+        "connections": [],
+        "addresses": {},
+        "databases": {},
+    } | changes
+
+
+def database(**changes: Any) -> dict[str, Any]:
+    counts = {"sent": 5, "resent": 4, "acknowledged": 3, "delivered": 2}
+    return {"services": {"//shop/Orders": counts}, "problem": "", "dropped": {}, "waiting_messages": 6} | changes
+
+
+def page(capsys: pytest.CaptureFixture[str], answer: dict[str, Any]) -> str:
+    render_status(answer)
+    return capsys.readouterr().out
+
+
+def test_the_page_begins_with_who_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = page(capsys, status()).splitlines()
+
+    assert [
+        "gateway-a ready, up 0:01:01, broker 1 on uvloop",
+        f"listens on 127.0.0.1:4022, broker instance {GUID.upper()}",
+        "forwarding on: 7 forwarded, 2 delivered, 1 held, 300 of 1000 bytes",
+    ] == lines
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (status(ready=False), "gateway-a not ready"),
+        (status(name="[/red]"), "[/red] ready"),
+        (status(listen=[]), "listens on nothing"),
+        (status(listen=["[::1]:4022"]), "listens on [::1]:4022"),
+        (status(forwarding={"enabled": False}), "forwarding off"),
+        (status(forwarding={"dropped": {"no route": 2, "already held": 1}}), "dropped: 1 already held, 2 no route"),
+        (status(forwarding={"unaccounted": 3}), "3 frames unaccounted for: please report this"),
+        (
+            status(connections=[{"name": "b", "address": "tcp://b:4022", "direction": "out", "state": "online"}]),
+            "Connections",
+        ),
+        (
+            status(addresses={"tcp://c:4022": {"health": "suppressed", "problem": "refused", "held": 4}}),
+            "Addresses with a problem",
+        ),
+        (status(databases={"orders": database()}), "Database orders: 6 messages wait to be acknowledged"),
+        (status(databases={"orders": database(waiting_messages=None)}), "an unknown number of messages wait"),
+        (status(databases={"orders": database(problem="disk full")}), "the store of orders has failed: disk full"),
+        (status(databases={"orders": database(dropped={"duplicate": 9})}), "dropped at orders: 9 duplicate"),
+    ],
+)
+def test_the_page_tells(capsys: pytest.CaptureFixture[str], answer: dict[str, Any], told: str) -> None:
+    assert told in page(capsys, answer)
+
+
+def test_an_address_that_works_is_no_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = status(addresses={"tcp://c:4022": {"health": "connected", "problem": "", "held": 0}})
+
+    assert "tcp://c:4022" not in page(capsys, answer)

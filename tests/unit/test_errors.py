@@ -1,0 +1,101 @@
+"""Every error's sentence and code; whose turn it is after one."""
+
+import pytest
+
+from broker import errors
+from broker.errors import (
+    BrokerError,
+    ConversationError,
+    DaemonUnreachableError,
+    DdlSyntaxError,
+    DuplicateNameError,
+    FrameMalformedError,
+    FrameTooLargeError,
+    HandshakeRefusedError,
+    ListenFailedError,
+    OutOfSequenceError,
+    PeerError,
+    PeerSilentError,
+    RequestError,
+    ResourceError,
+    SettingError,
+    SettingsError,
+    Span,
+    StatementError,
+    StoreUnavailableError,
+    UnknownNameError,
+)
+
+PLACE = Span("a.toml", 3, 7)
+SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
+    (FrameMalformedError("too short"), PeerError, "malformed frame: too short"),
+    (FrameTooLargeError(9, 8), PeerError, "frame of 9 bytes is above max_frame 8"),
+    (FrameTooLargeError(9, 8, "TLS?"), PeerError, "frame of 9 bytes is above max_frame 8 (TLS?)"),
+    (HandshakeRefusedError("no HELLO"), PeerError, "handshake refused: no HELLO"),
+    (OutOfSequenceError("PING", "new"), PeerError, "PING is not allowed while the connection is new"),
+    (PeerSilentError(45.04), PeerError, "nothing heard from the peer for 45.0 s"),
+    (ConversationError(8426, "no such handle"), RequestError, "Msg 8426: no such handle"),
+    (StatementError(911, "no database"), RequestError, "Msg 911, Level 16\nno database"),
+    (UnknownNameError(208, "no view", Span("-", 1, 2)), StatementError, "Msg 208, Level 16, -:1:2\nno view"),
+    (DuplicateNameError(2714, "taken"), StatementError, "Msg 2714, Level 16\ntaken"),
+    (SettingError("a.b", "is wrong"), RequestError, "a.b: is wrong"),
+    (SettingError("a.b", "is wrong", PLACE, "say x"), RequestError, "a.toml:3:7: a.b: is wrong; say x"),
+    (SettingsError([SettingError("a", "1"), SettingError("b", "2")]), RequestError, "a: 1\nb: 2"),
+    (StoreUnavailableError("a.db", "locked"), ResourceError, "store a.db: locked"),
+    (ListenFailedError("[::]:4022", "in use"), ResourceError, "cannot listen on [::]:4022: in use"),
+    (DaemonUnreachableError("a.sock", "none"), ResourceError, "no daemon answers on a.sock: none"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "sentence"), SENTENCES, ids=lambda value: type(value).__name__)
+def test_an_error_says_its_sentence_and_whose_turn_it_is(
+    error: BrokerError, kind: type[BrokerError], sentence: str
+) -> None:
+    assert sentence == str(error)
+    assert isinstance(error, kind)
+
+
+def test_every_error_of_the_page_is_tried_here() -> None:
+    told = {type(error) for error, _, _ in SENTENCES} | {DdlSyntaxError}
+    groups = {BrokerError, PeerError, RequestError, ResourceError}
+
+    page = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BrokerError)}
+
+    assert page - groups == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (BrokerError, 0),
+        (FrameMalformedError, 28041),
+        (FrameTooLargeError, 28042),
+        (HandshakeRefusedError, 28034),
+        (OutOfSequenceError, 28043),
+        (PeerSilentError, 9760),
+    ],
+)
+def test_codes_that_a_peer_is_told(kind: type[BrokerError], code: int) -> None:
+    assert code == kind.code
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "length", "caret"),
+    [
+        ("WITH ADRESS", 6, 6, "     ^^^^^^"),
+        ("\tADRESS", 2, 6, "\t^^^^^^"),  # a tab stays one, so that the caret stands below
+        ("abc", 2, 99, " ^^"),  # not beyond the line
+        ("abc", 4, 1, "   ^"),  # the end of the text
+        ("abc", 1, 0, "^"),
+    ],
+)
+def test_a_caret_stands_under_the_part_an_error_is_about(line: str, column: int, length: int, caret: str) -> None:
+    error = DdlSyntaxError(102, "incorrect syntax", Span("a.sql", 4, column, length), line)
+
+    assert f"Msg 102, Level 16, a.sql:4:{column}\nincorrect syntax\n{line}\n{caret}" == str(error)
+
+
+def test_a_report_keeps_its_errors() -> None:
+    found = [SettingError("a", "1"), SettingError("b", "2")]
+
+    assert found == SettingsError(found).errors
