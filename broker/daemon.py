@@ -120,14 +120,14 @@ class Instance:
         stack.callback(self._cancel_expiry)
         for endpoint in self.endpoints.values():
             endpoint.start()
-            stack.push_async_callback(endpoint.close)
+        # Before the links, so that it stops behind them and can be asked while the instance drains.
+        self.admin = AdminServer(self)
+        await self.admin.start(stack)
         self.peers.start(self.forwarder)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=DRAIN_SECONDS)
         for listener in self.listeners:
             listener.start()
             stack.push_async_callback(listener.close)
-        self.admin = AdminServer(self)
-        await self.admin.start(stack)
         self.is_ready = True
         stack.callback(self._not_ready)
         log.info(
@@ -167,6 +167,7 @@ class Instance:
             ),
             forwarder=self.forwarder,
         )
+        stack.push_async_callback(endpoint.close)
         self.endpoints[name] = endpoint
         self._endpoint_of[endpoint.broker_instance] = endpoint
         return Database(name, endpoint.broker_instance, settings.path, endpoint.in_writer)

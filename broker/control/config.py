@@ -210,12 +210,6 @@ class DialogSettings(Section):
         reason="With 64 KiB fragments 64 MiB, more than a 1 Gbit/s link holds in half a second.",
         reload=Reload.LIVE,
     )
-    default_lifetime: Annotated[float, value.duration("1s", "24855d")] = setting(
-        "7d",
-        "Lifetime of a dialog that was begun without one.",
-        reason="A dialog nobody ends must not stay for ever. The longest is what 31 bits of seconds hold.",
-        reload=Reload.LIVE,
-    )
 
 
 class AdminSettings(Section):

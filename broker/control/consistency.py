@@ -146,10 +146,6 @@ def _odd_times(settings: Settings) -> Iterator[Finding]:
         problem = "copies of one message outlive the time between two sendings, and pile up where a route is slow"
         hint = f"stay at or below resend_cap = {render_duration(dialog.resend_cap)}"
         yield Finding(("dialog", "time_to_live"), problem, hint, (("dialog", "resend_cap"),))
-    if dialog.default_lifetime < dialog.resend_cap:
-        problem = "a dialog may end before its first message has been sent a second time"
-        hint = f"choose more than resend_cap = {render_duration(dialog.resend_cap)}"
-        yield Finding(("dialog", "default_lifetime"), problem, hint, (("dialog", "resend_cap"),))
 
 
 def _odd_hops(settings: Settings) -> Iterator[Finding]:

@@ -93,7 +93,7 @@ class Transmitter:
         self._by_conversation: dict[tuple[bytes, bool], Sender] = {}
         self._runnable: deque[Sender] = deque()
         self._waiting: set[int] = set()  # senders that have something to send and no way to
-        self._hungry: dict[int, None] = {}  # senders whose window asks for more, in order
+        self._hungry: dict[int, None] = {}  # senders whose window asks for more and that are not loading, in order
         self._loaded_bytes = 0
         self._timers: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -129,11 +129,10 @@ class Transmitter:
             return wants
         hungry, self._hungry = self._hungry, {}
         for endpoint_id in hungry:
-            sender = self.senders.get(endpoint_id)
-            if sender is not None and not sender.is_loading:
-                sender.is_loading = True
-                room = max(1, self._settings.window - len(sender.outbound.messages))
-                wants.append(Want(endpoint_id, sender.load_from, room, LOAD_BYTES))
+            sender = self.senders[endpoint_id]
+            sender.is_loading = True
+            room = max(1, self._settings.window - len(sender.outbound.messages))
+            wants.append(Want(endpoint_id, sender.load_from, room, LOAD_BYTES))
         return wants
 
     def loaded(self, want: Want, messages: list[Outgoing]) -> None:
@@ -382,6 +381,7 @@ class Transmitter:
         if self._timer is not None:
             self._timer.cancel()
         self.senders.clear()
+        self._hungry.clear()
 
     def _forget(self, sender: Sender) -> None:
         self._loaded_bytes -= sender.outbound.loaded_bytes

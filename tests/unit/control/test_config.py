@@ -46,8 +46,7 @@ def test_defaults_are_those_of_the_reference() -> None:
         dialog.hop_limit,
         dialog.fragment_size,
         dialog.window,
-        dialog.default_lifetime,
-    ) == (1.0, 64.0, layout.TIME_TO_LIVE_MS / 1000, layout.HOP_LIMIT, layout.FRAGMENT_BYTES, 1024, 7 * 86400.0)
+    ) == (1.0, 64.0, layout.TIME_TO_LIVE_MS / 1000, layout.HOP_LIMIT, layout.FRAGMENT_BYTES, 1024)
 
 
 @pytest.mark.parametrize("one", SETTINGS, ids=lambda one: "-".join(map(str, one.path)))

@@ -114,7 +114,6 @@ def test_quiet_settings_warn_of_nothing() -> None:
         ({"endpoint": {"advertise": ["tcp://a", "tcp://0.0.0.0"]}}, "endpoint.advertise[1]"),
         ({"endpoint": {"heartbeat": "3s"}}, "endpoint.handshake_timeout"),
         ({"dialog": {"time_to_live": "65s"}}, "dialog.time_to_live"),
-        ({"dialog": {"default_lifetime": "63s"}}, "dialog.default_lifetime"),
         ({"dialog": {"hop_limit": 17}}, "dialog.hop_limit"),
     ],
 )

@@ -234,6 +234,13 @@ def test_fragments_of_several_messages_may_come_in_any_order(db: sqlite3.Connect
     assert kept(db) == []
 
 
+def test_fragments_that_come_one_by_one_in_order_are_joined(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    places = [stored(take(frame)) for frame in pieces(far, 0, b"abcdef", 2)]
+
+    assert places == [[(0, 1)], [(0, 2)], [(1, 0)]]
+    assert (queued(db), kept(db)) == ([("T", b"abcdef")], [])
+
+
 def test_one_batch_in_the_wrong_order_is_as_good_as_the_right_one(
     db: sqlite3.Connection, take: Take, far: FarSide
 ) -> None:

@@ -801,6 +801,17 @@ async def test_nothing_is_sent_after_the_end(stop: Callable[[Stage], None]) -> N
 
 
 @virtual_time
+async def test_dialog_that_ends_before_its_turn_has_none() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+
+    stage.transmitter.finish(1)
+    await settle()
+
+    assert (stage.link.frames, stage.wanted) == ([], [])
+
+
+@virtual_time
 async def test_transmitter_that_never_sent_closes_just_so() -> None:
     stage = Stage()
 

@@ -111,16 +111,15 @@ async def test_listener_that_never_started_frees_its_port(door: Door) -> None:
     assert door.port.is_closed
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_port_zero_is_any_free_port_that_is_then_taken(host: str) -> None:
-    with bind(host, 0) as sock:
+def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
+    with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
 
         assert (port > 0, False) == (True, sock.getblocking())
         with pytest.raises(ListenFailedError) as caught:
-            bind(host, port)
+            bind("127.0.0.1", port)
 
-    assert (f"{host}:{port}", os.strerror(errno.EADDRINUSE)) == (caught.value.address, caught.value.problem)
+    assert (f"127.0.0.1:{port}", os.strerror(errno.EADDRINUSE)) == (caught.value.address, caught.value.problem)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "not an address"])

@@ -1,0 +1,46 @@
+"""Asynchronous tests run on both loops, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+def _sockets() -> set[str]:
+    """The sockets that this process has open, as the system names them."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+@pytest.fixture
+async def guard() -> AsyncIterator[None]:
+    """Nothing is left of the test: no task, no socket, no thread, and nothing that a callback raised."""
+    loop = asyncio.get_running_loop()
+    problems: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: problems.append(context))
+    sockets, threads, tasks = _sockets(), set(threading.enumerate()), asyncio.all_tasks()
+
+    yield
+
+    await loop.shutdown_default_executor()
+    assert set() == asyncio.all_tasks() - tasks - {asyncio.current_task()}
+    assert set() == _sockets() - sockets
+    assert set() == set(threading.enumerate()) - threads
+    assert [] == problems

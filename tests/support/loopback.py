@@ -1,0 +1,208 @@
+"""Instances and raw neighbours on real sockets of 127.0.0.1, without a daemon around them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.net.listener import Listener, bind
+from broker.net.peers import Peers, Timeouts
+from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.facts import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.decoder import Decoder
+from broker.wire.frame import Header, Hello, LinkMessage, Rejected, decode_dialog, decode_link, encode_dialog, encode_link
+
+SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
+HERE = b"h" * 16
+PLAIN = Header(
+    kind=0x10,
+    flags=0,
+    message_id=b"m" * 16,
+    conversation_id=b"c" * 16,
+    to_service="//here",
+    from_service="//from",
+    from_broker_instance=b"i" * 16,
+)
+
+
+def message(to_service: str, number: int = 0, body: bytes = b"body", **fields: Any) -> bytes:
+    """A dialog frame."""
+    return encode_dialog(replace(PLAIN, to_service=to_service, sequence_number=number, **fields), body)
+
+
+def numbers(frames: list[bytes]) -> list[int]:
+    """The sequence numbers of dialog frames."""
+    return [decode_dialog(frame)[0].sequence_number for frame in frames]
+
+
+async def until(is_so: Callable[[], object], *, seconds: float = SECONDS) -> None:
+    """Wait until it is so; it has to be within so many seconds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not is_so():
+        assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s"
+        await asyncio.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How an instance differs from the plain one. Shape: `heartbeat_ms`; `handshake` seconds; `pool_bytes`."""
+
+    heartbeat_ms: int = 15_000
+    handshake: float = 10.0
+    pool_bytes: int = 1 << 20
+    arbitration: bytes = b""
+    is_announcing: bool = True
+    port: int = 0
+
+
+class Instance:
+    """
+    A forwarder, its peers and a listener; it hosts //here.
+
+    Shape: `delivered` frames that ended here; `advice` what next hops rejected; `address` where it listens.
+    """
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.delivered: list[bytes] = []
+        self.advice: list[Rejected] = []
+        self.rooms = 0
+        self.listener = Listener(bind("127.0.0.1", tuning.port), lambda *who: self.peers.accept(*who))
+        self.address = NetworkAddress("127.0.0.1", self.listener.port)
+        hello = Hello(
+            arbitration=tuning.arbitration or os.urandom(16),
+            max_frame=65536,
+            heartbeat_ms=tuning.heartbeat_ms,
+            addresses=(str(self.address),) if tuning.is_announcing else (),
+        )
+        self.peers = Peers(
+            hello,
+            Timeouts(handshake=tuning.handshake, connect=5.0),
+            on_rejected=self.advice.append,
+            on_room=lambda: None,
+        )
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
+            deliver=lambda _, frames, __: self.delivered.extend(frames),
+            want=self.peers.want,
+            health_of=self.peers.health_of,
+        )
+        self.route()
+        self.peers.start(self.forwarder)
+        self.listener.start()
+
+    def route(self, **services: NetworkAddress) -> None:
+        """Routes from //name to an address."""
+        routes = [Route(name, address, remote_service_name=f"//{name}") for name, address in services.items()]
+        routes.append(Route("here", LOCAL, remote_service_name="//here"))
+        self.forwarder.surround(
+            table=build_table(routes, now=datetime.now(UTC)), hosted=hosted({HERE: ["//here"]}), is_forwarding=True
+        )
+
+    def states(self) -> list[str]:
+        return sorted(str(link.state) for link in self.peers.links.values())
+
+    async def close(self, *, seconds: float = 1.0) -> None:
+        await self.listener.close()
+        await self.peers.close(reason="the test is over", seconds=seconds)
+        assert self.forwarder.unaccounted == 0
+        assert self.forwarder.pool.used_bytes == 0
+
+
+@asynccontextmanager
+async def instance(**tuning: Any) -> AsyncIterator[Instance]:
+    """A running instance."""
+    running = Instance(Tuning(**tuning))
+    try:
+        yield running
+    finally:
+        await running.close()
+
+
+class Raw:
+    """A neighbour that is only a socket: what it says is up to the test, and it hears nothing unless it reads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.frames: list[bytes] = []
+        self.has_ended = False
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._decoder = Decoder(1 << 20)
+
+    async def say(self, *messages: LinkMessage | bytes) -> None:
+        """Send link messages, or any bytes."""
+        data = b"".join(part if isinstance(part, bytes) else encode_link(part) for part in messages)
+        await asyncio.wait_for(self._loop.sock_sendall(self._sock, data), SECONDS)
+
+    async def greet(self, **hello: Any) -> None:
+        """Say HELLO as a process of its own."""
+        own = Hello(arbitration=os.urandom(16), max_frame=1 << 20)
+        await self.say(msgspec.structs.replace(own, **hello))
+
+    async def read(self) -> None:
+        """Hear what has come, or the end."""
+        try:
+            data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
+        except ConnectionResetError:
+            data = b""
+        self.has_ended = not data
+        if data:
+            self.frames += self._decoder.feed(data)
+
+    async def hear(self, kind: type[LinkMessage]) -> Any:
+        """The next link message of this kind, others left out; what was heard before does not count again."""
+        while True:
+            for number, frame in enumerate(self.frames):
+                if frame[4] < 0x10 and isinstance(found := decode_link(frame), kind):
+                    del self.frames[number]
+                    return found
+            assert not self.has_ended, f"the end came before {kind.__name__}"
+            await self.read()
+
+    async def dialog_frames(self, count: int) -> list[bytes]:
+        """So many dialog frames, in order, and not one more so far."""
+        while sum(frame[4] >= 0x10 for frame in self.frames) < count:
+            assert not self.has_ended
+            await self.read()
+        return [frame for frame in self.frames if frame[4] >= 0x10]
+
+    async def end(self) -> None:
+        """Read until the other side closes."""
+        while not self.has_ended:
+            await self.read()
+
+    def reset(self) -> None:
+        """Break the connection off."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._sock.close()
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+@asynccontextmanager
+async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
+    """A raw neighbour that has connected; with anything for its HELLO, it has greeted."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    if hello.pop("is_reading_little", False):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, (address.host, address.port))
+        peer = Raw(sock)
+        if hello:
+            await peer.greet(**hello)
+        yield peer
+    finally:
+        sock.close()
