@@ -17,8 +17,8 @@ import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape
 
 from broker.dialog.conversation import CAN_SEND, TRANSITIONS, Happening, State
 from broker.dialog.transaction import ask, check_schema, transaction
@@ -307,7 +307,7 @@ def _take(db: sqlite3.Connection, queue: str, top: int) -> list[tuple[Any, ...]]
 def error_body(code: int, description: str) -> bytes:
     """The documented XML of an Error message."""
     namespace = "http://schemas.microsoft.com/SQL/ServiceBroker/Error"
-    text = f"<Code>{code}</Code><Description>{escape(description)}</Description>"
+    text = f"<Code>{code}</Code><Description>{escape(description, quote=False)}</Description>"
     return f'<?xml version="1.0"?><Error xmlns="{namespace}">{text}</Error>'.encode()
 
 

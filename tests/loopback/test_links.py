@@ -8,11 +8,10 @@ import socket
 import pytest
 
 from broker.flow import Disposition
-from broker.net.dialer import BACKOFF_CAP
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.wire.frame import GoAway, Hello, Ping, Pong, decode_dialog
-from tests.support.loopback import HERE, instance, message, numbers, raw, until
+from tests.support.loopback import accepted, instance, message, numbers, raw, raw_listener, until
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -38,23 +37,167 @@ async def test_each_side_says_hello_at_once() -> None:
         assert ["raw"] == [link.peer_name for link in one.peers.links.values()]
 
 
-async def test_frames_cross_two_instances_in_order_and_whole() -> None:
-    async with instance() as near, instance() as far, raw(near.address, name="raw") as peer:
+async def test_frames_cross_an_instance_in_order_and_whole() -> None:
+    async with (
+        instance(pool_bytes=1 << 24) as near,
+        instance(service="//far") as far,
+        raw(near.address, name="raw") as peer,
+    ):
         near.route(far=far.address)
-        frames = [
-            message("//here", n, b"x" * (n * 37 % 4000), to_broker_instance=HERE).replace(b"//here", b"//far_")
-            for n in range(2000)
-        ]
-        near.route(far_=far.address)
-        far.route()
-        far.forwarder.surround(
-            table=far.forwarder.here.table, hosted=_hosted("//far_"), is_forwarding=False
-        )
+        frames = [message("//far", n, b"x" * (n * 37 % 4000)) for n in range(2000)]
 
         await peer.say(*frames)
         await until(lambda: len(far.delivered) == len(frames))
 
         assert list(range(2000)) == numbers(far.delivered)
         assert {2} == {decode_dialog(frame)[0].hop_count for frame in far.delivered}
-        assert [frame[114:] for frame in frames] == [frame[114:] for frame in far.delivered]
+        assert [frame[16:] for frame in frames] == [frame[16:] for frame in far.delivered]
         assert (2000, 2000) == (near.forwarder.forwarded, far.forwarder.delivered)
+
+
+async def test_answers_go_back_over_the_link_that_the_other_side_opened() -> None:
+    async with instance(service="//a") as a, instance(service="//b") as b, raw(a.address, name="raw") as peer:
+        a.route(b=b.address)
+        b.route(a=a.address)
+        await peer.say(message("//b"))
+        await until(lambda: b.delivered)
+
+        async with raw(b.address, name="raw") as other:
+            await other.say(message("//a"))
+            await until(lambda: a.delivered)
+
+        assert {} == b.peers.attempts
+        assert 1 == len([link for link in a.peers.links.values() if not link.is_accept])
+
+
+async def test_announced_address_that_nobody_could_dial_is_served() -> None:
+    async with instance() as gateway, raw(gateway.address, name="raw") as peer:
+        nowhere = f"tcp://127.0.0.1:{free_port()}"
+        async with raw(gateway.address, addresses=[nowhere]) as inside:
+            await inside.hear(Hello)
+            await until(lambda: gateway.states() == ["LOGGED_IN"] * 2)
+            (address,) = gateway.peers.known_addresses
+            gateway.route(inside=address)
+
+            await peer.say(message("//inside", 1), message("//inside", 2))
+
+            assert [1, 2] == numbers(await inside.dialog_frames(2))
+        assert {} == gateway.peers.attempts
+
+
+@pytest.mark.parametrize("is_lower", [True, False])
+async def test_both_sides_dial_at_once_and_one_link_stays(*, is_lower: bool) -> None:
+    async with (
+        instance(service="//a", arbitration=LOWER if is_lower else HIGHER, is_announcing=False) as a,
+        instance(service="//b", arbitration=HIGHER if is_lower else LOWER, is_announcing=False) as b,
+        raw(a.address, name="raw", addresses=[]) as to_a,
+        raw(b.address, name="raw", addresses=[]) as to_b,
+    ):
+        a.route(b=b.address)
+        b.route(a=a.address)
+        await until(lambda: a.states() == b.states() == ["LOGGED_IN"])
+
+        for number in range(50):
+            await asyncio.gather(
+                to_a.say(message("//b", number, b"x" * 2000)), to_b.say(message("//a", number, b"x" * 2000))
+            )
+
+        await until(lambda: len(a.delivered) == len(b.delivered) == 50)
+        assert sorted(numbers(a.delivered)) == sorted(numbers(b.delivered)) == list(range(50))
+        await until(lambda: a.states() == b.states() == ["LOGGED_IN"] * 2)
+        between = [link for link in a.peers.links.values() if link.peer_name == ""]
+        assert [not is_lower] == [link.is_accept for link in between]
+
+
+async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
+    port = free_port()
+    async with instance() as near, raw(near.address, name="raw") as peer:
+        gone = NetworkAddress("127.0.0.1", port)
+        near.route(far=gone)
+        await peer.say(message("//far", 7))
+        await until(lambda: near.peers.attempts.get(gone) and near.peers.attempts[gone].failures >= 2)
+        assert (Health.SUPPRESSED, "Connection refused") == (near.peers.health_of(gone), near.peers.problem_of(gone))
+
+        async with instance(service="//far", port=port) as far:
+            await until(lambda: far.delivered)
+
+            assert [7] == numbers(far.delivered)
+            assert decode_dialog(far.delivered[0])[0].time_consumed >= 100
+            assert near.peers.attempts[gone].failures == 0
+
+
+async def test_goaway_moves_traffic_to_another_link() -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    async with (
+        instance() as near,
+        raw(near.address, name="first", addresses=[address]) as first,
+        raw(near.address, name="sender") as sender,
+    ):
+        await first.hear(Hello)
+        await until(lambda: near.peers.known_addresses)
+        (known,) = near.peers.known_addresses
+        near.route(far=known)
+        await sender.say(message("//far", 1))
+        await first.dialog_frames(1)
+
+        async with raw(near.address, name="second", addresses=[address]) as second:
+            await until(lambda: near.states() == ["LOGGED_IN"] * 3)
+            await first.say(GoAway(reason="upgrade", deadline_ms=1000), Ping(b"12345678"))
+            await first.hear(Pong)
+            await sender.say(message("//far", 2), message("//far", 3))
+
+            assert [2, 3] == numbers(await second.dialog_frames(2))
+            await first.say(message("//here", 4))
+            await until(lambda: near.delivered)
+            assert [1] == numbers(await first.dialog_frames(1))
+
+
+async def test_instance_that_stops_says_so_and_gives_away_what_it_holds() -> None:
+    async with raw_listener() as port, instance(pool_bytes=1 << 23) as near, raw(near.address, name="raw") as peer:
+        near.route(slow=NetworkAddress("127.0.0.1", port.getsockname()[1]))
+        frames = [message("//slow", n, b"x" * 20_000) for n in range(200)]
+        await peer.say(*frames[:100])
+        async with accepted(port) as slow:
+            await slow.greet()
+            await peer.say(*frames[100:])
+            await until(lambda: near.forwarder.received.total() == 200 and near.forwarder.pool.frames)
+
+            closing = asyncio.ensure_future(near.close(seconds=30.0))
+            await peer.hear(GoAway)
+            await slow.end()
+
+            received = [frame for frame in slow.frames if frame[4] >= 0x10]
+            assert list(range(200)) == numbers(received)
+            peer.close()
+            await closing
+        assert {} == near.forwarder.dropped
+
+
+async def test_instance_stops_with_links_in_every_state() -> None:
+    async with (
+        instance() as near,
+        raw(near.address) as silent,
+        raw(near.address, name="online") as online,
+        raw(near.address) as stranger,
+    ):
+        await stranger.say(b"\xff" * 8)
+        await online.hear(Hello)
+        await silent.hear(Hello)
+        await until(lambda: near.states() == ["CONNECTED", "LINGERING", "LOGGED_IN"])
+
+        await near.close(seconds=0.1)
+
+        assert [] == near.states()
+        for peer in (silent, online, stranger):
+            await peer.end()
+
+
+async def test_instance_stops_while_it_dials() -> None:
+    async with instance() as near, raw(near.address, name="raw") as peer:
+        near.route(far=NetworkAddress("127.0.0.1", free_port()))
+        await peer.say(message("//far"))
+        await until(lambda: near.peers.attempts)
+
+        await near.close(seconds=5.0)
+
+        assert {Disposition.SHUTDOWN: 1} == near.forwarder.dropped

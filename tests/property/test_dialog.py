@@ -96,7 +96,10 @@ def test_everything_sent_is_delivered_once_and_in_order_and_nothing_is_left_behi
         with tempfile.TemporaryDirectory() as directory, mock.patch("time.time", loop.wall_clock):
             await _play(story, Network(loop, story.seed), Path(directory))
 
-    with mock.patch("uuid.uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4)):
+    def guid() -> uuid.UUID:
+        return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+    with mock.patch("uuid.uuid4", guid):
         run_virtually(play)
 
 
@@ -181,7 +184,7 @@ async def _bank(theirs: Application, network: Network) -> None:
                 message.dialog.end()
                 continue
             theirs.got[message.dialog.conversation_id].append(message.body)
-            if network.happens(0.6) and rows(theirs.db, "SELECT 1 FROM broker_conversation WHERE state = 'CO'"):
+            if network.happens(0.6):
                 _answer(theirs, message.dialog, network.random.randbytes(network.random.choice([0, 5, 700])))
         await asyncio.sleep(network.random.choice([0.01, 0.1]))
 

@@ -22,7 +22,16 @@ from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.decoder import Decoder
-from broker.wire.frame import Header, Hello, LinkMessage, Rejected, decode_dialog, decode_link, encode_dialog, encode_link
+from broker.wire.frame import (
+    Header,
+    Hello,
+    LinkMessage,
+    Rejected,
+    decode_dialog,
+    decode_link,
+    encode_dialog,
+    encode_link,
+)
 
 SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
@@ -57,8 +66,9 @@ async def until(is_so: Callable[[], object], *, seconds: float = SECONDS) -> Non
 
 @dataclass(frozen=True)
 class Tuning:
-    """How an instance differs from the plain one. Shape: `heartbeat_ms`; `handshake` seconds; `pool_bytes`."""
+    """How an instance differs from the plain one. Shape: `service` that it hosts; `handshake` seconds."""
 
+    service: str = "//here"
     heartbeat_ms: int = 15_000
     handshake: float = 10.0
     pool_bytes: int = 1 << 20
@@ -69,7 +79,7 @@ class Tuning:
 
 class Instance:
     """
-    A forwarder, its peers and a listener; it hosts //here.
+    A forwarder, its peers and a listener.
 
     Shape: `delivered` frames that ended here; `advice` what next hops rejected; `address` where it listens.
     """
@@ -77,8 +87,8 @@ class Instance:
     def __init__(self, tuning: Tuning) -> None:
         self.delivered: list[bytes] = []
         self.advice: list[Rejected] = []
-        self.rooms = 0
-        self.listener = Listener(bind("127.0.0.1", tuning.port), lambda *who: self.peers.accept(*who))
+        self.service = tuning.service
+        self.listener = Listener(bind("127.0.0.1", tuning.port), self._accept)
         self.address = NetworkAddress("127.0.0.1", self.listener.port)
         hello = Hello(
             arbitration=tuning.arbitration or os.urandom(16),
@@ -103,12 +113,17 @@ class Instance:
         self.listener.start()
 
     def route(self, **services: NetworkAddress) -> None:
-        """Routes from //name to an address."""
+        """Routes from //name to an address; what is hosted here is delivered."""
         routes = [Route(name, address, remote_service_name=f"//{name}") for name, address in services.items()]
-        routes.append(Route("here", LOCAL, remote_service_name="//here"))
+        routes.append(Route("here", LOCAL, remote_service_name=self.service))
         self.forwarder.surround(
-            table=build_table(routes, now=datetime.now(UTC)), hosted=hosted({HERE: ["//here"]}), is_forwarding=True
+            table=build_table(routes, now=datetime.now(UTC)),
+            hosted=hosted({HERE: [self.service]}),
+            is_forwarding=True,
         )
+
+    def _accept(self, sock: socket.socket, address: str) -> None:
+        self.peers.accept(sock, address)
 
     def states(self) -> list[str]:
         return sorted(str(link.state) for link in self.peers.links.values())
@@ -204,5 +219,24 @@ async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
         if hello:
             await peer.greet(**hello)
         yield peer
+    finally:
+        sock.close()
+
+
+@asynccontextmanager
+async def raw_listener() -> AsyncIterator[socket.socket]:
+    """A port whose connections the test takes itself, with `accepted`."""
+    with bind("127.0.0.1", 0) as port:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # those who connect inherit it
+        yield port
+
+
+@asynccontextmanager
+async def accepted(port: socket.socket) -> AsyncIterator[Raw]:
+    """The next one who connects to a port, as a raw neighbour; little fits between the two while it does not read."""
+    sock, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(port), SECONDS)
+    sock.setblocking(False)
+    try:
+        yield Raw(sock)
     finally:
         sock.close()

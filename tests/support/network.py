@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +29,11 @@ from broker.routing.facts import Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.frame import Rejected, decode_dialog
-from broker.wire.layout import HEADER_BYTES
 from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
 
 MAX_FRAME = 64 * 1024
-Table = list[tuple[str | None, str]]
+Table = Sequence[tuple[str | None, str]]
 """Routes as (service name or any, address)."""
 
 
@@ -128,7 +127,7 @@ class Node:
     routes: Table
     path: Path | None = None
     service: str = ""
-    own_routes: Table = field(default_factory=list)
+    own_routes: Table = ()
     life: int = 0
     is_up: bool = False
     forwarder: Forwarder = field(init=False)
@@ -193,7 +192,7 @@ class Node:
             self.endpoint.transmitter.table = _table(own_routes)
             self.on_paths()
 
-    def _deliver(self, _database: bytes, frames: list[bytes], origin: Origin) -> None:
+    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
         if self.endpoint is not None:
             self.endpoint.arrive(frames, origin)
 
@@ -225,11 +224,10 @@ class Network:
 
     def damaged(self, frame: bytes) -> bytes:
         """A frame as it arrives: maybe with a bit of its body turned over."""
-        header, body = decode_dialog(frame)
+        _, body = decode_dialog(frame)
         if not body or not self.happens(self.weather.damage):
             return frame
         at = len(frame) - 1 - self.random.randrange(len(body))
-        assert at >= HEADER_BYTES
         return frame[:at] + bytes([frame[at] ^ 1 << self.random.randrange(8)]) + frame[at + 1 :]
 
     def connect(self, node: Node) -> None:
@@ -244,9 +242,8 @@ class Network:
             near.forwarder.outbox(far.address).outlet = None
         self._tell(node)
 
-    async def until(self, condition: object, *, seconds: float) -> None:
+    async def until(self, condition: Callable[[], bool], *, seconds: float) -> None:
         """Let time pass until a condition holds; it has to before `seconds` are over."""
-        assert callable(condition)
         deadline = self.loop.time() + seconds
         while not condition():
             assert self.loop.time() < deadline, f"not within {seconds} s"

@@ -1,4 +1,4 @@
-"""What tests of the commands share: something on a Unix socket that answers like a daemon, or not quite."""
+"""What tests of the commands share: a database, a configuration, and something that answers like a daemon."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from broker.dialog.store import open_store, put_queue, put_service, queues, writing
 
 
 class FakeAdmin:
@@ -53,3 +55,25 @@ def fake_admin(tmp_path: Path) -> Iterator[FakeAdmin]:
         yield fake
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A database with a service Orders on OrdersQueue."""
+    path = tmp_path / "orders.db"
+    db = open_store(path)
+    with writing(db):
+        put_queue(db, "OrdersQueue", is_receive_enabled=True)
+        put_service(db, "Orders", queues(db)["OrdersQueue"].queue_id, frozenset())
+    db.close()
+    return path
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    """A configuration of an instance with that database."""
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\n[databases.orders]\npath = "orders.db"\n'
+    )
+    return path

@@ -47,12 +47,13 @@ def test_five_instances_of_which_two_forward(tmp_path: Path) -> None:
 def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
     net = demo_topology(tmp_path)
 
-    problems = {
-        name: check_settings(load_settings(daemon.config, environ={}), offline=True)
-        for name, daemon in net.daemons.items()
-    }
+    problems = [
+        problem
+        for daemon in net.daemons.values()
+        for problem in check_settings(load_settings(daemon.config, environ={}), offline=True)
+    ]
 
-    assert dict.fromkeys(net.daemons, []) == problems
+    assert [] == problems
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
@@ -94,6 +95,10 @@ def test_the_ledger_tells_who_missed_what(net: Topology) -> None:
     for name, rows in {"orders": "(1, 0), (2, 0), (1, 1), (2, 1)", "billing": "(1, 0), (1, 1)"}.items():
         with connection(net.daemons[name].directory / f"{name}.db"):
             pass
-        write(net, name, f"INSERT INTO noted (conversation, number) SELECT CAST(column1 AS BLOB), column2 FROM (VALUES {rows})")
+        write(
+            net,
+            name,
+            f"INSERT INTO noted (conversation, number) SELECT CAST(column1 AS BLOB), column2 FROM (VALUES {rows})",
+        )
 
     assert ["shipping: 0 dialogs seen, 1 expected"] == ledger_faults(net, plan)

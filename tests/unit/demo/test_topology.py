@@ -32,7 +32,7 @@ def test_waiting_looks_once_even_without_time_and_names_what_it_waited_for() -> 
     looks: list[None] = []
 
     with pytest.raises(TimedOutError, match=r"^the moon: not within 0 s$"):
-        wait_for(lambda: looks.append(None), seconds=-0.0, what="the moon")
+        wait_for(lambda: looks.append(None), seconds=0, what="the moon")
 
     assert looks
 
@@ -40,7 +40,7 @@ def test_waiting_looks_once_even_without_time_and_names_what_it_waited_for() -> 
 def test_an_instance_has_a_directory_with_a_configuration_that_loads(tmp_path: Path) -> None:
     net = Topology(tmp_path)
 
-    daemon = net.add("gateway", forwarding=True, settings={"endpoint": {"max_hops": 3}, "journal_x": {}})
+    daemon = net.add("gateway", forwarding=True, settings={"endpoint": {"max_hops": 3}})
 
     written = tomllib.loads(daemon.config.read_text(encoding="utf-8"))
     assert {"listen": [f"127.0.0.1:{daemon.port}"], "message_forwarding": True, "max_hops": 3} == written["endpoint"]
@@ -62,7 +62,9 @@ def test_databases_get_their_identity_and_their_scripts(tmp_path: Path) -> None:
     assert "" == (daemon.directory / "msdb.sql").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "Gro\N{LATIN SMALL LETTER SHARP S}", "\N{PIZZA}", "a = b # c"])
+@pytest.mark.parametrize(
+    "name", ['quo"te', "back\\slash", "Gro\N{LATIN SMALL LETTER SHARP S}", "\N{SLICE OF PIZZA}", "a = b # c"]
+)
 def test_any_text_survives_the_way_through_toml(tmp_path: Path, name: str) -> None:
     daemon = Topology(tmp_path).add("one", settings={"instance": {"name": name}})
 

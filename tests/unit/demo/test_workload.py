@@ -98,7 +98,10 @@ def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path
     store.close()
     plan = Plan("Orders", ("Billing",), dialogs=2, messages=3)
     workload = Workload(plan)
-    sent = "SELECT endpoint_id, message_type_name, CAST(message_body AS TEXT) FROM broker_transmission ORDER BY 1, transmission_id"
+    sent = (
+        "SELECT message_type_name, CAST(message_body AS TEXT) FROM broker_transmission"
+        " ORDER BY endpoint_id, transmission_id"
+    )
 
     workload.start(path, {}, "Queue")
     with connection(path) as db:
@@ -113,7 +116,7 @@ def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path
     dialog = [*(("//demo/Order", f'{{"order": {number}}}') for number in range(3)), ("//demo/Close", "")]
     assert [] == workload.failures
     assert (plan.total, 0, 0) == (workload.sent, workload.answered, workload.returned)
-    assert dialog * 2 == [(type_name, body) for _, type_name, body in rows]
+    assert dialog * 2 == rows
 
 
 def test_a_thread_that_fails_is_told_to_whoever_watches(tmp_path: Path) -> None:

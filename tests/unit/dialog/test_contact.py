@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ INITIATOR = Contact(CONVERSATION, True, "Orders", OURS, "Billing")
 TARGET = Contact(CONVERSATION, False, "Orders", OURS, "Billing", THEIRS)
 
 
-def header(kind: Kind, flags: int = 0, **more: int | bytes) -> Header:
+def header(kind: Kind, flags: int = 0, **more: Any) -> Header:
     """What every frame of the initiator says."""
     common = Header(
         kind=kind,

@@ -163,7 +163,7 @@ def test_answer_to_a_dialog_that_is_not_here_makes_no_endpoint(db: sqlite3.Conne
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_absent_service_is_answered_only_where_this_database_was_named(
-    db: sqlite3.Connection, take: Take, is_named: bool
+    db: sqlite3.Connection, take: Take, *, is_named: bool
 ) -> None:
     far = far_initiator("Nobody", far_broker_instance=broker_instance(db) if is_named else NO_GUID)
 
@@ -191,7 +191,7 @@ def test_fault_about_a_service_goes_back_to_who_asked(db: sqlite3.Connection, ta
     ids=["listed", "not listed", "any"],
 )
 def test_contract_has_to_be_one_that_the_service_takes(
-    tmp_path: Path, far: FarSide, accepted: frozenset[str], refused: bool
+    tmp_path: Path, far: FarSide, *, accepted: frozenset[str], refused: bool
 ) -> None:
     db = open_database(tmp_path / "strict.db", "Billing", contracts=accepted)
 

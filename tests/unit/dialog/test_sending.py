@@ -64,7 +64,7 @@ def test_nothing_queued_is_nothing_found(db: sqlite3.Connection) -> None:
 def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connection) -> None:
     dialog = begin(db, b"a", b"b")
 
-    contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)  # noqa: FBT003
+    contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
     assert (2, [Found(1, contact, 0, (0, 0))]) == find(db)
 
 

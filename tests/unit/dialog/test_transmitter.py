@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
@@ -77,7 +78,7 @@ def table(*addresses: str) -> RouteTable:
 
 
 def contact(endpoint_id: int) -> Contact:
-    return Contact(uuid.UUID(int=endpoint_id).bytes, True, "Orders", HERE, "Far")  # noqa: FBT003
+    return Contact(uuid.UUID(int=endpoint_id).bytes, True, "Orders", HERE, "Far")
 
 
 @dataclass
@@ -358,15 +359,15 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
     stage = Stage()
     stage.send(1, b"a", b"b")
     loop = asyncio.get_running_loop()
-    times = []
+    times: list[float] = []
 
     for _ in range(6):
-        while not stage.link.frames:
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(max(0.0, stage.transmitter._timers[0][0] - loop.time()) if times else 0.0)
+        await settle()
         assert stage.link.take() == [(0, 0), (1, 0)]
         times.append(loop.time())
 
-    waits = [round(later - earlier) for earlier, later in zip(times, times[1:], strict=False)]
+    waits = [round(later - earlier) for earlier, later in pairwise(times)]
     assert waits == [1, 2, 4, 8, 8]
     assert [want.sequence for want in stage.wanted].count(0) == 6
     assert (stage.transmitter.sent, stage.transmitter.resent) == (Counter(Orders=2), Counter(Orders=10))

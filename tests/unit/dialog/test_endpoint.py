@@ -1,0 +1,492 @@
+"""One database at work: arrivals are stored and answered, what applications commit is sent, failures are survived."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from broker.dialog import endpoint as module
+from broker.dialog import transmitter
+from broker.dialog.application import Dialog, begin_dialog
+from broker.dialog.contact import Travel
+from broker.dialog.conversation import Backoff
+from broker.dialog.endpoint import EXPIRE_SECONDS, FAILURE_PAUSE, POLL_SECONDS, Endpoint
+from broker.dialog.transmitter import DialogSettings
+from broker.dialog.turn import turn_in_writer
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.way import Buffer, frame_bounds
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.route import RouteProperties, create_route
+from broker.routing.table import build_table
+from broker.wire.frame import Header, decode_dialog, decode_fault
+from broker.wire.layout import NO_GUID, Kind
+from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
+from tests.support.virtual_time import VirtualLoop, virtual_time
+
+GATEWAY = NetworkAddress("gateway", 1)
+SOON = 0.2  # seconds within which a healthy database has done what there is to do
+
+
+class Link:
+    """An outlet that records."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+    can_send = True
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def send(self, data: Buffer) -> int:
+        self.frames += [bytes(data[start:stop]) for start, stop in frame_bounds(data)]
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError("takes everything at once")
+
+    def headers(self, kind: Kind = Kind.MESSAGE) -> list[Header]:
+        return [header for header, _ in map(decode_dialog, self.frames) if header.kind == kind]
+
+    def acks(self) -> list[tuple[int, int]]:
+        return [(header.ack_sequence, header.ack_fragment) for header in self.headers(Kind.ACK)]
+
+
+class Peer:
+    """An origin that remembers what it was advised."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+        self.advice: list[Disposition] = []
+
+    def reject(self, _frame: Buffer, disposition: Disposition) -> None:
+        self.advice.append(disposition)
+
+
+class Shop:
+    """A database with the service Orders, its endpoint, the link it sends by, and its application's connection."""
+
+    def __init__(self, path: Path, *, fragment_size: int = 1000) -> None:
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+            deliver=lambda database, frames, origin: None,
+            want=lambda _: None,
+            health_of=lambda _: Health.CONNECTED,
+        )
+        self.link = Link()
+        self.forwarder.outbox(GATEWAY).outlet = self.link
+        self.peer = Peer()
+        self.db = open_database(path, "Orders")
+        self.db.execute("PRAGMA busy_timeout = 0")
+        settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=fragment_size)
+        self.endpoint = Endpoint("shop", path, self.db, settings=settings, forwarder=self.forwarder)
+        now = datetime.now(UTC)
+        everywhere = create_route("everywhere", RouteProperties(address=str(GATEWAY)), now=now)
+        self.endpoint.transmitter.table = build_table([everywhere], now=now)
+        self.application = sqlite3.connect(path, isolation_level=None, timeout=0)
+
+    def begin(self, *bodies: bytes, **more: Any) -> Dialog:
+        dialog = begin_dialog(self.application, from_service="Orders", to_service="//far/Billing", **more)
+        for body in bodies:
+            dialog.send(body)
+        return dialog
+
+    def arrive(self, *frames: bytes) -> None:
+        self.endpoint.arrive(list(frames), self.peer)
+
+    def target_of(self, dialog: Dialog) -> FarSide:
+        return far_target(self.application, dialog.conversation_id)
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+        self.application.close()
+
+
+@asynccontextmanager
+async def open_shop(path: Path, **more: Any) -> AsyncIterator[Shop]:
+    """A shop that is open for the length of a test, on virtual time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    with mock.patch("time.time", loop.wall_clock):
+        shop = Shop(path, **more)
+        shop.endpoint.start()
+        try:
+            yield shop
+        finally:
+            await shop.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+# --- sending ----------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_what_an_application_commits_is_sent(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        shop.begin(b"a", b"b")
+        await asyncio.sleep(SOON)
+
+        assert [(0, 0), (1, 0)] == [(h.sequence_number, h.fragment_number) for h in shop.link.headers()]
+
+
+@virtual_time
+async def test_what_was_committed_before_the_start_is_sent(path: Path) -> None:
+    async with open_shop(path) as shop:
+        shop.begin(b"a")
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+
+        assert len(shop.link.headers()) == 1
+
+
+@virtual_time
+async def test_uncommitted_messages_are_not_sent(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin()
+        shop.application.execute("BEGIN")
+        dialog.send(b"a")
+        await asyncio.sleep(SOON)
+        assert shop.link.frames == []
+
+        shop.application.execute("COMMIT")
+        await asyncio.sleep(SOON)
+        assert len(shop.link.headers()) == 1
+
+
+@virtual_time
+async def test_idle_database_is_looked_at_now_and_then_only(path: Path) -> None:
+    async with open_shop(path) as shop:
+        with mock.patch.object(shop.endpoint, "_version", wraps=shop.endpoint._version) as look:
+            await asyncio.sleep(10.0)
+
+        assert look.call_count <= 1.2 * 10.0 / POLL_SECONDS[1]
+
+
+@virtual_time
+async def test_acknowledgement_ends_the_sending_and_binds_the_dialog(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+        target = shop.target_of(dialog)
+        shop.arrive(target.ack(1, 0))
+        await asyncio.sleep(SOON)
+        assert shop.endpoint.transmitter.senders == {}
+
+        dialog.send(b"b")
+        await asyncio.sleep(SOON)
+
+        assert [NO_GUID, target.contact.broker_instance] == [h.to_broker_instance for h in shop.link.headers()]
+        assert rows(shop.application, "SELECT count(*) FROM broker_transmission") == [1]
+
+
+@virtual_time
+async def test_dialog_is_bound_even_while_its_messages_are_under_way(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a", b"b")
+        await asyncio.sleep(SOON)
+        target = shop.target_of(dialog)
+
+        shop.arrive(target.ack(1, 0))
+        await asyncio.sleep(1.5)
+
+        assert (1, target.contact.broker_instance) == (
+            shop.link.headers()[-1].sequence_number,
+            shop.link.headers()[-1].to_broker_instance,
+        )
+
+
+@virtual_time
+async def test_answers_acknowledge_what_has_arrived(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+        handle = rows(shop.application, "SELECT conversation_handle FROM broker_conversation")[0]
+        shop.arrive(far.message(1))
+        await asyncio.sleep(SOON)
+
+        Dialog(shop.application, 1, handle, handle).send(b"answer")
+        await asyncio.sleep(SOON)
+
+        ((answer),) = shop.link.headers()
+        assert (answer.is_from_target, answer.ack_sequence) == (True, 2)
+
+
+@virtual_time
+async def test_loading_that_found_no_room_is_taken_up_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transmitter, "LOADED_MAX_BYTES", 10)
+    async with open_shop(path) as shop:
+        dialogs = [shop.begin(b"x" * 100) for _ in range(5)]
+        acknowledged = 0
+        while acknowledged < len(dialogs):
+            await asyncio.sleep(SOON)
+            sent = {header.conversation_id for header in shop.link.headers()}
+            assert len(sent) == acknowledged + 1
+            (new,) = [d for d in dialogs if d.conversation_id.bytes in sent and _is_waiting(shop, d)]
+            shop.arrive(shop.target_of(new).ack(1, 0))
+            acknowledged += 1
+
+
+def _is_waiting(shop: Shop, dialog: Dialog) -> bool:
+    query = "SELECT acknowledged_sequence FROM broker_conversation WHERE conversation_id = ?"
+    return rows(shop.application, query, dialog.conversation_id.bytes) == [0]
+
+
+@virtual_time
+async def test_fragment_size_holds_until_no_message_waits_that_was_cut_by_it(path: Path) -> None:
+    """The far side may have some of the fragments, and the others have to fit them."""
+    async with open_shop(path, fragment_size=10) as shop:
+        dialog = shop.begin(b"x" * 25)
+
+    async with open_shop(path, fragment_size=1000) as shop:
+        await asyncio.sleep(SOON)
+        assert [0, 1, 2] == [header.fragment_number for header in shop.link.headers()]
+        shop.arrive(shop.target_of(dialog).ack(1, 0))
+        await asyncio.sleep(SOON)
+
+    async with open_shop(path, fragment_size=1000) as shop:
+        shop.begin(b"x" * 25)
+        await asyncio.sleep(SOON)
+        assert [0] == [header.fragment_number for header in shop.link.headers()]
+
+
+# --- receiving --------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_what_arrives_is_stored_and_acknowledged(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0, b"0"), far.message(1, b"1"))
+        await asyncio.sleep(SOON)
+
+        assert [body for _, body in queued(shop.application)] == [b"0", b"1"]
+        assert shop.link.acks() == [(2, 0)]
+        assert shop.endpoint.delivered == Counter(Orders=2)
+        assert shop.forwarder.unaccounted == 0
+
+
+@virtual_time
+async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.executor_delay = lambda: 1.0
+    async with open_shop(path) as shop:
+        await asyncio.sleep(2.5)
+        shop.arrive(far_initiator("Orders").message(0))
+
+        await asyncio.sleep(0.9)
+        assert shop.link.acks() == []
+        await asyncio.sleep(1.5)
+        assert shop.link.acks() == [(1, 0)]
+        loop.executor_delay = lambda: 0.001
+
+
+@virtual_time
+async def test_arrivals_during_a_turn_are_one_batch_of_the_next(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        far = far_initiator("Orders")
+        for number in range(100):
+            shop.arrive(far.message(number))
+        await asyncio.sleep(SOON)
+
+        assert shop.link.acks() == [(100, 0)]
+
+
+@virtual_time
+async def test_absent_service_is_answered_with_a_fault(path: Path) -> None:
+    async with open_shop(path) as shop:
+        shop.arrive(far_initiator("Nobody", far_broker_instance=shop.endpoint.broker_instance).message(0))
+        await asyncio.sleep(SOON)
+
+        ((header, body),) = map(decode_dialog, shop.link.frames)
+        assert (header.kind, decode_fault(body).code) == (Kind.FAULT, -8490)
+        assert shop.endpoint.dropped == Counter({Disposition.SERVICE_NOT_FOUND: 1})
+
+
+@virtual_time
+async def test_fault_ends_the_sending(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+
+        shop.arrive(shop.target_of(dialog).fault(-8408))
+        await asyncio.sleep(10.0)
+
+        assert (len(shop.link.headers()), shop.endpoint.transmitter.senders) == (1, {})
+
+
+@virtual_time
+async def test_arrivals_past_the_bound_of_the_inbox_are_dropped_and_their_senders_advised(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "INBOX_MAX_BYTES", 500)
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(*[far.message(number, b"x" * 100) for number in range(10)])
+        taken = 10 - len(shop.peer.advice)
+        await asyncio.sleep(SOON)
+
+        assert set(shop.peer.advice) == {Disposition.STORE_BUSY}
+        assert 0 < taken < 5
+        assert shop.endpoint.dropped == Counter({Disposition.STORE_BUSY: 10 - taken})
+        assert shop.link.acks() == [(taken, 0)]
+        shop.arrive(far.message(taken))
+        await asyncio.sleep(SOON)
+        assert shop.link.acks()[-1] == (taken + 1, 0)
+
+
+# --- lifetime ---------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_dialogs_at_both_ends_fail_when_their_lifetime_is_over(path: Path) -> None:
+    async with open_shop(path) as shop:
+        shop.begin(b"a", lifetime=5)
+        far = far_initiator("Orders")
+        far.envelope = type(far.envelope)(type="T", lifetime=5)
+        shop.arrive(far.message(0))
+
+        await asyncio.sleep(4.9)
+        assert states(shop.application) == ["CO", "CO"]
+        await asyncio.sleep(0.2 + EXPIRE_SECONDS)
+
+        assert states(shop.application) == ["ER", "ER"]
+        assert shop.endpoint.transmitter.senders == {}
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_while_the_store_fails_nothing_is_acknowledged_and_afterwards_all_goes_on(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        far = far_initiator("Orders")
+        dialog = shop.begin()
+        shop.application.execute("BEGIN IMMEDIATE")
+        dialog.send(b"a")
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+        assert shop.endpoint.problem == "database is locked"
+        assert shop.link.frames == []
+
+        shop.application.execute("COMMIT")
+        await asyncio.sleep(FAILURE_PAUSE + SOON)
+        assert shop.endpoint.problem == ""
+        assert len(shop.link.headers()) == 1
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+
+        assert shop.link.acks() == [(1, 0)]
+        assert shop.endpoint.dropped == Counter({Disposition.STORE_FAILED: 1})
+
+
+@virtual_time
+async def test_loading_that_failed_is_tried_again(path: Path) -> None:
+    failures = iter([False, True, True])
+
+    def do(*args: Any) -> Any:
+        if args[2].wants and next(failures, False):
+            raise sqlite3.OperationalError("disk I/O error")
+        return turn_in_writer(*args)
+
+    with mock.patch.object(module, "turn_in_writer", do):
+        async with open_shop(path) as shop:
+            shop.begin(b"a")
+            await asyncio.sleep(2 * FAILURE_PAUSE + 2 * SOON)
+
+            assert len(shop.link.headers()) >= 1
+            assert shop.endpoint.problem == ""
+
+
+@virtual_time
+async def test_store_that_cannot_be_watched_is_asked_by_the_writer(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        with mock.patch.object(shop.endpoint, "_watch") as watch:
+            watch.execute.side_effect = sqlite3.OperationalError("disk I/O error")
+            await asyncio.sleep(SOON)
+            shop.begin(b"a")
+            await asyncio.sleep(FAILURE_PAUSE)
+
+        assert len(shop.link.headers()) == 1
+
+
+@virtual_time
+async def test_bug_in_a_turn_is_told_and_not_survived(path: Path) -> None:
+    async with open_shop(path) as shop:
+        with mock.patch.object(module, "turn_in_writer", side_effect=AssertionError("bug")):
+            shop.arrive(b"")
+            await asyncio.sleep(SOON)
+
+        assert shop.endpoint.problem == "stopped by AssertionError('bug')"
+
+
+# --- between two turns, and the end -----------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_changes_of_the_catalog_run_on_the_connection_of_the_writer(path: Path) -> None:
+    async with open_shop(path) as shop:
+        assert await shop.endpoint.in_writer(lambda db: db is shop.db)
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+@virtual_time
+async def test_closed_database_is_not_touched_any_more(path: Path, *, is_started: bool) -> None:
+    shop = Shop(path)
+    if is_started:
+        shop.endpoint.start()
+        await asyncio.sleep(SOON)
+
+    await shop.close()
+
+    with pytest.raises(sqlite3.ProgrammingError):
+        shop.db.execute("SELECT 1")
+
+
+@virtual_time
+async def test_what_arrived_too_late_for_the_last_turn_comes_again(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        shop.arrive(far_initiator("Orders").message(0))
+
+    assert shop.link.acks() == []
+
+
+@virtual_time
+async def test_message_stored_and_not_acknowledged_is_acknowledged_when_it_comes_again(path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    far = far_initiator("Orders")
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        loop.executor_delay = lambda: 10.0
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+        loop.executor_delay = lambda: 0.001
+    assert shop.link.acks() == []
+
+    async with open_shop(path) as shop:
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+
+        assert shop.link.acks() == [(1, 0)]
+        assert len(queued(shop.application)) == 1
