@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -305,6 +305,18 @@ def test_way_of_a_frame_is_the_one_that_it_took(make_frame: MakeFrame) -> None:
 
         assert [way] == list(walker.ways.values())
         assert len(walker.asked) == 1
+
+
+def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> None:
+    walker = Walker(is_by_conversation=True)
+    walker.walk(make_frame())
+
+    (stand_in,) = (way for ways in walker.kernel._ways.values() for way in ways.values())
+
+    assert {b"c" * 16: walker.way(b"c" * 16, Kind.MESSAGE)} == stand_in.choices
+    assert stand_in.frames == 0
+    with pytest.raises(AssertionError, match="a way that has choices was taken"):
+        stand_in.sink.flush(0.0, cast("Origin", object()), walker.kernel.way_of)
 
 
 @pytest.mark.parametrize("is_by_conversation", [False, True])
