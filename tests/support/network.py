@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from broker.routing.facts import Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.frame import Rejected, decode_dialog
+from broker.wire.layout import CONVERSATION_AT
 from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
 
@@ -105,6 +107,7 @@ class Wire:
 
     def _carry(self, frame: bytes) -> None:
         weather = self._network.weather
+        self._network.digest = zlib.crc32(frame[CONVERSATION_AT:], self._network.digest)
         for _ in range(2 if self._network.happens(weather.repeat) else 1):
             if not self._network.happens(weather.loss):
                 delay = self._network.random.uniform(0.0005, weather.delay)
@@ -202,12 +205,17 @@ class Node:
 
 
 class Network:
-    """All nodes and what lies between them. Shape: `weather` holds from the next frame on."""
+    """
+    All nodes and what lies between them.
+
+    Shape: `weather` holds from the next frame on; `digest` of every frame sent so far, transmission ids left out.
+    """
 
     def __init__(self, loop: VirtualLoop, seed: int, settings: DialogSettings | None = None) -> None:
         self.loop = loop
         self.random = random.Random(seed)
         self.weather = Weather()
+        self.digest = 0
         self.nodes: dict[str, Node] = {}
         self.settings = settings or DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
         loop.executor_delay = lambda: self.random.uniform(0.0, 0.01)
