@@ -43,7 +43,7 @@ from broker.forwarding.way import Origin
 from broker.net.listener import Listener, bind
 from broker.net.peers import Peers, Timeouts
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Hello, Rejected
+from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
 from broker.wire.layout import VERSION
 
 DRAIN_SECONDS = 5.0  # for what is held to leave when the instance stops
@@ -187,7 +187,7 @@ class Instance:
             addresses=self._addresses(),
         )
         timeouts = Timeouts(handshake=endpoint.handshake_timeout, connect=endpoint.connect_timeout)
-        self.peers = Peers(hello, timeouts, on_rejected=self._on_rejected, on_room=self._on_room)
+        self.peers = Peers(hello, timeouts, on_rejected=self._on_rejected, on_room=self._on_room, prove=self._prove)
         self.forwarder = Forwarder(
             Limits(pool_bytes=endpoint.message_forward_size, max_frame=endpoint.max_frame, max_hops=endpoint.max_hops),
             deliver=self._deliver,
@@ -223,6 +223,11 @@ class Instance:
     def _on_rejected(self, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
             endpoint.transmitter.advise(rejected)
+
+    def _prove(self, probe: Probe) -> ProbeReply:
+        """Whether this instance is the principal of a broker instance: of all it hosts, as it mirrors none."""
+        role = "principal" if probe.broker_instance in self._endpoint_of else "unknown"
+        return ProbeReply(id=probe.id, broker_instance=probe.broker_instance, role=role)
 
     def _on_room(self) -> None:
         """Links take frames again, or have come or gone: dialogs look again."""

@@ -28,8 +28,8 @@ from broker.net.link import LINGER_SECONDS, Link, LinkState
 from broker.net.listener import render_endpoint
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.choose import Health
-from broker.wire.connection import Connection, Ended, Event, Leaving, RejectedBy
-from broker.wire.frame import GoAway, Hello, Rejected, encode_link
+from broker.wire.connection import Connection, Ended, Event, Leaving, Probed, RejectedBy
+from broker.wire.frame import GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
 from broker.wire.handshake import Agreement, stays
 from broker.wire.layout import NO_GUID
 
@@ -44,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 OnRejected = Callable[[Rejected], None]
 OnRoom = Callable[[], None]
+Prove = Callable[[Probe], ProbeReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ class Peers:
     links that ended because the peer broke a rule, by the error's name; `timeouts` in seconds.
     """
 
-    def __init__(self, hello: Hello, timeouts: Timeouts, *, on_rejected: OnRejected, on_room: OnRoom) -> None:
+    def __init__(
+        self, hello: Hello, timeouts: Timeouts, *, on_rejected: OnRejected, on_room: OnRoom, prove: Prove
+    ) -> None:
         self.hello = hello
         self.links: dict[int, Link] = {}
         self.attempts: dict[NetworkAddress, Attempts] = {}
@@ -74,6 +77,7 @@ class Peers:
         self._servers: dict[NetworkAddress, list[Link]] = {}  # the one dialled for it first
         self._timeouts = timeouts
         self._on_rejected = on_rejected
+        self._prove = prove
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -207,6 +211,8 @@ class Peers:
         """What the peer said."""
         if isinstance(event, RejectedBy):
             self._on_rejected(event.rejected)
+        elif isinstance(event, Probed):
+            link.say(encode_link(self._prove(event.probe)))
         elif isinstance(event, Leaving):
             log.info("peer is draining", link=link.number, peer=link.address, reason=event.goaway.reason)
             self._leave(link, min(event.goaway.deadline_ms / 1000, LEAVING_MAX))

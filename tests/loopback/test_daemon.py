@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 
 import broker
 from broker.demo.topology import Daemon, Topology, wait_for
+from broker.wire.decoder import Decoder
+from broker.wire.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 SECONDS = 30.0
@@ -434,3 +437,24 @@ def test_commands_send_and_receive_on_a_database_file(net: Topology) -> None:
     db = sqlite3.connect(orders.directory / "orders.db")
     assert handle == str(broker.get_dialog(db, handle).conversation_handle)
     db.close()
+
+
+def test_a_probe_is_answered_for_what_is_hosted_here_and_for_what_is_not(net: Topology) -> None:
+    """The answering side of a mirrored route elsewhere: `principal` of its own databases, `unknown` of all others."""
+    billing = net.add("billing", databases=["billing"])
+    billing.start()
+    hosted = uuid.UUID(billing.status()["databases"]["billing"]["broker_instance"]).bytes
+    decoder = Decoder(1 << 20)
+    replies: list[LinkMessage] = []
+
+    with socket.create_connection(("127.0.0.1", billing.port), timeout=10) as sock:
+        sock.sendall(encode_link(Hello(arbitration=b"a" * 16)))
+        sock.sendall(encode_link(Probe(id=1, service=BILLING, broker_instance=hosted)))
+        sock.sendall(encode_link(Probe(id=2, service=BILLING, broker_instance=b"x" * 16)))
+        while len(replies) < 3:
+            replies += [decode_link(frame) for frame in decoder.feed(sock.recv(65536))]
+
+    assert [
+        ProbeReply(id=1, broker_instance=hosted, role="principal"),
+        ProbeReply(id=2, broker_instance=b"x" * 16, role="unknown"),
+    ] == replies[1:]

@@ -26,6 +26,8 @@ from broker.wire.frame import (
     Header,
     Hello,
     LinkMessage,
+    Probe,
+    ProbeReply,
     Rejected,
     decode_dialog,
     decode_link,
@@ -100,6 +102,7 @@ class Instance:
             hello,
             Timeouts(handshake=tuning.handshake, connect=5.0),
             on_rejected=self.advice.append,
+            prove=answer_unknown,
             on_room=lambda: None,
         )
         self.forwarder = Forwarder(
@@ -240,3 +243,8 @@ async def accepted(port: socket.socket) -> AsyncIterator[Raw]:
         yield Raw(sock)
     finally:
         sock.close()
+
+
+def answer_unknown(probe: Probe) -> ProbeReply:
+    """A PROBE_REPLY that claims nothing."""
+    return ProbeReply(id=probe.id, broker_instance=probe.broker_instance)

@@ -18,7 +18,17 @@ from broker.routing.facts import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.decoder import Decoder
-from broker.wire.frame import Header, Hello, LinkMessage, Rejected, decode_link, encode_dialog, encode_link
+from broker.wire.frame import (
+    Header,
+    Hello,
+    LinkMessage,
+    Probe,
+    ProbeReply,
+    Rejected,
+    decode_link,
+    encode_dialog,
+    encode_link,
+)
 from tests.support.played import PlayedLoop, PlayedSocket
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=8192, heartbeat_ms=15_000)
@@ -65,6 +75,7 @@ class Neighbourhood:
             msgspec.structs.replace(OWN, **hello),
             Timeouts(handshake=10.0, connect=5.0),
             on_rejected=self.rejected.append,
+            prove=answer_unknown,
             on_room=self._on_room,
         )
         self.forwarder = Forwarder(
@@ -128,3 +139,8 @@ def sent(sock: PlayedSocket) -> bytes:
     """The dialog frames that were written to a neighbour, without the time they waited."""
     frames = [frame for frame in Decoder(1 << 20).feed(sock.written) if frame[4] >= 0x10]
     return b"".join(frame[:12] + bytes(4) + frame[16:] for frame in frames)
+
+
+def answer_unknown(probe: Probe) -> ProbeReply:
+    """A PROBE_REPLY that claims nothing."""
+    return ProbeReply(id=probe.id, broker_instance=probe.broker_instance)

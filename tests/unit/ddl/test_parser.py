@@ -206,7 +206,7 @@ def test_every_mistake_can_be_had_in_one_reading() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", ";", "GO", "-- nothing\n/* at all */"])
 def test_script_without_statements_is_empty(text: str) -> None:
-    assert [] == parse_script(text)  # noqa: SIM300  (expected first)
+    assert [] == parse_script(text)
 
 
 def test_words_that_open_a_statement_come_from_the_grammar() -> None:
