@@ -15,6 +15,7 @@ No I/O and no clock: a frame that leaves in the loop turn in which it came has n
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from struct import Struct
 
@@ -132,19 +133,19 @@ class Kernel:
         pos = start = frames = kind = 0
         while True:
             unpack, floor = _PASS[self._name_length], HEADER_BYTES + self._name_length
-            last = end - floor
+            from_length = shortest = -1
             try:
-                while pos <= last:
-                    length, word, time_to_live, time_consumed, from_length, key = unpack(slab, pos)
+                # What lies behind `end` is left over from another read: a frame read from there is never whole.
+                while True:
+                    length, word, time_to_live, time_consumed, next_from_length, key = unpack(slab, pos)
                     ways, hop_count = words[word]
                     way = ways[key]
                     stop = pos + length
-                    if (
-                        stop > end
-                        or time_consumed >= time_to_live
-                        or not floor + from_length <= length <= max_frame
-                        or not 0 < from_length <= NAME_MAX_BYTES
-                    ):
+                    if next_from_length != from_length:
+                        if not 0 < next_from_length <= NAME_MAX_BYTES:
+                            break
+                        from_length, shortest = next_from_length, floor + next_from_length
+                    if stop > end or not shortest <= length <= max_frame or time_consumed >= time_to_live:
                         break
                     if way.sink is not sink or ways is not side:
                         if way.choices is not None:
@@ -162,7 +163,7 @@ class Kernel:
                     slab[pos + HOP_COUNT_AT] = hop_count
                     frames += 1
                     pos = stop
-            except KeyError:
+            except (KeyError, struct.error):
                 pass
             if self._guess_again(slab, pos, end):
                 continue

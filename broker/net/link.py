@@ -28,12 +28,12 @@ from broker.wire.connection import Connection, Event, Online, Reply
 from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.frame import decode_link
 from broker.wire.handshake import Agreement
-from broker.wire.layout import PRELUDE_BYTES
 
 CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it advice is shed
 LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed
 LINGER_BYTES = 1024 * 1024  # what is read and thrown away meanwhile
 BACKPRESSURE_SECONDS = 0.25  # how long reading pauses after the pool had to refuse what this link brought
+LENGTH_BYTES = 4  # of a frame's own length, which is judged as soon as it is there
 PEER_NAME_MAX = 128  # characters of a name that are shown; what a configuration may say
 
 _numbers = count(1)
@@ -101,7 +101,7 @@ class Link:
         self._owner: Owner  # from `start` on
         self._view = memoryview(forwarder.slab)
         self._carry = bytearray()
-        self._missing = PRELUDE_BYTES
+        self._missing = LENGTH_BYTES
         self._rest = memoryview(b"")
         self._control = bytearray()
         self._is_blocked = False  # whether `_rest` and `_control` must go first
@@ -300,13 +300,15 @@ class Link:
             self.fail(error)
             return
         self._carry += self._view[consumed:end]
-        self._missing = max(1, (length or PRELUDE_BYTES) - (end - consumed))
+        self._missing = max(1, (length or LENGTH_BYTES) - (end - consumed))
 
     def _greet(self, slab: bytearray, end: int, now: float) -> int:
         """Take the first frame, which must be HELLO; bytes used, 0 when it is not whole."""
         length = maybe_length(slab, 0, end, self.connection.max_frame)
+        if length is None:
+            return 0
         self.connection.expect_link_frame(slab[4])
-        if length is None or length > end:
+        if length > end:
             return 0
         check_frame(slab, 0, length)
         self._hear([bytes(slab[:length])], now)

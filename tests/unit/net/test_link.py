@@ -79,6 +79,40 @@ async def test_stranger_is_told_what_is_wrong_and_closed(first: bytes, number: i
     assert (LinkState.CLOSED, ["lost", "closed"], True) == (ends.link.state, ends.told, ends.sock.is_closed)
 
 
+@pytest.mark.parametrize(
+    ("first", "number"),
+    [(b"\xff\xff\xff\xff", 28042), (b"\x00\x00\x00\x07", 28041), (b"\x00\x00\x00\x10\x09", 28041)],
+    ids=["too long", "too short", "unknown kind"],
+)
+@pytest.mark.parametrize("is_online", [False, True])
+async def test_frame_is_refused_on_the_fewest_bytes(
+    first: bytes,
+    number: int,
+    is_online: bool,  # noqa: FBT001 - a parameter of the test
+    ends: LinkEnds,
+) -> None:
+    if is_online:
+        ends.go_online()
+    else:
+        ends.start()
+
+    ends.sock.feed(first, piece=1)
+
+    last = ends.said()[-1]
+    assert isinstance(last, Fatal)
+    assert number == last.code
+
+
+async def test_kind_before_hello_is_not_judged_before_it_is_there(ends: LinkEnds) -> None:
+    ends.start()
+    ends.link._forwarder.slab[4] = 0x10  # what another link left there
+
+    ends.sock.feed(HELLO[:4])
+    ends.sock.feed(HELLO[4:])
+
+    assert LinkState.LOGGED_IN == ends.link.state
+
+
 async def test_silence_before_hello_is_closed_in_time(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.start()
 
