@@ -21,6 +21,7 @@ from broker.forwarding.kernel import Batch, Kernel
 from broker.forwarding.outbox import Outbox, Want
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
+from broker.forwarding.unfinished import Unfinished
 from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
@@ -47,13 +48,15 @@ class Forwarder:
     """
     The pass and its counters. Loop-only.
 
-    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `received`
+    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it, `unfinished`
+    bounds what they keep between two reads; `received`
     frames that entered, by kind up to `OTHER_KIND`; `dropped` by disposition; `generation` rises whenever a way may
     have changed; `want` asks for a link to an address; `retired_frames` left through outboxes which are no more.
     """
 
     def __init__(self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf) -> None:
         self.slab = bytearray(limits.max_frame + READ_BYTES)
+        self.unfinished = Unfinished()
         self.pool = Pool(limits.pool_bytes)
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()

@@ -213,6 +213,7 @@ class Link:
         self._loop.remove_writer(self._sock)
         self._sock.close()
         self._carry.clear()
+        self._forwarder.unfinished.keep(self, 0)
         if not is_lost_already:
             self._owner.on_lost(self)
         self._owner.on_closed(self)
@@ -270,6 +271,7 @@ class Link:
             # The rest of a large frame comes in pieces: keep them as they come, walk when it is whole.
             self._carry += self._view[start : start + size]
             self._missing -= size
+            self._forwarder.unfinished.keep(self, start + size)
             return
         self._view[:start] = self._carry
         self._carry.clear()
@@ -301,6 +303,7 @@ class Link:
             return
         self._carry += self._view[consumed:end]
         self._missing = max(1, (length or LENGTH_BYTES) - (end - consumed))
+        self._forwarder.unfinished.keep(self, end - consumed)
 
     def _greet(self, slab: bytearray, end: int, now: float) -> int:
         """Take the first frame, which must be HELLO; bytes used, 0 when it is not whole."""

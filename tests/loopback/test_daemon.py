@@ -1,5 +1,6 @@
 """Real daemons as processes on loopback: what an operator and an application see of a whole instance."""
 
+import contextlib
 import json
 import re
 import signal
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import broker
@@ -458,3 +460,24 @@ def test_a_probe_is_answered_for_what_is_hosted_here_and_for_what_is_not(net: To
         ProbeReply(id=1, broker_instance=hosted, role="principal"),
         ProbeReply(id=2, broker_instance=b"x" * 16, role="unknown"),
     ] == replies[1:]
+
+
+def test_frames_that_nobody_finishes_take_bounded_memory_and_disturb_nobody(net: Topology) -> None:
+    gateway, orders, billing = shop(net)
+    net.start()
+    hello = encode_link(Hello())
+    beginning = (1 << 20).to_bytes(4, "big") + bytes.fromhex("10000010") + bytes((1 << 20) - 100)
+    before = psutil.Process(gateway.pid).memory_info().rss
+
+    sockets = [socket.create_connection(("127.0.0.1", gateway.port), timeout=10) for _ in range(80)]
+    for sock in sockets:
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(hello + beginning)
+    after = psutil.Process(gateway.pid).memory_info().rss
+    send(orders, 1)
+    received = receive(billing, "billing", 1)
+    for sock in sockets:
+        sock.close()
+
+    assert ["0"] == received
+    assert after - before < 64 * 2**20
