@@ -145,24 +145,28 @@ broker check -c config/gateway.toml --offline
 @main.command()
 @config_option
 @click.option("--offline", is_flag=True, help="Touch no port; for a machine that is not the instance's own.")
+@output_option
 @_exits
-def check(config: Path | None, *, offline: bool) -> None:
+def check(config: Path | None, output: str, *, offline: bool) -> None:
     """
     Find everything wrong with a configuration, and what is unwise.
 
     All of it in one run, with file, line and column. Exit codes: 0 good, 1 something is wrong; warnings do not count.
     """
-    from broker.control.check import check_settings  # noqa: PLC0415
+    from broker.control.check import check_scripts, check_settings  # noqa: PLC0415
+    from broker.control.load import load_what_is_good  # noqa: PLC0415
 
-    settings = _settings(config)
-    errors = check_settings(settings, offline=offline)
-    for error in errors:
-        click.echo(str(error), err=True)
-    for warning in settings.warnings():
-        click.echo(f"warning: {warning}", err=True)
-    if errors:
-        sys.exit(1)
-    click.echo("the configuration is good")
+    settings, errors = load_what_is_good(config, environ=os.environ)  # a refused setting has its default
+    errors += check_scripts(settings) if errors else check_settings(settings, offline=offline)
+    report = [("error", str(error)) for error in errors]
+    report += [("warning", f"warning: {warning}") for warning in settings.warnings() if not errors]
+    if output == "json":
+        _show([{"level": level, "text": text} for level, text in report], output)
+    for _, text in report if output == "table" else ():
+        click.echo(text, err=True)
+    if not errors and output == "table":
+        click.echo("the configuration is good")
+    sys.exit(1 if errors else 0)
 
 
 @_examples("""
@@ -202,6 +206,7 @@ tail -f orders.jsonl | broker send -c config/endpoint.toml -d orders --from //sh
 @click.option("--lifetime", type=float, default=604_800.0, show_default=True, help="Of the dialog, in seconds.")
 @click.option("--lines", is_flag=True, help="One message a line of standard input, each in its own transaction.")
 @click.option("--end", is_flag=True, help="End the conversation behind the last message.")
+@output_option
 @click.argument("body", required=False)
 @_exits
 def send(config: Path | None, database: str, body: str | None, *, lines: bool, end: bool, **dialog: Any) -> None:
@@ -213,7 +218,7 @@ def send(config: Path | None, database: str, body: str | None, *, lines: bool, e
     """
     import broker  # noqa: PLC0415
 
-    message_type = dialog.pop("message_type")
+    message_type, output = dialog.pop("message_type"), dialog.pop("output")
     if lines and body is not None:
         raise click.UsageError("--lines reads the messages from standard input: leave out BODY")
     with _connect(config, database) as db:
@@ -223,7 +228,8 @@ def send(config: Path | None, database: str, body: str | None, *, lines: bool, e
             conversation = broker.begin_dialog(db, **dialog)
             if not lines:
                 conversation.send(whole, type=message_type)
-        click.echo(str(conversation.conversation_handle))
+        handle = {"conversation_handle": str(conversation.conversation_handle)}
+        click.echo(json.dumps(handle) if output == "json" else handle["conversation_handle"])
         for line in sys.stdin.buffer if lines else ():
             with db:
                 conversation.send(line.rstrip(b"\r\n"), type=message_type)
@@ -363,7 +369,6 @@ def _interactive(client: Any, database: str | None, output: str) -> None:
         try:
             line = input("    -> " if pending else "broker> ")
         except EOFError:
-            click.echo(err=True)
             return
         if line.strip().lower() in ("exit", "quit") and not pending:
             return

@@ -40,15 +40,18 @@ def check_settings(settings: Settings, *, offline: bool = False) -> list[Setting
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    errors = [
-        *_state_directory(settings),
-        *_scripts(settings, ("routes", "files"), settings.routes.files),
-        *_databases(settings),
-        *_admin_socket(settings),
-    ]
+    errors = [*_state_directory(settings), *check_scripts(settings), *_databases(settings), *_admin_socket(settings)]
     if not offline:
         errors += _listeners(settings)
     return sorted(errors, key=by_place)
+
+
+def check_scripts(settings: Settings) -> list[SettingError]:
+    """Every problem of the scripts that the settings name, msdb's first."""
+    errors = list(_scripts(settings, ("routes", "files"), settings.routes.files))
+    for name, database in settings.databases.items():
+        errors += _scripts(settings, ("databases", name, "scripts"), database.scripts)
+    return errors
 
 
 def _state_directory(settings: Settings) -> Iterator[SettingError]:
@@ -71,7 +74,6 @@ def _databases(settings: Settings) -> Iterator[SettingError]:
         if problem:
             hint = "name an SQLite file, or one to be created in a directory that exists"
             yield settings.error(("databases", name, "path"), problem, hint)
-        yield from _scripts(settings, ("databases", name, "scripts"), database.scripts)
 
 
 def _database_problem(path: Path, state_dir: Path) -> str | None:

@@ -57,6 +57,21 @@ def load_settings(
     Raises:
         SettingsError: everything that is wrong, the file from top to bottom, then environment and flags.
     """
+    settings, errors = load_what_is_good(path, environ=environ, overrides=overrides)
+    if errors:
+        raise SettingsError(errors)
+    return settings
+
+
+def load_what_is_good(
+    path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object] = _NOTHING
+) -> tuple[Settings, list[SettingError]]:
+    """
+    As `load_settings`, but what is refused is left out and takes its default, so that the rest can be looked at too.
+
+    Raises:
+        SettingsError: the file cannot be read at all.
+    """
     data, places = _read(path)
     errors: list[SettingError] = []
     for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
@@ -68,7 +83,8 @@ def load_settings(
                 SettingError(f"{dotted(steps)} ({origin})", "stands below something that is no table", None, hint)
             )
     base = Path.cwd() if path is None else path.absolute().parent
-    return _build(data, places, base, errors)
+    settings = _build(data, places, base, errors)
+    return settings, sorted(errors, key=by_place)
 
 
 # --- the file -----------------------------------------------------------------------------------------------
@@ -183,8 +199,6 @@ def _build(data: dict[str, Any], places: Places, base: Path, errors: list[Settin
         if not any(path[: len(gone)] == gone for gone in refused for path in (finding.path, *finding.also))
     ]
     errors += settings.report(sound)
-    if errors:
-        raise SettingsError(sorted(errors, key=by_place))
     return settings
 
 

@@ -35,13 +35,20 @@ class Assembly:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def collect(self, sequence: int) -> bytes:
-        """The kept fragments of a message, joined in order; they are kept no longer."""
+    def collect(self, sequence: int, last: int) -> tuple[bytes, int]:
+        """
+        The kept fragments of a message up to its last one, joined in order; no fragment of it is kept any longer.
+
+        Returns:
+            The joined bodies, and how many fragments were kept that lie behind the last: strays of a broken sender.
+        """
         key = (self.endpoint_id, sequence)
-        rows = self.db.execute(f"SELECT body FROM broker_fragment {_OF_MESSAGE} ORDER BY fragment_number", key)  # noqa: S608 - likewise
-        body = b"".join(row[0] for row in rows.fetchall())
+        rows = self.db.execute(
+            f"SELECT fragment_number, body FROM broker_fragment {_OF_MESSAGE} ORDER BY fragment_number",  # noqa: S608 - likewise
+            key,
+        ).fetchall()
         self.db.execute(f"DELETE FROM broker_fragment {_OF_MESSAGE}", key)  # noqa: S608 - likewise
-        return body
+        return b"".join(body for number, body in rows if number <= last), sum(number > last for number, _ in rows)
 
     def discard(self) -> None:
         """Keep nothing more."""

@@ -310,10 +310,10 @@ class _Reception:
         endpoint.expected = after(where, flags)
         if not flags & Flag.LAST_FRAGMENT:
             self._assembly.keep(where, flags, body)
-        elif where[1] == 0:
+        elif where[1] == 0 and not endpoint.early_fragments:
             self._whole(where[0], flags, body)
         else:
-            self._whole(where[0], flags, self._assembly.collect(where[0]) + body)
+            self._whole(where[0], flags, self._collect(where) + body)
 
     def _catch_up(self) -> None:
         """Early fragments whose turn has come."""
@@ -326,7 +326,13 @@ class _Reception:
             endpoint.early_fragments -= 1
             endpoint.expected = after(where, flags)
             if flags & Flag.LAST_FRAGMENT:
-                self._whole(where[0], flags, self._assembly.collect(where[0]))
+                self._whole(where[0], flags, self._collect(where))
+
+    def _collect(self, last: tuple[int, int]) -> bytes:
+        """What is kept of the message whose last fragment has this place."""
+        body, strays = self._assembly.collect(*last)
+        self._endpoint.early_fragments -= strays
+        return body
 
     def _whole(self, sequence: int, flags: int, body: bytes) -> None:
         """A whole message in its turn."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.control.check import check_settings
-from broker.control.load import load_settings
+from broker.control.check import check_scripts, check_settings
+from broker.control.load import load_settings, load_what_is_good
 from broker.errors import SettingError
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
@@ -211,3 +211,16 @@ def test_errors_are_values(load: Any) -> None:
     errors = check_settings(load("[instance]\nstate_dir = '/proc/x'\n"), offline=True)
 
     assert [SettingError] == [type(error) for error in errors]
+
+
+def test_scripts_are_read_although_a_setting_is_refused(tmp_path: Path) -> None:
+    """One run tells both: what is wrong with the settings and what is wrong with the scripts they name."""
+    config = tmp_path / "broker.toml"
+    config.write_text('[endpoint]\nmax_hopps = 3\n[routes]\nfiles = ["bad.sql"]\n', encoding="utf-8")
+    (tmp_path / "bad.sql").write_text("CREATE ROUTE r WITH ADRESS = 'LOCAL';\n", encoding="utf-8")
+
+    settings, refused = load_what_is_good(config, environ={})
+    found = check_scripts(settings)
+
+    assert ["endpoint.max_hopps"] == [error.key for error in refused]
+    assert ["routes.files[0]"] == [error.key for error in found]

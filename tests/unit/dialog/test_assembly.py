@@ -24,15 +24,24 @@ def test_fragments_are_joined_by_number_and_kept_no_longer(db: sqlite3.Connectio
     for number, body in ((2, b"c"), (0, b"a"), (10, b"d"), (1, b"b")):
         assembly.keep((5, number), 0, body)
 
-    assert assembly.collect(5) == b"abcd"
-    assert assembly.collect(5) == b""
+    assert assembly.collect(5, 10) == (b"abcd", 0)
+    assert assembly.collect(5, 10) == (b"", 0)
+
+
+def test_strays_behind_the_last_fragment_are_no_part_of_the_message(db: sqlite3.Connection) -> None:
+    assembly = Assembly(db, 1)
+    for number, body in ((0, b"a"), (1, b"b"), (7, b"?"), (2**32 - 1, b"?")):
+        assembly.keep((5, number), 0, body)
+
+    assert assembly.collect(5, 1) == (b"ab", 2)
+    assert [] == rows(db, "SELECT * FROM broker_fragment")
 
 
 def test_second_copy_is_not_kept(db: sqlite3.Connection) -> None:
     assembly = Assembly(db, 1)
 
     assert [True, False] == [assembly.keep((5, 0), 0, body) for body in (b"first", b"second")]
-    assert assembly.collect(5) == b"first"
+    assert assembly.collect(5, 0) == (b"first", 0)
 
 
 def test_flags_are_known_of_what_is_here(db: sqlite3.Connection) -> None:
@@ -49,7 +58,7 @@ def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) ->
         for sequence in (5, 6):
             assembly.keep((sequence, 0), 0, b"x")
 
-    mine.collect(5)
+    mine.collect(5, 0)
 
     assert [(1, 6), (2, 5), (2, 6)] == rows(
         db, "SELECT endpoint_id, message_sequence_number FROM broker_fragment ORDER BY 1, 2"
