@@ -167,7 +167,7 @@ class _Reception:
 
     def _create(self, group: Group, *, is_initiator: bool) -> _Endpoint | None:
         """The endpoint that the first message of a dialog makes at the target; None when there is nothing to make."""
-        first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and _place(pair[0]) == (0, 0)), None)
+        first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and pair[0].place == (0, 0)), None)
         if first is None or is_initiator:
             self._drop(Disposition.UNKNOWN_CONVERSATION, frames=len(group))
             return None
@@ -280,7 +280,7 @@ class _Reception:
 
     def _message(self, header: Header, body: bytes) -> None:
         endpoint = self._endpoint
-        arrival = place(endpoint.expected, *_place(header))
+        arrival = place(endpoint.expected, *header.place)
         if arrival is Arrival.TOO_EARLY:
             self._drop(Disposition.OUT_OF_SEQUENCE)
             return
@@ -298,7 +298,7 @@ class _Reception:
         self._receipt.stored[endpoint.endpoint_id] = (endpoint.contact, endpoint.expected)
 
     def _keep_early(self, header: Header, body: bytes) -> None:
-        if self._assembly.keep(_place(header), header.flags, body):
+        if self._assembly.keep(header.place, header.flags, body):
             self._endpoint.early_fragments += 1
         else:
             self._drop(Disposition.DUPLICATE)
@@ -397,7 +397,3 @@ class _Reception:
 
     def _drop(self, disposition: Disposition, *, frames: int = 1) -> None:
         self._receipt.dropped[disposition] += frames
-
-
-def _place(header: Header) -> tuple[int, int]:
-    return header.sequence_number, header.fragment_number

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from broker.dialog.store import BUSY_SECONDS, has_schema, is_busy
 from broker.errors import StoreUnavailableError
 
 BUSY_PAUSE = 0.002  # seconds between two attempts where the connection itself does not wait (`timeout=0`)
+
+_T = TypeVar("_T")
 
 
 def check_schema(db: sqlite3.Connection) -> None:
@@ -27,7 +30,7 @@ def check_schema(db: sqlite3.Connection) -> None:
         StoreUnavailableError: it does not, or this is no database at all.
     """
     try:
-        is_ours = has_schema(db)
+        is_ours = _patiently(lambda: has_schema(db))
     except sqlite3.DatabaseError as error:
         raise StoreUnavailableError(_path(db), str(error)) from error
     if not is_ours:
@@ -47,7 +50,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             yield
             return
-        _begin(db)
+        _patiently(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
             yield
             if _is_autocommit(db):
@@ -67,18 +70,16 @@ def ask(db: sqlite3.Connection, statement: str, parameters: tuple[object, ...] =
     return cursor.execute(statement, parameters)
 
 
-def _begin(db: sqlite3.Connection) -> None:
-    """Wait for other writers longer than the connection's own time-out, which is 5 s unless the application says."""
+def _patiently(call: Callable[[], _T]) -> _T:
+    """Wait for others longer than the connection's own time-out, which is 5 s unless the application says."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            db.execute("BEGIN IMMEDIATE")
+            return call()
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(BUSY_PAUSE)
-        else:
-            return
 
 
 def _is_autocommit(db: sqlite3.Connection) -> bool:

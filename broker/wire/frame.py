@@ -196,6 +196,11 @@ class Header:
     time_consumed: int = 0
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Where the fragment stands in its direction: sequence number, then fragment number."""
+        return self.sequence_number, self.fragment_number
+
+    @property
     def is_from_target(self) -> bool:
         """Whether the target side of the dialog sent it."""
         return bool(self.flags & Flag.FROM_TARGET)
