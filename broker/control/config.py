@@ -69,8 +69,7 @@ class EndpointSettings(Section):
     )
     advertise: Annotated[tuple[NetworkAddress, ...], value.list_of(value.advertised())] = setting(
         [],
-        "Addresses under which peers reach this instance, told to each of them, and recognised as this very instance "
-        "in a route.",
+        "Addresses under which peers reach this instance, told to each of them.",
         reason="Behind NAT or a load balancer the listening address is not the one peers dial; nothing can be guessed.",
         reload=Reload.RECONNECT,
     )
@@ -202,7 +201,7 @@ class DialogSettings(Section):
         "64KiB",
         "Payload bytes of one fragment; a longer message is sent in several.",
         reason="Small enough that a large message does not hold up others, large enough that headers cost under 1 %.",
-        reload=Reload.LIVE,
+        reload=Reload.RESTART,
     )
     window: Annotated[int, value.integer(1, 65_536, unit="frames")] = setting(
         1024,
