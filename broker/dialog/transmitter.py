@@ -75,7 +75,8 @@ class Transmitter:
     """
     The senders of one database. Loop-only.
 
-    Shape: `table` the routes of this database; `sent`, `resent`, `acknowledged` messages by service since the start;
+    Shape: `table` the routes of this database; `sent`, `resent`, `acknowledged` messages by service since the start,
+    `resent_to` by address of the next hop;
     `received` frames by kind that the forwarder received from here.
     """
 
@@ -84,6 +85,7 @@ class Transmitter:
         self.senders: dict[int, Sender] = {}
         self.sent: Counter[str] = Counter()
         self.resent: Counter[str] = Counter()
+        self.resent_to: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
         self.received: Counter[int] = Counter()
         self._settings = settings
@@ -296,6 +298,7 @@ class Transmitter:
             size += len(frame)
             if fragment + 1 == message.fragments:
                 (self.resent if is_resend else self.sent)[sender.contact.service_name] += 1
+                self.resent_to[str(way.sink.address) if isinstance(way.sink, Outbox) else ""] += is_resend
         self._arm(sender)
         if outbound.has_unsent:
             self._run(sender)

@@ -107,7 +107,11 @@ METRICS = (
         "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1.",
         ("route", "address"),
     ),
-    Described("broker_retransmits_total", "Messages sent again because no acknowledgement came in time."),
+    Described(
+        "broker_retransmits_total",
+        "Messages sent again because no acknowledgement came in time, or their path broke.",
+        ("peer",),
+    ),
     Described(
         "broker_duplicates_total", "Dialog frames that had been stored before: acknowledged again, not delivered again."
     ),
@@ -260,7 +264,10 @@ def _dropped(instance: Running) -> Samples:
 
 
 def _retransmits(instance: Running) -> Samples:
-    yield (), sum(endpoint.transmitter.resent.total() for endpoint in instance.endpoints.values())
+    resent: Counter[str] = Counter()
+    for endpoint in instance.endpoints.values():
+        resent.update(endpoint.transmitter.resent_to)
+    return [((peer,), count) for peer, count in resent.items() if count]
 
 
 def _duplicates(instance: Running) -> Samples:

@@ -28,7 +28,7 @@ CONTRACT = {
     "broker_forward_pool_limit_bytes": (),
     "broker_forward_pool_messages": (),
     "broker_route_up": ("route", "address"),
-    "broker_retransmits_total": (),
+    "broker_retransmits_total": ("peer",),
     "broker_duplicates_total": (),
     "broker_transmission_queue_messages": ("database",),
     "broker_transmission_queue_oldest_seconds": ("database",),
@@ -119,7 +119,7 @@ async def test_new_instance(start: Any) -> None:
     assert samples["broker_transmission_queue_messages"] == {("near",): 0}
     assert samples["broker_transmission_queue_oldest_seconds"] == {("near",): 0}
     assert samples["broker_metrics_label_overflow_total"] == {(): 0}
-    for name in ("broker_retransmits_total", "broker_duplicates_total", "broker_ledger_unaccounted_messages"):
+    for name in ("broker_duplicates_total", "broker_ledger_unaccounted_messages"):
         assert samples[name] == {(): 0}
 
 
@@ -199,9 +199,9 @@ async def test_held_frames_fill_the_pool(start: Any, take: Any) -> None:
 
 async def test_retransmits_are_counted(start: Any) -> None:
     instance = await start("near")
-    instance.endpoints["near"].transmitter.resent["//near"] += 4
+    instance.endpoints["near"].transmitter.resent_to["tcp://gateway:4022"] += 4
 
-    assert (await _samples(instance))["broker_retransmits_total"] == {(): 4}
+    assert (await _samples(instance))["broker_retransmits_total"] == {("tcp://gateway:4022",): 4}
 
 
 async def test_peer_that_breaks_a_rule_is_counted(start: Any, until: Any) -> None:
