@@ -36,6 +36,8 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
 
+_given_ports: set[int] = set()  # of daemons that may not have bound theirs yet
+
 
 class TimedOutError(BrokerError):
     """A condition did not come true in time."""
@@ -237,15 +239,18 @@ class Topology:
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on now."""
+    """A port on 127.0.0.1 that nobody listens on now, and that was not given out by this process before."""
     while True:
         port = random.randrange(*PORTS)  # noqa: S311 - no secret
+        if port in _given_ports:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        _given_ports.add(port)
+        return port
 
 
 def _toml(sections: Mapping[str, Mapping[str, Any]]) -> str:

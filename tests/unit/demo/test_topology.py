@@ -86,3 +86,10 @@ def test_last_words_are_the_end_of_the_log(tmp_path: Path) -> None:
 
     assert 2000 == len(words)
     assert words.endswith("\N{REPLACEMENT CHARACTER}the end")
+
+
+def test_a_port_is_given_out_once() -> None:
+    """Nobody has bound the earlier ones yet, so asking the system would not tell them apart."""
+    ports = [free_port() for _ in range(500)]
+
+    assert len(ports) == len(set(ports))
