@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
@@ -189,6 +188,8 @@ def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | N
 
 
 def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
+    from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
+
     script = files("broker.dialog").joinpath("schema.sql").read_text(encoding="utf-8")
     for statement in _statements(script):
         db.execute(statement)

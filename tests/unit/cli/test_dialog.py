@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from broker.cli import main
-
-
-def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
+from tests.support.command import run
 
 
 def send(shop: Path, *more: object, stdin: str | bytes | None = None) -> Result:

@@ -1,0 +1,108 @@
+"""The commands that use a database's services from the shell: nothing is lost between its file and the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker.cli.access import open_database
+from broker.cli.exit_code import TIMED_OUT, fail, with_exit_code
+from broker.cli.option import config_option, database_option, examples, output_option
+from broker.cli.output import show_rows
+
+
+@examples("""
+broker send -d orders.db --from //shop/Orders --to //shop/Billing --type //shop/Invoice '{"order": 7}'
+tail -f orders.jsonl | broker send -c config/endpoint.toml -d orders --from //shop/Orders --to //shop/Billing --lines
+""")
+@click.command()
+@config_option
+@database_option
+@click.option("--from", "from_service", required=True, help="A service of the database.")
+@click.option("--to", "to_service", required=True, help="The service to talk to.")
+@click.option("--contract", default="DEFAULT", show_default=True, help="What the dialog is about.")
+@click.option("--type", "message_type", default="DEFAULT", show_default=True, help="What the messages are.")
+@click.option("--broker-instance", help="GUID of the one database that shall answer.")
+@click.option("--lifetime", type=float, default=604_800.0, show_default=True, help="Of the dialog, in seconds.")
+@click.option("--lines", is_flag=True, help="One message a line of standard input, each in its own transaction.")
+@click.option("--end", is_flag=True, help="End the conversation behind the last message.")
+@output_option
+@click.argument("body", required=False)
+@with_exit_code
+def send(config: Path | None, database: str, body: str | None, *, lines: bool, end: bool, **dialog: Any) -> None:
+    """
+    Begin a dialog, send, and print the conversation handle.
+
+    The body is the argument, or standard input. Exit codes: 0 committed, for the daemon on the same database to
+    deliver; 1 refused, 3 no such database or service.
+    """
+    import broker  # noqa: PLC0415
+
+    message_type, output = dialog.pop("message_type"), dialog.pop("output")
+    if lines and body is not None:
+        raise click.UsageError("--lines reads the messages from standard input: leave out BODY")
+    with open_database(config, database) as db:
+        # Before the transaction: nobody else can write to the file while that is open.
+        whole = b"" if lines else sys.stdin.buffer.read() if body is None else os.fsencode(body)
+        with db:
+            conversation = broker.begin_dialog(db, **dialog)
+            if not lines:
+                conversation.send(whole, type=message_type)
+        handle = {"conversation_handle": str(conversation.conversation_handle)}
+        click.echo(json.dumps(handle) if output == "json" else handle["conversation_handle"])
+        for line in sys.stdin.buffer if lines else ():
+            with db:
+                conversation.send(line.rstrip(b"\r\n"), type=message_type)
+        if end:
+            with db:
+                conversation.end()
+
+
+@examples("""
+broker receive -d billing.db --queue BillingQueue
+broker receive -c config/endpoint.toml -d orders --queue OrdersQueue --wait 30 -o json
+""")
+@click.command()
+@config_option
+@database_option
+@click.option("--queue", required=True, help="A queue of the database.")
+@click.option("--top", type=click.IntRange(1), default=100, show_default=True, help="At most so many messages.")
+@click.option(
+    "--wait", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds to wait for the first one."
+)
+@click.option("--end", is_flag=True, help="End each conversation that is received from.")
+@output_option
+@with_exit_code
+def receive(config: Path | None, database: str, output: str, *, end: bool, **what: Any) -> None:
+    """
+    Take messages from a queue and print them.
+
+    They are gone from the queue once they are printed; when printing fails they stay. Bytes that are no UTF-8 are shown
+    with a backslash. Exit codes: 0 some came, 7 none came, 3 no such database or queue.
+    """
+    import broker  # noqa: PLC0415
+
+    with open_database(config, database) as db, db:
+        messages = broker.receive(db, **what)
+        if not messages:
+            fail(f"nothing in {what['queue']}; with --wait SECONDS, wait for it", TIMED_OUT)
+        rows = [
+            {
+                "conversation_handle": str(message.dialog.conversation_handle),
+                "message_sequence_number": message.message_sequence_number,
+                "service_name": message.service_name,
+                "message_type_name": message.type,
+                "message_body": message.body.decode("utf-8", "backslashreplace"),
+            }
+            for message in messages
+        ]
+        show_rows(rows, output)
+        sys.stdout.flush()
+        if end:
+            for handle in {message.dialog.conversation_handle: message.dialog for message in messages}.values():
+                handle.end()

@@ -1,0 +1,56 @@
+"""
+Exit codes, and how an error becomes one.
+
+The table of all codes is in the help of the program; here are those that the commands give by name. 1 is any other
+error, 2 is wrong usage, told by click.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn
+
+import click
+
+from broker.errors import BrokerError, DaemonUnreachableError
+
+NOT_FOUND, UNREACHABLE, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 7, 75, 78
+_NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
+
+
+def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what the package raises into one sentence on standard error and the documented exit code."""
+
+    @wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except BrokerError as error:
+            fail(str(error), exit_code(error))
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader has gone; click ends quietly
+            fail(str(error), 1)
+
+    return wrapper
+
+
+def exit_code(error: BrokerError) -> int:
+    """The exit code of an error: by what it is, or by its number, also when a daemon told it."""
+    from broker.admin.client import ProblemError  # noqa: PLC0415 - see the docstring of broker.cli.group
+
+    if isinstance(error, DaemonUnreachableError):
+        return UNREACHABLE
+    number = getattr(error, "number", 0)
+    if isinstance(error, ProblemError):
+        number = error.problem.get("number", 0)
+    return NOT_FOUND if number in _NOT_FOUND_NUMBERS else 1
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """End the program with a sentence on standard error."""
+    click.echo(text, err=True)
+    sys.exit(code)

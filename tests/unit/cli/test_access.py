@@ -1,0 +1,61 @@
+"""Configuration, daemon and database, found by what the command line says."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.access import admin_client, open_database, read_settings
+from broker.errors import ConversationError
+
+
+def services(db: sqlite3.Connection) -> list[Any]:
+    return db.execute("SELECT name FROM broker_service").fetchall()
+
+
+def test_settings_come_from_the_file_and_the_environment(configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_ENDPOINT__MAX_HOPS", "4")
+
+    settings = read_settings(configuration)
+
+    assert (["orders"], 4) == (list(settings.databases), settings.endpoint.max_hops)
+
+
+def test_the_socket_of_the_command_line_goes_before_the_configurations(
+    configuration: Path, fake_admin: Any, tmp_path: Path
+) -> None:
+    fake_admin.answers["/v1/status"] = (200, {"name": "one"})
+    missing = tmp_path / "none.toml"
+
+    assert {"name": "one"} == admin_client(missing, fake_admin.path).get("/v1/status")
+    assert {"name": "one"} == admin_client(configuration, None).get("/v1/status")
+
+
+def test_a_database_is_found_by_its_name_in_the_configuration(configuration: Path, shop: Path) -> None:
+    with open_database(configuration, "orders") as db:
+        assert [("Orders",)] == services(db)
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_database_is_found_by_its_file(configuration: Path, shop: Path, *, configured: bool) -> None:
+    with open_database(configuration if configured else None, str(shop)) as db:
+        assert [("Orders",)] == services(db)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        db.execute("SELECT 1")
+
+
+def test_a_database_that_is_not_there_is_911_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConversationError, match="give the path of one") as caught:
+        open_database(None, str(tmp_path / "none.db"))
+
+    assert 911 == caught.value.number
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_has(configuration: Path) -> None:
+    with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
+        open_database(configuration, "bill")

@@ -1,0 +1,88 @@
+"""How errors become exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.exit_code import exit_code, fail, with_exit_code
+from broker.errors import BrokerError, ConversationError, DaemonUnreachableError
+from tests.support.command import run
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(208, 3), (911, 3), (8426, 3), (15151, 3), (102, 1), (9744, 1), (None, 1)]
+)
+def test_a_refused_statement_is_told_and_its_number_decides_the_exit_code(
+    fake_admin: Any, number: int | None, code: int
+) -> None:
+    problem = {"detail": "Msg and caret"} | ({} if number is None else {"number": number})
+    fake_admin.answers["/v1/sql"] = (400, problem)
+
+    result = run("sql", "--socket", fake_admin.path, "x")
+
+    assert (code, "", "Msg and caret\n") == (result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.mark.parametrize("command", [["status"], ["sql", "SELECT 1"]])
+def test_no_daemon_is_4(command: list[str], tmp_path: Path) -> None:
+    result = run(*command, "--socket", tmp_path / "none.sock")
+
+    assert 4 == result.exit_code
+    assert result.stderr.startswith("no daemon answers on ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConversationError(911, "no such database"), 3),
+        (ConversationError(8489, "a lifetime of nothing"), 1),
+        (DaemonUnreachableError("admin.sock", "refused"), 4),
+        (BrokerError("anything else"), 1),
+    ],
+    ids=str,
+)
+def test_an_error_has_the_exit_code_of_its_kind_or_number(error: BrokerError, code: int) -> None:
+    assert code == exit_code(error)
+
+
+def test_failing_is_a_sentence_on_standard_error_and_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fail("nothing came", 7)
+
+    assert 7 == ended.value.code
+    assert ("", "nothing came\n") == capsys.readouterr()
+
+
+def test_what_the_system_refuses_is_1_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    @with_exit_code
+    def command() -> None:
+        raise PermissionError(13, "Permission denied", "orders.db")
+
+    with pytest.raises(SystemExit) as ended:
+        command()
+
+    assert 1 == ended.value.code
+    assert "[Errno 13] Permission denied: 'orders.db'\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), AssertionError("a bug")], ids=str)
+def test_a_reader_that_has_gone_and_a_bug_are_left_to_others(error: Exception) -> None:
+    @with_exit_code
+    def command() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        command()
+
+    assert error is caught.value
+
+
+def test_a_command_without_error_gives_what_it_gives() -> None:
+    @with_exit_code
+    def command(number: int, *, twice: bool) -> int:
+        return number * 2 if twice else number
+
+    assert 8 == command(4, twice=True)

@@ -1,0 +1,98 @@
+"""What holds for every command: help, usage, and what an import costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from broker.cli import main
+from tests.support.command import run
+
+COMMANDS = sorted(main.commands)
+SLOW_TO_IMPORT = ("aiohttp", "asyncio", "lark", "pydantic", "sqlglot", "structlog", "uvloop")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_ends_with_two_examples_of_it(name: str) -> None:
+    result = run(name, "--help")
+
+    heading, *examples = result.stdout.rstrip().splitlines()[-3:]
+    assert 0 == result.exit_code
+    assert "Examples:" == heading.strip()
+    assert all(f"broker {name}" in example for example in examples)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_in_one_line_what_it_does(name: str) -> None:
+    short = main.commands[name].get_short_help_str(limit=70)
+
+    assert not short.endswith("...")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_tells_its_exit_codes_and_every_option(name: str) -> None:
+    assert "Exit codes:" in " ".join(run(name, "--help").stdout.split())
+    assert [] == [
+        option.name for option in main.commands[name].params if isinstance(option, click.Option) and not option.help
+    ]
+
+
+def test_the_help_of_the_program_tells_every_exit_code() -> None:
+    text = " ".join(run("--help").stdout.split())
+
+    assert (
+        "Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 daemon unreachable, 5 not permitted, 6 refused because"
+        " it would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration)." in text
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["status", "--bogus"],
+        ["status", "-o", "yaml"],
+        ["send", "-d", "x"],
+        ["receive", "-d", "x"],
+        ["receive", "-d", "x", "--queue", "q", "--top", "0"],
+        ["receive", "-d", "x", "--queue", "q", "--wait", "-1"],
+        ["send", "-d", "x", "--from", "a", "--to", "b", "--lines", "body"],
+        ["demo", "--messages", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2_and_points_at_the_help(arguments: list[str]) -> None:
+    result = run(*arguments)
+
+    assert 2 == result.exit_code
+    assert "--help' for help." in result.stderr
+    assert "" == result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["send", "--help"],
+        ["status", "--socket", "/nonexistent/admin.sock"],
+        ["sql", "--socket", "/nonexistent/admin.sock", "SELECT 1"],
+        ["send", "-d", "DATABASE", "--from", "Orders", "--to", "b", "x"],
+        ["receive", "-d", "DATABASE", "--queue", "OrdersQueue"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_imports_nothing_slow_that_it_does_not_need(arguments: list[str], shop: Path) -> None:
+    program = (
+        "import sys\nfrom broker.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        f"print(*sorted(set({SLOW_TO_IMPORT!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    words = [str(shop) if word == "DATABASE" else word for word in arguments]
+
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+
+    assert "" == done.stderr.splitlines()[-1]

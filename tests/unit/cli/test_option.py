@@ -1,0 +1,39 @@
+"""What the commands' help and usage have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from broker.cli.option import examples
+from tests.support.command import run
+
+
+def test_check_takes_the_configuration_from_the_environment(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_CONFIG", str(configuration))
+
+    assert 0 == run("check", "--offline").exit_code
+
+
+def test_examples_end_the_help_each_on_its_own_line() -> None:
+    @examples("""
+broker fly --to moon
+broker fly --to mars
+""")
+    @click.command()
+    def fly() -> None:
+        """Leave."""
+
+    text = CliRunner().invoke(fly, ["--help"]).stdout
+
+    assert text.endswith("\n\n  Examples:\n    broker fly --to moon\n    broker fly --to mars\n")
+
+
+def test_output_is_a_table_unless_it_is_asked_for_otherwise() -> None:
+    for command in ("check", "send", "receive", "sql", "status"):
+        assert "[table|json]" in run(command, "--help").stdout

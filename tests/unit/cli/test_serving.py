@@ -1,0 +1,90 @@
+"""The commands serve, check and demo: what they find wrong, and what they tell a supervisor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import BrokerError, DdlSyntaxError, ListenFailedError, SettingError, StoreUnavailableError
+from tests.support.command import run
+
+
+def test_the_demo_wants_a_directory_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    result = run("demo", "--directory", tmp_path)
+
+    assert 2 == result.exit_code
+    assert "is not empty: name a new directory" in result.stderr
+
+
+def test_check_of_a_good_configuration_says_so(configuration: Path) -> None:
+    result = run("check", "-c", configuration, "--offline")
+
+    assert (0, "the configuration is good\n") == (result.exit_code, result.stdout)
+
+
+def test_check_tells_what_is_unwise_and_calls_it_good(configuration: Path) -> None:
+    configuration.write_text(configuration.read_text().replace("127.0.0.1:0", "0.0.0.0:4022"))
+
+    result = run("check", "-c", configuration, "--offline")
+
+    assert 0 == result.exit_code
+    assert result.stderr.startswith(f"warning: {configuration}:4:11: endpoint.listen[0]: ")
+
+
+def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: Path) -> None:
+    configuration.write_text('[endpoint]\nmax_hopz = 3\nmax_frame = "1KiB"\n')
+
+    result = run("check", "-c", configuration)
+
+    lines = result.stderr.splitlines()
+    assert 1 == result.exit_code
+    assert [f"{configuration}:2:1: endpoint.max_hopz", f"{configuration}:3:13: endpoint.max_frame"] == [
+        ": ".join(line.split(": ")[:2]) for line in lines
+    ]
+    assert "" == result.stdout
+
+
+def test_check_reads_the_scripts(configuration: Path, tmp_path: Path) -> None:
+    configuration.write_text(configuration.read_text() + 'scripts = ["a.sql"]\n')
+    (tmp_path / "a.sql").write_text("CREAT QUEUE a;")
+
+    result = run("check", "-c", configuration, "--offline")
+
+    assert 1 == result.exit_code
+    assert f"{tmp_path / 'a.sql'}:1:1: " in result.stderr
+    assert "did you mean CREATE?" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [("serve", 78), ("check", 1), ("status", 1)])
+def test_a_configuration_that_is_not_there(command: str, code: int, tmp_path: Path) -> None:
+    result = run(command, "-c", tmp_path / "none.toml")
+
+    assert code == result.exit_code
+    assert result.stderr.endswith("name a TOML file that exists and may be read\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ListenFailedError("127.0.0.1:4022", "in use"), 75),
+        (StoreUnavailableError("a.db", "locked"), 75),
+        (SettingError("endpoint.listen", "is wrong"), 78),
+        (DdlSyntaxError(102, "incorrect syntax"), 78),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_serve_tells_a_supervisor_whether_trying_again_may_help(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch, error: BrokerError, code: int
+) -> None:
+    def fail(settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr("broker.daemon.run", fail)
+    monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
+
+    result = run("serve", "-c", configuration)
+
+    assert (code, f"{error}\n") == (result.exit_code, result.stderr)
