@@ -40,7 +40,7 @@ from broker.dialog.transmitter import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.way import Origin
-from broker.net.listener import Listener, bind
+from broker.net.listener import Listener, bind, own_addresses
 from broker.net.peers import Peers, Timeouts
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
@@ -194,6 +194,9 @@ class Instance:
             want=self.peers.want,
             health_of=self.peers.health_of,
         )
+        # More of them are found by dialling.
+        own = {address for listener in self.listeners for address in own_addresses(listener.host, listener.port)}
+        self.forwarder.found_self(own | set(endpoint.advertise), self._loop.time())
 
     def _addresses(self) -> tuple[str, ...]:
         """Where peers are told that this instance can be reached: as configured, else every named address it has."""

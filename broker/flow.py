@@ -20,6 +20,7 @@ class Disposition(StrEnum):
     HOPS_EXHAUSTED = "hops exhausted"
     LIFETIME_EXCEEDED = "lifetime exceeded"
     EXPIRED_HERE = "expired here"
+    ASKING_FOR_ROUTE = "asking for route"
     NO_ROUTE = "no route"
     FORWARDING_DISABLED = "forwarding disabled"
     ROUTE_INVALID = "route invalid"
@@ -53,6 +54,7 @@ NUMBER = {
     Disposition.HOPS_EXHAUSTED: 11285,
     Disposition.LIFETIME_EXCEEDED: 11291,
     Disposition.EXPIRED_HERE: 11290,
+    Disposition.ASKING_FOR_ROUTE: 9770,
     Disposition.NO_ROUTE: 9798,
     Disposition.FORWARDING_DISABLED: 9792,
     Disposition.ROUTE_INVALID: 11294,

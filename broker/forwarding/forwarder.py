@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from broker.flow import Disposition
@@ -22,7 +23,7 @@ from broker.forwarding.outbox import Outbox, Want
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.unfinished import Unfinished
-from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
+from broker.forwarding.way import Buffer, Nobody, Origin, Sink, Way, WayOf
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
 from broker.routing.decide import Decision, Surroundings, decide
@@ -32,6 +33,7 @@ from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, MESSAG
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
 OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
+OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 OUTBOXES_MAX = 4096  # with ADDRESS 'TRANSPORT' a peer may invent addresses; past it a new one is refused
 
 
@@ -81,9 +83,18 @@ class Forwarder:
         return self._here
 
     def surround(self, *, table: RouteTable, hosted: Hosted, is_forwarding: bool) -> None:
-        """Swap what incoming frames are decided by; holds from the next frame on."""
-        self._here = replace(self._here, table=table, hosted=hosted, is_forwarding=is_forwarding)
+        """Swap what incoming frames are decided by, msdb's table first; holds from the next frame on."""
+        self._here = replace(self._here, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding)
         self.changed()
+
+    def found_self(self, addresses: AbstractSet[NetworkAddress], now: float) -> None:
+        """These addresses lead to this very instance: what waits for them, and what comes, takes another way (R3.9)."""
+        if len(self._here.own | addresses) > OWN_MAX:
+            return
+        self._here = replace(self._here, own=self._here.own | addresses)
+        self.changed()
+        for address in addresses & self.outboxes.keys():
+            self._reroute(self.outboxes[address], now)
 
     def changed(self) -> None:
         """Health or tables have changed: every remembered way is asked for anew."""
@@ -174,6 +185,16 @@ class Forwarder:
             origin.received[kind] += frames
         for sink in batch.touched:
             sink.flush(now, origin, way_of)
+
+    def _reroute(self, outbox: Outbox, now: float) -> None:
+        """What waits in an outbox takes the way that holds now."""
+        batch = Batch()
+        for frame in outbox.surrender(now):
+            way = self._kernel.way_of(frame)
+            way.frames += 1
+            batch.gather(way.sink, frame)
+        for sink in batch.touched:
+            sink.flush(now, Nobody(), self._kernel.way_of)
 
     def _retire(self) -> None:
         """Make room for new addresses: forget those that nobody serves and nothing waits for."""

@@ -126,6 +126,16 @@ class Outbox:
                 self.held.append(held)
                 self._earliest = min(self._earliest, held.deadline)
 
+    def surrender(self, now: float) -> list[bytearray]:
+        """Give up everything that waits, aged, for another way; what has waited past its lifetime is dropped."""
+        self.expire(now)
+        frames = [held.aged(now).frame for held in self.held]
+        self.held.clear()
+        self._earliest = NEVER
+        for frame in frames:
+            self._release(frame)
+        return frames
+
     def abandon(self) -> None:
         """The instance stops: everything that waits is dropped and counted."""
         while self.held:

@@ -33,6 +33,16 @@ class Origin(Protocol):
         """Advise the sender that this frame was not taken; may do nothing, and must not fail."""
 
 
+class Nobody:
+    """The origin of frames that waited here: where they came from is not kept, so nobody is advised."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, _frame: Buffer, _disposition: Disposition) -> None:
+        """Its sender has it and sends it again."""
+
+
 class Outlet(Protocol):
     """
     Where frames leave: an open link.

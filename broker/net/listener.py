@@ -11,10 +11,12 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
 
 import structlog
 
 from broker.errors import ListenFailedError
+from broker.routing.address import NetworkAddress
 
 BACKLOG = 1024
 SHORTAGE_PAUSE = 0.1  # seconds without accepting when descriptors or memory ran out
@@ -58,6 +60,17 @@ class Listener:
                 self._pause = self._loop.call_later(SHORTAGE_PAUSE, self.start)
             return
         self._accept(sock, render_endpoint(where))
+
+
+def own_addresses(host: str, port: int) -> set[NetworkAddress]:
+    """The addresses that certainly lead to a port bound on this IP address."""
+    address = ip_address(host)
+    hosts = {host}
+    if address.is_unspecified:
+        hosts = {"127.0.0.1", "localhost", socket.gethostname().lower()} | ({"::1"} if address.version == 6 else set())
+    elif address.is_loopback:
+        hosts |= {"localhost"}
+    return {NetworkAddress(name, port) for name in hosts}
 
 
 def bind(host: str, port: int) -> socket.socket:

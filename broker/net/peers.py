@@ -183,6 +183,8 @@ class Peers:
         dialled = self._dialled.get(link.number)
         log.info("link online", link=link.number, peer=link.address, name=agreement.peer.name, accepted=link.is_accept)
         if agreement.is_self:
+            if dialled is not None:
+                self.forwarder.found_self({dialled}, self._loop.time())
             link.close("the address leads to this very instance")
             return
         self._received.setdefault(self._counted_as(link), Counter())

@@ -11,11 +11,11 @@ Source: Service Broker documentation, "Service Broker Routing", section "Choosin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, transport_address
+from broker.routing.address import LOCAL, NetworkAddress, transport_address
 from broker.routing.facts import Facts, Hosted
 from broker.routing.match import score
 from broker.routing.route import Identity, Route
@@ -63,24 +63,50 @@ class Choice:
     candidates: tuple[Candidate, ...] = ()
 
 
-def choose(routes: Iterable[Route], hosted: Hosted, facts: Facts, health_of: HealthOf) -> Choice | None:
-    """The first class that has a member and works; None when none does."""
+def choose(
+    routes: Iterable[Route],
+    hosted: Hosted,
+    facts: Facts,
+    health_of: HealthOf,
+    *,
+    unusable: Container[NetworkAddress] = frozenset(),
+) -> Choice | None:
+    """The first class that has a member and works, none of its addresses `unusable`; None when none does."""
+    distinct = distinct_routes(routes)
+    mirrored = tuple(route for route in distinct if class_of(route) is RouteClass.MIRRORED)
+    if mirrored:
+        return Choice(RouteClass.MIRRORED, mirrored)
+    local = tuple(route for route in distinct if class_of(route) is RouteClass.LOCAL and is_here(route, hosted, facts))
+    if local:
+        return Choice(RouteClass.LOCAL, local)
+    for route_class in (RouteClass.NETWORK, RouteClass.TRANSPORT):
+        members = [(next_hop(route, facts), route) for route in distinct if class_of(route) is route_class]
+        usable = [(hop, route) for hop, route in members if hop is not None and hop not in unusable]
+        if usable:
+            return _forward(route_class, usable, facts, health_of)
+    return None
+
+
+def distinct_routes(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """Of identical routes the first (R1.5)."""
     first_of: dict[Identity, Route] = {}
     for route in routes:
         first_of.setdefault(route.identity, route)
-    distinct = tuple(first_of.values())
-    mirrored = tuple(route for route in distinct if route.mirror_address is not None)
-    if mirrored:
-        return Choice(RouteClass.MIRRORED, mirrored)
-    local = tuple(route for route in distinct if route.address == LOCAL and _is_here(route, hosted, facts))
-    if local:
-        return Choice(RouteClass.LOCAL, local)
-    network = [(route.address, route) for route in distinct if isinstance(route.address, NetworkAddress)]
-    if network:
-        return _forward(RouteClass.NETWORK, network, facts, health_of)
-    address = transport_address(facts.to_service)
-    transport = [(address, route) for route in distinct if route.address == TRANSPORT and address is not None]
-    return _forward(RouteClass.TRANSPORT, transport, facts, health_of) if transport else None
+    return tuple(first_of.values())
+
+
+def class_of(route: Route) -> RouteClass:
+    """The class that a route is tried in."""
+    if route.mirror_address is not None:
+        return RouteClass.MIRRORED
+    if isinstance(route.address, NetworkAddress):
+        return RouteClass.NETWORK
+    return RouteClass.LOCAL if route.address == LOCAL else RouteClass.TRANSPORT
+
+
+def next_hop(route: Route, facts: Facts) -> NetworkAddress | None:
+    """Where a route leads on: its address, or the one that the service name holds; None when that holds none (R3.6)."""
+    return route.address if isinstance(route.address, NetworkAddress) else transport_address(facts.to_service)
 
 
 def wanted_instance(route: Route, facts: Facts) -> bytes | None:
@@ -90,19 +116,21 @@ def wanted_instance(route: Route, facts: Facts) -> bytes | None:
     return route.broker_instance.bytes if route.broker_instance is not None else None
 
 
-def _is_here(route: Route, hosted: Hosted, facts: Facts) -> bool:
+def is_here(route: Route, hosted: Hosted, facts: Facts) -> bool:
     """Whether LOCAL works: the service exists here and, where one is named, so does the broker instance (R3.7)."""
     instance = wanted_instance(route, facts)
     is_database_here = instance is None or instance in hosted.services_of
     return is_database_here and facts.to_service in hosted.databases_with
 
 
+def preference(address: NetworkAddress, facts: Facts) -> float:
+    """How much a conversation prefers an address among equally healthy ones: the higher wins (R3.5)."""
+    return score(facts.conversation_id, str(address).encode())
+
+
 def _forward(
     route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: Facts, health_of: HealthOf
 ) -> Choice:
     by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
-    candidates = sorted(
-        by_address.values(),
-        key=lambda c: (c.health, -score(facts.conversation_id, str(c.address).encode()), str(c.address)),
-    )
+    candidates = sorted(by_address.values(), key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
     return Choice(route_class, tuple(route for _, route in pairs), tuple(candidates))

@@ -1,21 +1,23 @@
 """
 The routing decision: a pure function of table, hosted services, facts of the frame, health and forwarding switch.
 
-Reply, match, choose, locate, in this order. The result is a value; nothing is sent and nothing is remembered here,
-so the same function answers the data path and the question "why".
+Reply, match, choose, locate, in this order; once more when the way leads back to this very instance. The result is
+a value; nothing is sent and nothing is remembered here, so the same function answers the data path and the question
+"why".
 
 Source: Service Broker documentation, "Service Broker Routing".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from broker.flow import Disposition
-from broker.routing.address import LOCAL
-from broker.routing.choose import Candidate, Choice, HealthOf, RouteClass, choose, wanted_instance
+from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.choose import Candidate, Choice, Health, HealthOf, RouteClass, choose, wanted_instance
 from broker.routing.facts import Facts, Hosted
-from broker.routing.match import DELAYED_STEP, Match, match, score
+from broker.routing.match import ASKING_STEP, DELAYED_STEP, Match, match, score
 from broker.routing.route import Route
 from broker.routing.table import RouteTable
 
@@ -43,27 +45,81 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything about this instance that a decision depends on; swapped whole when any of it changes."""
+    """
+    Everything about this instance that a decision depends on; swapped whole when any of it changes.
+
+    Shape: `table` the one searched: of the database that sends, or msdb's for what arrives; `msdb` that of the
+    instance; `own` the addresses that lead to this very instance.
+    """
 
     table: RouteTable
     hosted: Hosted
     health_of: HealthOf
     is_forwarding: bool
+    msdb: RouteTable = field(default_factory=RouteTable)
+    own: AbstractSet[NetworkAddress] = frozenset()
 
 
-def decide(facts: Facts, here: Surroundings) -> Decision:
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One time through matching and choosing; a self-addressed route makes a second one. `matched` None for a reply."""
+
+    facts: Facts
+    table: RouteTable
+    matched: Match | None
+    choice: Choice | None
+    decision: Decision
+
+
+def decide(facts: Facts, here: Surroundings, passes: list[Pass] | None = None) -> Decision:
     """
     Decide what becomes of a frame.
+
+    Args:
+        facts: Of the frame.
+        here: What holds at this instance.
+        passes: Where to keep how it was decided, for whoever explains it.
 
     Raises:
         Nothing. Every outcome is a value.
     """
+
+    def health_of(address: NetworkAddress) -> Health:
+        return Health.CONNECTED if address in here.own else here.health_of(address)
+
+    first = _decide(facts, here, here.table, health_of, frozenset())
+    if passes is not None:
+        passes.append(first)
+    decision = first.decision
+    if not decision.candidates or decision.candidates[0].address not in here.own:
+        return decision
+    # The way leads to this very instance: as if the frame had come from outside, and never a third time (R3.9).
+    second = _decide(replace(facts, database=None), here, here.msdb, here.health_of, here.own)
+    if passes is not None:
+        passes.append(second)
+    is_by_conversation = decision.is_by_conversation or second.decision.is_by_conversation
+    return replace(second.decision, is_by_conversation=is_by_conversation)
+
+
+def _decide(
+    facts: Facts, here: Surroundings, table: RouteTable, health_of: HealthOf, unusable: AbstractSet[NetworkAddress]
+) -> Pass:
+    """Reply, match, choose, locate."""
     if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.services_of:
-        return Decision(Disposition.DELIVERED, REPLY_STEP, database=facts.to_broker_instance)
-    matched = match(here.table, here.hosted, facts)
-    choice = choose(matched.routes, here.hosted, facts, here.health_of)
+        reply = Decision(Disposition.DELIVERED, REPLY_STEP, database=facts.to_broker_instance)
+        return Pass(facts, table, None, None, reply)
+    matched = match(table, here.hosted, facts)
+    if matched.step == ASKING_STEP:
+        asking = Decision(Disposition.ASKING_FOR_ROUTE, ASKING_STEP, matched.routes[0])
+        return Pass(facts, table, matched, None, asking)
+    choice = choose(matched.routes, here.hosted, facts, health_of, unusable=unusable)
     if choice is None:
-        return _nothing_works(matched, facts, here.hosted)
+        return Pass(facts, table, matched, None, _nothing_works(matched, facts, here.hosted))
+    return Pass(facts, table, matched, choice, _take(choice, matched, facts, here))
+
+
+def _take(choice: Choice, matched: Match, facts: Facts, here: Surroundings) -> Decision:
+    """What the class that works leads to."""
     route = choice.routes[0]
     if choice.route_class is RouteClass.LOCAL:
         return _locate(route, matched, facts, here.hosted)
@@ -103,12 +159,14 @@ def _locate(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decis
 
 
 def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
-    """No class works: LOCAL matched and the service is not here, or TRANSPORT and its name holds no address."""
+    """No class works: the service of a LOCAL route is not here, or what is left holds no address but our own."""
     if matched.step == DELAYED_STEP:
         return Decision(Disposition.NO_ROUTE, DELAYED_STEP)
     route = next((route for route in matched.routes if route.address == LOCAL), None)
     if route is None:
-        return Decision(Disposition.ROUTE_INVALID, matched.step, matched.routes[0])
+        return Decision(
+            Disposition.ROUTE_INVALID, matched.step, matched.routes[0], is_by_conversation=matched.is_balanced
+        )
     instance = wanted_instance(route, facts)
     if instance is None:
         return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)

@@ -19,10 +19,14 @@ from hashlib import sha256
 
 from broker.routing.address import LOCAL
 from broker.routing.facts import Facts, Hosted
-from broker.routing.route import Route
-from broker.routing.table import NO_ROUTES, RouteTable
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.routing.table import RouteTable
 
+ASKING_STEP = 4
 DELAYED_STEP = 7
+
+# The service that is asked, and the one that asks: what goes to either cannot wait for an answer.
+NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def match(table: RouteTable, hosted: Hosted, facts: Facts) -> Match:
     """
     The routes of the first step that has any.
 
-    Cost: at most one dictionary look-up a step; step 3 hashes once per broker instance of the service.
+    Cost: at most one look-up a step; step 3 hashes once per broker instance of the service.
     """
     for step in STEPS:
         found = step(table, hosted, facts)
@@ -58,28 +62,37 @@ def _exact(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
     """Step 1: service name and broker instance, when the dialog names one (R2.1)."""
     if facts.is_open:
         return None
-    routes = table.by_service.get(facts.to_service, NO_ROUTES).by_instance.get(facts.to_broker_instance)
+    routes = table.routes(facts.to_service, facts.to_broker_instance)
     return Match(1, routes) if routes else None
 
 
 def _any_instance(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
     """Step 2: the service name among routes without broker instance (R2.2)."""
-    routes = table.by_service.get(facts.to_service, NO_ROUTES).any_instance
+    routes = table.routes(facts.to_service)
     return Match(2, routes) if routes else None
 
 
 def _balanced(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
     """Step 3: an open dialog picks one of the broker instances that have routes (R2.3)."""
-    by_instance = table.by_service.get(facts.to_service, NO_ROUTES).by_instance
-    if not facts.is_open or not by_instance:
+    weights = table.instances(facts.to_service) if facts.is_open else {}
+    if not weights:
         return None
-    instance = pick_instance(facts.conversation_id, by_instance)
-    return Match(3, by_instance[instance], is_balanced=len(by_instance) > 1)
+    instance = pick_instance(facts.conversation_id, weights)
+    return Match(3, table.routes(facts.to_service, instance), is_balanced=len(weights) > 1)
+
+
+def _ask(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+    """Step 4: a route to the configuration service exists, so it is asked (R2.4); nobody asks it about itself."""
+    if facts.to_service in NEVER_ASKED_ABOUT:
+        return None
+    routes = table.routes(BROKER_CONFIGURATION)
+    return Match(ASKING_STEP, routes) if routes else None
 
 
 def _last_resort(table: RouteTable, _hosted: Hosted, _facts: Facts) -> Match | None:
     """Step 5: routes that name neither service nor broker instance (R2.5)."""
-    return Match(5, table.last_resort) if table.last_resort else None
+    routes = table.routes(None)
+    return Match(5, routes) if routes else None
 
 
 def _implicit_local(_table: RouteTable, hosted: Hosted, facts: Facts) -> Match | None:
@@ -89,22 +102,18 @@ def _implicit_local(_table: RouteTable, hosted: Hosted, facts: Facts) -> Match |
     return Match(6, (Route("", LOCAL, remote_service_name=facts.to_service),))
 
 
-STEPS: tuple[Step, ...] = (_exact, _any_instance, _balanced, _last_resort, _implicit_local)
+STEPS: tuple[Step, ...] = (_exact, _any_instance, _balanced, _ask, _last_resort, _implicit_local)
 
 
-def pick_instance(conversation_id: bytes, by_instance: Mapping[bytes, tuple[Route, ...]]) -> bytes:
+def pick_instance(conversation_id: bytes, weights: Mapping[bytes, int]) -> bytes:
     """
     The broker instance that wins this conversation: the highest score, the lower GUID on a tie.
 
-    An instance weighs as much as the heaviest of its routes; how many routes lead to it changes nothing.
+    Args:
+        conversation_id: 16 bytes.
+        weights: An instance weighs as much as the heaviest of its routes; how many lead to it changes nothing.
     """
-    return min(
-        by_instance,
-        key=lambda instance: (
-            -score(conversation_id, instance, weight=max(route.weight for route in by_instance[instance])),
-            instance,
-        ),
-    )
+    return min(weights, key=lambda instance: (-score(conversation_id, instance, weight=weights[instance]), instance))
 
 
 def score(conversation_id: bytes, candidate: bytes, *, weight: int = 1) -> float:

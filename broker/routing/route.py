@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 from uuid import UUID
 
@@ -27,6 +28,8 @@ from broker.wire.layout import NAME_MAX_BYTES
 
 # A live route to this service makes matching ask it for missing routes.
 BROKER_CONFIGURATION = "SQL/ServiceBroker/BrokerConfiguration"
+# The service in whose name a database asks.
+SERVICE_BROKER = "http://schemas.microsoft.com/SQL/ServiceBroker/ServiceBroker"
 
 PROPERTY_MAX_CHARACTERS = 256  # what the columns of sys.routes hold
 LIFETIME_RANGE = (1, 2**31 - 1)  # seconds; the column is a signed 32-bit integer, and 0 would be born expired
@@ -35,6 +38,8 @@ DEFAULT_WEIGHT = 1
 
 _T = TypeVar("_T")
 
+# As stored: name, service name, broker instance (16 bytes), instant of expiry (UTC seconds), the two addresses, weight.
+RouteRow: TypeAlias = tuple[str, str | None, bytes | None, float | None, str, str | None, int]
 Identity: TypeAlias = tuple[UUID | None, str | None, NetworkAddress | Keyword, NetworkAddress | None]
 
 _GUID = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\})", re.ASCII | re.IGNORECASE)
@@ -106,6 +111,45 @@ class Route:
 
 # What every new database and msdb begin with (R1.3).
 AUTO_CREATED_LOCAL = Route("AutoCreatedLocal", LOCAL)
+
+_address_of = lru_cache(maxsize=4096)(parse_address)
+
+
+def row_of(route: Route) -> RouteRow:
+    """A route as it is stored."""
+    return (
+        route.name,
+        route.remote_service_name,
+        None if route.broker_instance is None else route.broker_instance.bytes,
+        None if route.lifetime is None else route.lifetime.timestamp(),
+        route.address_text,
+        route.mirror_address_text,
+        route.weight,
+    )
+
+
+def route_of(row: RouteRow) -> Route:
+    """
+    A route that was stored; it passed `check_route` on its way in.
+
+    Raises:
+        ValueError: another hand has written an address that is none.
+    """
+    name, service, instance, lifetime, address, mirror, weight = row
+    mirror_address = None if mirror is None else _address_of(mirror)
+    if isinstance(mirror_address, Keyword):
+        raise ValueError(f"{mirror!r} is no mirror address")  # noqa: TRY004 - the text is wrong, not its type
+    return Route(
+        name,
+        _address_of(address),
+        service,
+        None if instance is None else UUID(bytes=instance),
+        None if lifetime is None else datetime.fromtimestamp(lifetime, UTC),
+        mirror_address,
+        weight,
+        address,
+        mirror,
+    )
 
 
 def create_route(name: str, properties: RouteProperties, *, now: datetime) -> Route:

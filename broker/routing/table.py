@@ -1,76 +1,259 @@
 """
 A route table as matching wants it: every question one dictionary look-up, never a scan (R1.7).
 
-A table is built from the live routes of one database (or of msdb) at one instant and never changes afterwards; a
-change of routes, and the passing of `next_expiry`, builds a new one and swaps one reference (R1.6). So a reader
-never locks, and "is it expired" is never asked while frames flow (R1.4).
+A table holds all routes of one database (or of msdb), packed: the routes of one service are one `bytes` object, or one
+for each broker instance when they are many. So a million routes take some 300 bytes each, nothing of them is ever
+walked by the garbage collector, and what a decision needs is unpacked when it is asked for; the pass remembers ways,
+so that is rare.
+
+A table never changes. A change of routes makes a new one that shares all it can, and so does the passing of
+`next_expiry`, as a table is for one instant and finds live routes only (R1.4); then one reference is swapped (R1.6).
+A reader never locks.
+
+The routes of one service and broker instance are in the order of their names, however the table came about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, TypeAlias
 
-from broker.routing.route import Route
+import msgspec
+
+from broker.routing.layered import Layered
+from broker.routing.route import Route, RouteRow, route_of, row_of
+
+SMALL = 4  # routes of a service that are packed together; more are packed by broker instance
+
+_ANY = b""  # stands for "any broker instance" among the keys of a large group
+_Group: TypeAlias = bytes | Layered[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceRoutes:
-    """
-    The live routes to one service name.
+class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A stored route without its service name."""
 
-    Shape: `any_instance` routes without broker instance; `by_instance` the others, keyed by the 16 bytes of it.
-    """
+    name: str
+    instance: bytes | None
+    lifetime: float | None
+    address: str
+    mirror_address: str | None
+    weight: int
 
-    any_instance: tuple[Route, ...] = ()
-    by_instance: Mapping[bytes, tuple[Route, ...]] = field(default_factory=dict)
+
+_encode = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[_Packed]).decode
+_NEVER_ASKED = datetime.min.replace(tzinfo=UTC)  # the instant of a table without routes
 
 
-@dataclass(frozen=True, slots=True)
+class RouteChange(NamedTuple):
+    """What became of one route: made (`old` None), dropped (`new` None) or altered."""
+
+    old: Route | None
+    new: Route | None
+
+
 class RouteTable:
     """
-    Live routes, indexed. Make one with `build_table`.
+    The routes of one database at one instant. Make one with `build_table`.
 
-    Shape: `by_service` keyed by remote_service_name, byte for byte; `last_resort` the routes that name neither
-    service nor broker instance; `next_expiry` the UTC instant at which this table is out of date, None = never.
+    Shape: `count` all routes, expired ones included; `now` the UTC instant at which it tells live from expired;
+    `next_expiry` the UTC instant at which that is out of date, None = never.
     """
 
-    by_service: Mapping[str, ServiceRoutes] = field(default_factory=dict)
-    last_resort: tuple[Route, ...] = ()
-    next_expiry: datetime | None = None
+    __slots__ = ("_expiries", "_groups", "_now", "count", "next_expiry", "now")
 
+    def __init__(
+        self,
+        groups: Layered[str | None, _Group] | None = None,
+        expiries: array[float] | None = None,
+        *,
+        count: int = 0,
+        now: datetime = _NEVER_ASKED,
+    ) -> None:
+        self._groups = Layered({}) if groups is None else groups
+        self._expiries = array("d") if expiries is None else expiries  # sorted; of dropped routes too, which is no harm
+        self._now = now.timestamp()
+        self.count = count
+        self.now = now
+        behind = bisect_right(self._expiries, self._now)
+        self.next_expiry = datetime.fromtimestamp(self._expiries[behind], UTC) if behind < len(self._expiries) else None
 
-NO_ROUTES = ServiceRoutes()
+    # --- what matching asks ---
+
+    def routes(self, service: str | None, instance: bytes | None = None) -> tuple[Route, ...]:
+        """The live routes with exactly this service name and broker instance; None = those that leave it open."""
+        rows = self._rows(service, instance)
+        return tuple([_unpacked(service, row) for row in rows if self._is_live(row)])
+
+    def instances(self, service: str) -> dict[bytes, int]:
+        """The broker instances that have live routes to a service, each with the weight of its heaviest."""
+        weights: dict[bytes, int] = {}
+        for row in self._all_rows(service):
+            instance = row.instance
+            if instance is not None and self._is_live(row):
+                weights[instance] = max(row.weight, weights.get(instance, 0))
+        return weights
+
+    # --- what people ask ---
+
+    def all_routes(self, service: str | None) -> Iterator[Route]:
+        """The routes with exactly this service name, expired ones included, whatever broker instance they name."""
+        return (_unpacked(service, row) for row in self._all_rows(service))
+
+    def services(self) -> Iterator[str | None]:
+        """Every service name that a route has; None for the routes that name none."""
+        return (service for service, _ in self._groups)
+
+    def __iter__(self) -> Iterator[Route]:
+        """All routes, expired ones included."""
+        for service in self.services():
+            yield from self.all_routes(service)
+
+    # --- the next table ---
+
+    def at(self, now: datetime) -> RouteTable:
+        """This table at another instant."""
+        return RouteTable(self._groups, self._expiries, count=self.count, now=now)
+
+    def changed(self, changes: Iterable[RouteChange]) -> RouteTable:
+        """
+        The table after these changes, in their order.
+
+        Cost: the changes, and the routes that share their service and broker instance.
+        """
+        count = self.count
+        gone: dict[str | None, dict[bytes | None, set[str]]] = {}
+        come: dict[str | None, dict[bytes | None, dict[str, _Packed]]] = {}
+        expiries: list[float] = []
+        for old, new in changes:
+            if old is not None:
+                was = _packed(row_of(old))
+                gone.setdefault(old.remote_service_name, {}).setdefault(was.instance, set()).add(was.name)
+                come.get(old.remote_service_name, {}).get(was.instance, {}).pop(was.name, None)
+                count -= 1
+            if new is not None:
+                row = _packed(row_of(new))
+                come.setdefault(new.remote_service_name, {}).setdefault(row.instance, {})[row.name] = row
+                count += 1
+                if row.lifetime is not None:
+                    expiries.append(row.lifetime)
+        groups = {
+            service: self._changed_group(service, gone.get(service, {}), come.get(service, {}))
+            for service in gone.keys() | come.keys()
+        }
+        return RouteTable(self._groups.changed(groups), self._later(expiries), count=count, now=self.now)
+
+    # --- the inside ---
+
+    def _rows(self, service: str | None, instance: bytes | None) -> list[_Packed]:
+        group = self._groups.get(service)
+        if group is None:
+            return []
+        if isinstance(group, bytes):
+            return [row for row in _unpack(group) if row.instance == instance]
+        packed = group.get(_ANY if instance is None else instance)
+        return [] if packed is None else _unpack(packed)
+
+    def _all_rows(self, service: str | None) -> Iterator[_Packed]:
+        group = self._groups.get(service)
+        if isinstance(group, bytes):
+            yield from _unpack(group)
+        elif group is not None:
+            for _, packed in group:
+                yield from _unpack(packed)
+
+    def _is_live(self, row: _Packed) -> bool:
+        lifetime = row.lifetime
+        return lifetime is None or self._now < lifetime
+
+    def _changed_group(
+        self,
+        service: str | None,
+        gone: dict[bytes | None, set[str]],
+        come: dict[bytes | None, dict[str, _Packed]],
+    ) -> _Group | None:
+        """The routes of one service after a change; None when there are none left."""
+
+        def changed(instance: bytes | None) -> list[_Packed]:
+            without = gone.get(instance, set()) | come.get(instance, {}).keys()
+            kept = [row for row in self._rows(service, instance) if row.name not in without]
+            return [*kept, *come.get(instance, {}).values()]
+
+        group = self._groups.get(service)
+        if isinstance(group, Layered):
+            touched = gone.keys() | come.keys()
+            group = group.changed({instance or _ANY: _pack(changed(instance)) for instance in touched})
+            return None if next(iter(group), None) is None else group
+        others = {row.instance for row in self._all_rows(service)}
+        return _group([row for instance in others | gone.keys() | come.keys() for row in changed(instance)])
+
+    def _later(self, expiries: list[float]) -> array[float]:
+        if not expiries:
+            return self._expiries
+        later = self._expiries[bisect_right(self._expiries, self._now) :]
+        if len(expiries) > len(later) // 8:
+            return array("d", sorted([*later, *expiries]))
+        for expiry in expiries:
+            insort(later, expiry)
+        return later
 
 
 def build_table(routes: Iterable[Route], *, now: datetime) -> RouteTable:
-    """
-    Index the routes that are live at this UTC instant, in the order given.
+    """The table of these routes at this UTC instant."""
+    return table_of_rows(sorted((row_of(route) for route in routes), key=_by_service), now=now)
 
-    Cost: O(number of routes).
+
+def table_of_rows(rows: Iterable[RouteRow], *, now: datetime) -> RouteTable:
     """
-    any_instance: dict[str, list[Route]] = {}
-    by_instance: dict[str, dict[bytes, list[Route]]] = {}
-    last_resort: list[Route] = []
-    next_expiry: datetime | None = None
-    for route in routes:
-        if not route.is_live(now):
-            continue
-        if route.lifetime is not None and (next_expiry is None or route.lifetime < next_expiry):
-            next_expiry = route.lifetime
-        service = route.remote_service_name
-        if service is None:
-            last_resort.append(route)
-        elif route.broker_instance is None:
-            any_instance.setdefault(service, []).append(route)
-        else:
-            by_instance.setdefault(service, {}).setdefault(route.broker_instance.bytes, []).append(route)
-    services = {
-        service: ServiceRoutes(
-            tuple(any_instance.get(service, ())),
-            {instance: tuple(group) for instance, group in by_instance.get(service, {}).items()},
-        )
-        for service in any_instance.keys() | by_instance.keys()
-    }
-    return RouteTable(services, tuple(last_resort), next_expiry)
+    The table of routes as they are stored; those of one service stand together.
+
+    Cost: O(number of routes), and of memory not much beyond the table itself.
+    """
+    groups: dict[str | None, _Group] = {}
+    expiries = array("d")
+    count = 0
+    for service, some in groupby(rows, key=itemgetter(1)):
+        packed = [_packed(row) for row in some]
+        assert service not in groups, f"the routes to {service!r} do not stand together"
+        count += len(packed)
+        expiries.extend(row.lifetime for row in packed if row.lifetime is not None)
+        group = _group(packed)
+        assert group is not None
+        groups[service] = group
+    return RouteTable(Layered(groups), array("d", sorted(expiries)), count=count, now=now)
+
+
+def _group(rows: list[_Packed]) -> _Group | None:
+    """The routes of one service."""
+    if len(rows) <= SMALL:
+        return _pack(rows)
+    by_instance: dict[bytes, list[_Packed]] = {}
+    for row in rows:
+        by_instance.setdefault(row.instance or _ANY, []).append(row)
+    return Layered({instance: _encode(_in_order(some)) for instance, some in by_instance.items()})
+
+
+def _pack(rows: list[_Packed]) -> bytes | None:
+    return _encode(_in_order(rows)) if rows else None
+
+
+def _in_order(rows: list[_Packed]) -> list[_Packed]:
+    return sorted(rows, key=attrgetter("name"))
+
+
+def _packed(row: RouteRow) -> _Packed:
+    name, _, instance, lifetime, address, mirror_address, weight = row
+    return _Packed(name, instance, lifetime, address, mirror_address, weight)
+
+
+def _unpacked(service: str | None, row: _Packed) -> Route:
+    return route_of((row.name, service, row.instance, row.lifetime, row.address, row.mirror_address, row.weight))
+
+
+def _by_service(row: RouteRow) -> tuple[bool, str]:
+    return row[1] is not None, row[1] or ""

@@ -15,14 +15,14 @@ from broker.routing.choose import Health
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, hosted
 from broker.routing.match import pick_instance, score
-from broker.routing.route import Route
+from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 INSTANCES = [UUID(int=n) for n in range(1, 6)]
 ADDRESSES = [NetworkAddress(host) for host in ("one", "two", "three")]
-SERVICES = ["Orders", "orders", "tcp://one/Orders", "tcp://two:x", ""]
+SERVICES = ["Orders", "orders", "tcp://one/Orders", "tcp://two:x", "", BROKER_CONFIGURATION]
 
 guids = st.binary(min_size=16, max_size=16)
 services = st.one_of(st.sampled_from(SERVICES), st.text(max_size=8))
@@ -48,16 +48,20 @@ facts = st.builds(
 )
 healths = st.fixed_dictionaries({address: st.sampled_from(Health) for address in ADDRESSES})
 surroundings = st.builds(
-    lambda routes, databases, health, is_forwarding: Surroundings(
+    lambda routes, databases, health, is_forwarding, msdb, own: Surroundings(
         build_table(routes, now=NOW),
         hosted(databases),
         lambda address: health.get(address, Health.UNTRIED),
         is_forwarding,
+        msdb=build_table(msdb, now=NOW),
+        own=own,
     ),
     st.lists(routes, max_size=8),
     st.dictionaries(st.sampled_from([i.bytes for i in INSTANCES[:3]]), st.sets(services, max_size=3)),
     healths,
     st.booleans(),
+    st.lists(routes, max_size=8),
+    st.frozensets(st.sampled_from(ADDRESSES)),
 )
 
 
@@ -126,20 +130,18 @@ def test_same_facts_give_the_same_decision(facts: Facts, here: Surroundings) -> 
 def test_removing_an_instance_moves_only_the_dialogs_that_were_on_it(
     conversation: bytes, weights: dict[bytes, int], data: st.DataObject
 ) -> None:
-    by_instance = {instance: (Route("r", LOCAL, weight=weight),) for instance, weight in weights.items()}
     removed = data.draw(st.sampled_from(sorted(weights)))
-    before = pick_instance(conversation, by_instance)
+    before = pick_instance(conversation, weights)
 
-    after = pick_instance(conversation, {key: value for key, value in by_instance.items() if key != removed})
+    after = pick_instance(conversation, {key: value for key, value in weights.items() if key != removed})
 
     assert (before == removed) == (after != before)
 
 
 @given(guids, st.dictionaries(guids, st.integers(1, 1000), min_size=1, max_size=8))
 def test_order_of_the_instances_does_not_matter(conversation: bytes, weights: dict[bytes, int]) -> None:
-    by_instance = {instance: (Route("r", LOCAL, weight=weight),) for instance, weight in weights.items()}
 
-    assert pick_instance(conversation, by_instance) == pick_instance(conversation, dict(reversed(by_instance.items())))
+    assert pick_instance(conversation, weights) == pick_instance(conversation, dict(reversed(weights.items())))
 
 
 @given(st.binary(max_size=32), st.binary(max_size=64), st.integers(1, 1000))

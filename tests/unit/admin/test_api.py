@@ -47,7 +47,7 @@ async def test_new_route_holds_from_the_next_frame_on(api: Api, instance: Instan
     await api.sql(SqlRequest("CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022'", "msdb"))
 
     assert instance.forwarder.generation > before
-    assert [route.name for route in instance.forwarder.here.table.last_resort] == ["AutoCreatedLocal", "far"]
+    assert [route.name for route in instance.forwarder.here.table.routes(None)] == ["AutoCreatedLocal", "far"]
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_tables_hold_live_routes_only_each_database_its_own() -> None:
 
     tables = known.tables()
 
-    assert set(tables[MSDB].by_service) == {"A"}
-    assert tables["orders"].last_resort == (route("own"),)
+    assert (tables[MSDB].routes("A"), tables[MSDB].routes("B")) == ((live,), ())
+    assert tables["orders"].routes(None) == (route("own"),)
 
 
 def test_expired_route_stays_listed() -> None:

@@ -108,14 +108,14 @@ async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_bac
     world.dbs["orders"].execute("UPDATE broker_route SET lifetime = ? WHERE name = 'r'", (past,))
     await world.run("ALTER ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'")
     assert world.catalog.tables()["orders"].next_expiry is None
-    assert [route.name for route in world.catalog.tables()["orders"].last_resort] == ["AutoCreatedLocal"]
+    assert [route.name for route in world.catalog.tables()["orders"].routes(None)] == ["AutoCreatedLocal"]
 
     await world.run("ALTER ROUTE r WITH LIFETIME = 600")
 
     assert first is not None
     assert timedelta(seconds=50) < first - datetime.now(UTC) <= timedelta(seconds=60)
     again = world.catalog.tables()["orders"]
-    assert {route.name for route in again.last_resort} == {"AutoCreatedLocal", "r"}
+    assert {route.name for route in again.routes(None)} == {"AutoCreatedLocal", "r"}
     assert again.next_expiry is not None
     assert world.catalog.next_expiry == again.next_expiry
 

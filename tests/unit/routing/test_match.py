@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from unittest import mock
@@ -15,8 +16,8 @@ import pytest
 from broker.routing import match as module
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.facts import Facts, Hosted, hosted
-from broker.routing.match import Match, match, pick_instance, score
-from broker.routing.route import AUTO_CREATED_LOCAL, Route
+from broker.routing.match import NEVER_ASKED_ABOUT, Match, match, pick_instance, score
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NO_GUID
 
@@ -69,7 +70,7 @@ def test_first_step_that_yields_a_route_ends_the_search(
 
 
 def test_every_route_of_the_step_matches() -> None:
-    routes = [Route(name, NetworkAddress(name), "Orders", EAST) for name in ("one", "two", "three")]
+    routes = [Route(name, NetworkAddress(name), "Orders", EAST) for name in ("one", "three", "two")]
 
     assert Match(1, tuple(routes)) == match(_table([*routes, TO_WEST]), NOTHING_HERE, _facts(EAST))
 
@@ -110,7 +111,7 @@ def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
     table = _table([TO_EAST, TO_WEST, second_to_east])
     found = {match(table, NOTHING_HERE, _facts(conversation=bytes([n]) * 16)) for n in range(32)}
 
-    assert {Match(3, (TO_EAST, second_to_east), is_balanced=True), Match(3, (TO_WEST,), is_balanced=True)} == found
+    assert {Match(3, (second_to_east, TO_EAST), is_balanced=True), Match(3, (TO_WEST,), is_balanced=True)} == found
 
 
 def test_same_dialog_always_picks_the_same_instance() -> None:
@@ -120,29 +121,50 @@ def test_same_dialog_always_picks_the_same_instance() -> None:
     assert forwards == backwards
 
 
-def _shares(by_instance: dict[bytes, tuple[Route, ...]], dialogs: int = 6000) -> dict[bytes, float]:
-    counts = Counter(pick_instance(n.to_bytes(16, "big"), by_instance) for n in range(dialogs))
-    return {instance: counts[instance] / dialogs for instance in by_instance}
+def _share_of_east(routes: list[Route], dialogs: int = 6000) -> float:
+    """The part of the dialogs that take a route to EAST."""
+    table = _table(routes)
+    found = [match(table, NOTHING_HERE, _facts(conversation=n.to_bytes(16, "big"))) for n in range(dialogs)]
+    return Counter(one.routes[0].broker_instance for one in found)[EAST] / dialogs
 
 
 def test_number_of_routes_to_an_instance_changes_nothing() -> None:
-    by_instance = {EAST.bytes: (TO_EAST, TO_EAST, TO_EAST), WEST.bytes: (TO_WEST,)}
+    routes = [replace(TO_EAST, name=name) for name in ("one", "two", "three")]
 
-    assert _shares(by_instance)[EAST.bytes] == pytest.approx(0.5, abs=0.03)
+    assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.5, abs=0.03)
 
 
 def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
-    light = Route("light", GATEWAY, "Orders", EAST, weight=1)
-    heavy = Route("heavy", GATEWAY, "Orders", EAST, weight=3)
+    routes = [Route(str(weight), GATEWAY, "Orders", EAST, weight=weight) for weight in (1, 3, 2)]
 
-    shares = _shares({EAST.bytes: (light, heavy, light), WEST.bytes: (TO_WEST,)})
+    assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.75, abs=0.03)
 
-    assert shares[EAST.bytes] == pytest.approx(0.75, abs=0.03)
+
+def test_a_live_route_to_the_configuration_service_ends_the_search_before_the_last_resort() -> None:
+    ask = Route("ask", LOCAL, BROKER_CONFIGURATION)
+    table = _table([ask, AUTO_CREATED_LOCAL, TO_EAST])
+
+    assert Match(4, (ask,)) == match(table, NOTHING_HERE, _facts(NORTH))
+    assert match(table, NOTHING_HERE, _facts(EAST)).step == 1
+
+
+@pytest.mark.parametrize("service", sorted(NEVER_ASKED_ABOUT))
+def test_nobody_asks_about_the_service_that_is_asked_or_the_one_that_asks(service: str) -> None:
+    table = _table([Route("ask", LOCAL, BROKER_CONFIGURATION), AUTO_CREATED_LOCAL])
+    facts = Facts(service, NO_GUID, DIALOG)
+
+    assert match(table, NOTHING_HERE, facts).step == (2 if service == BROKER_CONFIGURATION else 5)
+
+
+def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
+    ask = Route("ask", LOCAL, BROKER_CONFIGURATION, lifetime=NOW)
+
+    assert match(_table([ask]), NOTHING_HERE, _facts(NORTH)).step == 7
 
 
 def test_removing_an_instance_moves_only_its_own_dialogs() -> None:
-    three = {instance.bytes: (TO_EAST,) for instance in (EAST, WEST, NORTH)}
-    two = {instance.bytes: (TO_EAST,) for instance in (EAST, WEST)}
+    three = {instance.bytes: 1 for instance in (EAST, WEST, NORTH)}
+    two = {instance.bytes: 1 for instance in (EAST, WEST)}
     dialogs = [n.to_bytes(16, "big") for n in range(500)]
 
     moved = [dialog for dialog in dialogs if pick_instance(dialog, three) != pick_instance(dialog, two)]
@@ -152,7 +174,7 @@ def test_removing_an_instance_moves_only_its_own_dialogs() -> None:
 
 def test_lower_guid_wins_a_tie() -> None:
     with mock.patch.object(module, "score", return_value=1.0):
-        picked = pick_instance(DIALOG, {WEST.bytes: (TO_WEST,), EAST.bytes: (TO_EAST,)})
+        picked = pick_instance(DIALOG, {WEST.bytes: 1, EAST.bytes: 1})
 
     assert EAST.bytes == picked
 
@@ -178,7 +200,7 @@ def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: flo
 
 def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:
     """All gateways must pick alike, so the hash is part of the contract: these values never change."""
-    by_instance = {instance.bytes: (TO_EAST,) for instance in (EAST, WEST, NORTH)}
+    by_instance = {instance.bytes: 1 for instance in (EAST, WEST, NORTH)}
     picked = [pick_instance(bytes([n]) * 16, by_instance)[-1] for n in range(8)]
 
     assert picked == [0xE, 0xF, 0xF, 0xF, 0x10, 0xE, 0x10, 0xF]

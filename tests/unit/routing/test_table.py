@@ -1,4 +1,4 @@
-"""A table holds live routes only, each under what matching asks for."""
+"""A table finds the live routes under what matching asks for, and a changed table says what a new one would."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
-from broker.routing.table import NO_ROUTES, RouteTable, ServiceRoutes, build_table
+from broker.routing.table import SMALL, RouteChange, RouteTable, build_table
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -17,56 +19,58 @@ EAST, WEST = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"), UUID("6b0f3c1e-5d5e-4
 GATEWAY = NetworkAddress("gateway")
 
 
-def test_no_routes_make_an_empty_table_that_never_expires() -> None:
-    assert RouteTable({}, (), None) == build_table([], now=NOW)
+def test_an_empty_table_finds_nothing_and_never_expires() -> None:
+    table = build_table([], now=NOW)
+
+    assert (table.routes("Orders"), table.routes(None), table.instances("Orders")) == ((), (), {})
+    assert (table.count, table.next_expiry, list(table)) == (0, None, [])
 
 
-def test_each_shape_of_route_has_its_place() -> None:
+@pytest.mark.parametrize("more", [0, SMALL], ids=["packed together", "packed by instance"])
+def test_each_shape_of_route_has_its_place(more: int) -> None:
     by_name = Route("by name", GATEWAY, "Orders")
-    east = Route("east", GATEWAY, "Orders", EAST)
+    east = Route("east", GATEWAY, "Orders", EAST, weight=3)
     west = Route("west", GATEWAY, "Orders", WEST)
+    others = [Route(f"other {n}", GATEWAY, "Orders", UUID(int=n + 1)) for n in range(more)]
     billing = Route("billing", LOCAL, "Billing")
-    full_only = Route("full only", GATEWAY, "Stock", EAST)
 
-    table = build_table([AUTO_CREATED_LOCAL, by_name, east, west, billing, full_only], now=NOW)
+    table = build_table([AUTO_CREATED_LOCAL, west, by_name, east, billing, *others], now=NOW)
 
-    assert {
-        "Orders": ServiceRoutes((by_name,), {EAST.bytes: (east,), WEST.bytes: (west,)}),
-        "Billing": ServiceRoutes((billing,), {}),
-        "Stock": ServiceRoutes((), {EAST.bytes: (full_only,)}),
-    } == table.by_service
-    assert table.last_resort == (AUTO_CREATED_LOCAL,)
+    assert table.routes("Orders") == (by_name,)
+    assert (table.routes("Orders", EAST.bytes), table.routes("Orders", WEST.bytes)) == ((east,), (west,))
+    assert table.instances("Orders") == {EAST.bytes: 3, WEST.bytes: 1} | {UUID(int=n + 1).bytes: 1 for n in range(more)}
+    assert (table.routes("Billing"), table.instances("Billing")) == ((billing,), {})
+    assert table.routes(None) == (AUTO_CREATED_LOCAL,)
+    assert {AUTO_CREATED_LOCAL, west, by_name, east, billing, *others} == set(table)
+    assert table.count == 5 + more
 
 
-def test_routes_of_one_place_keep_the_order_given() -> None:
+def test_routes_of_one_place_are_in_the_order_of_their_names() -> None:
     orders = [Route(name, GATEWAY, "Orders") for name in "bca"]
-    full = [Route(name, GATEWAY, "Orders", EAST) for name in "bca"]
-    anything = [Route(name, GATEWAY) for name in "bca"]
+    full = [Route(name, GATEWAY, "Orders", EAST) for name in "cab"]
 
-    table = build_table([*anything, *full, *orders], now=NOW)
+    table = build_table([*orders, *full], now=NOW)
 
-    assert tuple(orders) == table.by_service["Orders"].any_instance
-    assert tuple(full) == table.by_service["Orders"].by_instance[EAST.bytes]
-    assert tuple(anything) == table.last_resort
+    assert [route.name for route in (*table.routes("Orders"), *table.routes("Orders", EAST.bytes))] == list("abcabc")
 
 
 @pytest.mark.parametrize("other", ["orders", "Orders ", "Órders", ""])
 def test_service_names_compare_byte_for_byte(other: str) -> None:
     table = build_table([Route("r", GATEWAY, "Orders")], now=NOW)
 
-    assert table.by_service.get(other, NO_ROUTES) == NO_ROUTES
+    assert table.routes(other) == ()
 
 
 def test_service_with_the_empty_name_is_not_the_last_resort() -> None:
     table = build_table([Route("r", GATEWAY, "")], now=NOW)
 
-    assert ({""}, ()) == (set(table.by_service), table.last_resort)
+    assert (len(table.routes("")), table.routes(None)) == (1, ())
 
 
 @pytest.mark.parametrize(
-    ("lifetime", "is_listed"), [(None, True), (NOW + SECOND, True), (NOW, False), (NOW - SECOND, False)]
+    ("lifetime", "is_found"), [(None, True), (NOW + SECOND, True), (NOW, False), (NOW - SECOND, False)]
 )
-def test_only_live_routes_are_in_the_table(lifetime: datetime | None, is_listed: bool) -> None:  # noqa: FBT001  (a table's column)
+def test_only_live_routes_are_found_and_expired_ones_stay_listed(lifetime: datetime | None, is_found: bool) -> None:  # noqa: FBT001  (a table's column)
     routes = [
         Route("last resort", GATEWAY, lifetime=lifetime),
         Route("by name", GATEWAY, "Orders", lifetime=lifetime),
@@ -75,7 +79,9 @@ def test_only_live_routes_are_in_the_table(lifetime: datetime | None, is_listed:
 
     table = build_table(routes, now=NOW)
 
-    assert (is_listed, is_listed) == (bool(table.by_service), bool(table.last_resort))
+    found = [table.routes(None), table.routes("Orders"), table.routes("Orders", EAST.bytes), table.instances("Orders")]
+    assert [is_found] * 4 == [bool(one) for one in found]
+    assert set(routes) == set(table)
 
 
 def test_table_is_out_of_date_when_the_first_live_route_expires() -> None:
@@ -86,13 +92,61 @@ def test_table_is_out_of_date_when_the_first_live_route_expires() -> None:
     assert table.next_expiry == NOW + 2 * SECOND
 
 
-def test_table_built_at_its_expiry_is_without_the_route_that_expired() -> None:
-    """A chain of rebuilds at `next_expiry` ends: each drops at least one route."""
+def test_table_at_its_expiry_is_without_the_route_that_expired() -> None:
+    """A chain of tables at `next_expiry` ends: each is without one route more."""
     routes = [Route(str(after), GATEWAY, lifetime=NOW + after * SECOND) for after in (2, 1)]
 
     first = build_table(routes, now=NOW)
-    second = build_table(routes, now=first.next_expiry or NOW)
-    third = build_table(routes, now=second.next_expiry or NOW)
+    second = first.at(first.next_expiry or NOW)
+    third = second.at(second.next_expiry or NOW)
 
-    assert [len(table.last_resort) for table in (first, second, third)] == [2, 1, 0]
+    assert [len(table.routes(None)) for table in (first, second, third)] == [2, 1, 0]
     assert third.next_expiry is None
+
+
+names = st.sampled_from("abcdefgh")
+routes = st.builds(
+    Route,
+    name=names,
+    address=st.just(LOCAL) | st.builds(NetworkAddress, st.sampled_from(["one", "two"])),
+    remote_service_name=st.none() | st.sampled_from(["Orders", "Billing"]),
+    broker_instance=st.none() | st.sampled_from([EAST, WEST]),
+    lifetime=st.none() | st.sampled_from([NOW, NOW + SECOND, NOW + 2 * SECOND]),
+    weight=st.integers(1, 3),
+)
+
+
+def _said(table: RouteTable) -> list[object]:
+    asked = [(service, instance) for service in (None, "Orders", "Billing") for instance in (None, EAST, WEST)]
+    found = [table.routes(service, None if instance is None else instance.bytes) for service, instance in asked]
+    weights = [table.instances(service) for service in ("Orders", "Billing")]
+    return [found, weights, table.count, sorted(route.name for route in table)]
+
+
+@given(st.dictionaries(names, routes), st.lists(st.dictionaries(names, st.none() | routes, max_size=8), max_size=4))
+def test_a_changed_table_says_what_a_new_one_would(
+    base: dict[str, Route], steps: list[dict[str, Route | None]]
+) -> None:
+    """Statement by statement, many at once or all at once: the outcome is the same, and older tables do not change."""
+    held = {name: Route(name, route.address, *_rest(route)) for name, route in base.items()}
+    table = build_table(held.values(), now=NOW)
+    for step in steps:
+        before, said = table, _said(table)
+        changes = []
+        for name, wanted in step.items():
+            new = None if wanted is None else Route(name, wanted.address, *_rest(wanted))
+            changes.append(RouteChange(held.pop(name, None), new))
+            if new is not None:
+                held[name] = new
+        table = table.changed(changes)
+        assert _said(before) == said
+
+    anew = build_table(held.values(), now=NOW)
+    assert _said(anew) == _said(table)
+    assert _said(anew.at(NOW + SECOND)) == _said(table.at(NOW + SECOND))
+    # Dropped routes may leave an expiry behind: then a table is looked at once more than it must be.
+    assert anew.next_expiry is None or (table.next_expiry is not None and table.next_expiry <= anew.next_expiry)
+
+
+def _rest(route: Route) -> tuple[str | None, UUID | None, datetime | None, None, int]:
+    return route.remote_service_name, route.broker_instance, route.lifetime, None, route.weight

@@ -1,0 +1,231 @@
+"""
+What one route table says that is legal and probably not meant. Pure.
+
+Every remark follows from the rules of matching and choosing, and from nothing else: what might be meant differently
+elsewhere is not remarked on here. Routes are grouped by what they match, so a million of them are looked at once each.
+`Lint` holds the code of every remark of the package, also of those that need more than one table.
+
+Source: Service Broker documentation, "Service Broker Routing"; "Using multiple routes in Service Broker".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+from uuid import UUID
+
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
+from broker.routing.facts import Hosted
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route
+
+
+class Lint(StrEnum):
+    """The codes, each a row of `docs/lints.md`. They never change: people sort reports by them."""
+
+    # of one table
+    SHADOWED_ROUTE = "shadowed-route"
+    BALANCING_OFF = "balancing-off"
+    SEVERAL_TARGETS = "several-targets"
+    DUPLICATE_ROUTE = "duplicate-route"
+    WEIGHT_UNUSED = "weight-unused"
+    LOCAL_SERVICE_ABSENT = "local-service-absent"
+    EXPIRED_ROUTE = "expired-route"
+    # of one instance
+    LIFETIME_RENEWED = "lifetime-renewed"
+    NAMES_DIFFER_IN_CASE = "names-differ-in-case"
+    NO_TRANSPORT_ADDRESS = "no-transport-address"
+    EXPOSED_SERVICES = "exposed-services"
+    FORWARDING_OFF = "forwarding-off"
+    # of one instance, and of several together
+    MISSING_RETURN_ROUTE = "missing-return-route"
+    ROUTING_LOOP = "routing-loop"
+    DEAD_END = "dead-end"
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """
+    One thing to tell about one route of a table.
+
+    Shape: `route` its name; `problem` what happens because of it, `hint` what to do, both sentences without a stop.
+    """
+
+    lint: Lint
+    route: Route
+    problem: str
+    hint: str
+
+
+_Key: TypeAlias = tuple[str | None, UUID | None]
+
+
+def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msdb: bool) -> list[Remark]:
+    """
+    Everything to tell about a table.
+
+    Args:
+        routes: All of it, expired ones included.
+        hosted: The databases and services of the instance.
+        now: The UTC instant that tells live from expired.
+        is_msdb: Whether this is the table for what arrives from outside.
+
+    Cost: O(number of routes).
+    """
+    remarks: list[Remark] = []
+    groups: dict[_Key, list[Route]] = {}
+    instances: dict[str, int] = {}
+    for route in routes:
+        if not route.is_live(now):
+            remarks.append(_expired(route))
+            continue
+        service, instance = key = (route.remote_service_name, route.broker_instance)
+        if key not in groups and service is not None and instance is not None:
+            instances[service] = instances.get(service, 0) + 1
+        groups.setdefault(key, []).append(route)
+        if route.weight != DEFAULT_WEIGHT and instance is None:
+            remarks.append(_weight_unused(route))
+    for (service, instance), group in groups.items():
+        remarks += _absent(service, instance, group, hosted, is_msdb=is_msdb)
+        remarks += _shadowed(group, hosted)
+        remarks += _duplicates(group)
+        if service is not None and instance is None:
+            remarks += _balancing_off(service, group, instances.get(service, 0))
+            remarks += _several_targets(service, group, hosted)
+    if (BROKER_CONFIGURATION, None) in groups:
+        remarks += _unreached(groups.get((None, None), ()), groups[BROKER_CONFIGURATION, None][0])
+    return remarks
+
+
+def leads_out(route: Route) -> bool:
+    """Whether what takes this route leaves the instance."""
+    return route.address != LOCAL
+
+
+def _expired(route: Route) -> Remark:
+    problem = f"[{route.name}] expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC, so nothing takes it any more"
+    return Remark(
+        Lint.EXPIRED_ROUTE, route, problem, "revive it with ALTER ROUTE and a new LIFETIME, or drop it with DROP ROUTE"
+    )
+
+
+def _weight_unused(route: Route) -> Remark:
+    problem = f"the WEIGHT of [{route.name}] has no effect: shares are between broker instances, and it names none"
+    return Remark(Lint.WEIGHT_UNUSED, route, problem, "name the BROKER_INSTANCE it leads to, or leave WEIGHT out")
+
+
+def _absent(
+    service: str | None, instance: UUID | None, group: Sequence[Route], hosted: Hosted, *, is_msdb: bool
+) -> Iterator[Remark]:
+    """LOCAL routes by name whose service no database here has."""
+    if service is None:
+        return
+    if instance is None:
+        is_absent, where = service not in hosted.databases_with, "no database here has it"
+    else:
+        is_absent = service not in hosted.services_of.get(instance.bytes, ())
+        where = f"no database here is {instance}"
+        if instance.bytes in hosted.services_of:
+            where = f"the database {instance} does not have it"
+    goes_on = any(leads_out(route) for route in group)
+    lost = "what arrives for it is dropped" if is_msdb else "what is sent to it waits"
+    if instance is not None and instance.bytes in hosted.services_of:
+        lost = "whoever sends to it gets an error (-8490)"
+    end = "it is passed over for the routes beside it" if goes_on else lost
+    for route in group:
+        if is_absent and route.address == LOCAL:
+            problem = f"[{route.name}] leads {service!r} to this instance, and {where}: {end}"
+            hint = "create the service, compare its name byte for byte, or let the route lead where the service is"
+            yield Remark(Lint.LOCAL_SERVICE_ABSENT, route, problem, hint)
+
+
+def _first_taken(group: Sequence[Route], hosted: Hosted) -> tuple[Route, str] | None:
+    """The route whose class is always taken first in a group of several classes, and why; None when that depends."""
+    mirrored = next((route for route in group if route.mirror_address is not None), None)
+    if mirrored is not None:
+        return mirrored, "a mirrored route is taken before any other"
+    local = next((route for route in group if route.address == LOCAL), None)
+    if local is not None and local.remote_service_name in hosted.databases_with:
+        instance = local.broker_instance
+        if instance is None or instance.bytes in hosted.services_of:
+            return local, "the service is here, and LOCAL is taken before a network address"
+    network = next((route for route in group if isinstance(route.address, NetworkAddress)), None)
+    if network is not None:
+        return network, "a network address is taken before TRANSPORT"
+    return None
+
+
+def _is_shadowed(route: Route, first: Route) -> bool:
+    """Whether `first`, of the same group and always taken first, keeps the other from ever being taken."""
+    if first.mirror_address is not None:
+        return route.mirror_address is None
+    if first.address == LOCAL:
+        return route.address != LOCAL
+    return route.address == TRANSPORT
+
+
+def _shadowed(group: Sequence[Route], hosted: Hosted) -> Iterator[Remark]:
+    taken = _first_taken(group, hosted) if len(group) > 1 else None
+    if taken is None:
+        return
+    first, why = taken
+    for route in group:
+        if _is_shadowed(route, first):
+            problem = f"[{route.name}] is never taken: [{first.name}] matches the same, and {why}"
+            yield Remark(Lint.SHADOWED_ROUTE, route, problem, f"drop it, or drop [{first.name}]")
+
+
+def _unreached(last_resort: Sequence[Route], asked: Route) -> Iterator[Remark]:
+    """With a route to the configuration service, matching asks it and never comes to the routes of last resort."""
+    for route in last_resort:
+        if route.name != AUTO_CREATED_LOCAL.name:
+            problem = (
+                f"[{route.name}] is never taken: for a name without a route of its own"
+                f" {BROKER_CONFIGURATION!r} is asked first, because of [{asked.name}]"
+            )
+            yield Remark(Lint.SHADOWED_ROUTE, route, problem, f"drop it, or drop [{asked.name}]")
+
+
+def _duplicates(group: Sequence[Route]) -> Iterator[Remark]:
+    first_of: dict[Identity, Route] = {}
+    for route in group:
+        first = first_of.setdefault(route.identity, route)
+        if first is not route:
+            problem = f"[{route.name}] counts as one with [{first.name}]: it leads the same to the same address"
+            hint = "drop it"
+            if route.broker_instance is not None:
+                problem += ", and gives that instance no larger share"
+                hint = f"drop it; for a larger share give [{first.name}] a WEIGHT"
+            yield Remark(Lint.DUPLICATE_ROUTE, route, problem, hint)
+
+
+def _balancing_off(service: str, group: Sequence[Route], instances: int) -> Iterator[Remark]:
+    if instances > 1:
+        route = group[0]
+        problem = (
+            f"[{route.name}] takes every conversation to {service!r} that names no broker instance,"
+            f" so the {instances} instances with routes of their own do not share them"
+        )
+        hint = "drop it, or name the BROKER_INSTANCE it leads to"
+        yield Remark(Lint.BALANCING_OFF, route, problem, hint)
+
+
+def _several_targets(service: str, group: Sequence[Route], hosted: Hosted) -> Iterator[Remark]:
+    if service in hosted.databases_with and any(route.address == LOCAL for route in group):
+        return  # taken first
+    by_address: dict[NetworkAddress, Route] = {}
+    for route in group:
+        if isinstance(route.address, NetworkAddress):
+            by_address.setdefault(route.address, route)
+    if len(by_address) > 1:
+        (_, first), *others = by_address.items()
+        address, route = others[0]
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        problem = (
+            f"[{first.name}] and [{route.name}] lead {service!r} to {first.address} and {address}{more} without a broker"
+            " instance: if both host it, one conversation may begin at both, and the second is ended (-8495)"
+        )
+        hint = "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are"
+        yield Remark(Lint.SEVERAL_TARGETS, route, problem, hint)
