@@ -252,6 +252,7 @@ class Instance:
             hosted=self.catalog.hosted(),
             is_forwarding=self.settings.endpoint.message_forwarding,
         )
+        self.forwarder.rematch(self._loop.time())
         self._on_room()
         self._cancel_expiry()
         if self.catalog.next_expiry is not None:

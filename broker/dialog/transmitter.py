@@ -313,8 +313,7 @@ class Transmitter:
         if isinstance(way.sink, Outbox):
             outlet = way.sink.outlet
             if not way.sink.is_ready:
-                if outlet is None:
-                    self._forwarder.want(way.sink.address)
+                way.sink.want_link()
                 return None
         elif decision.disposition is not Disposition.DELIVERED:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)

@@ -13,13 +13,14 @@ under its disposition, or it is held now; `unaccounted` is the difference and is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 
 from broker.flow import Disposition
 from broker.forwarding.kernel import Batch, Kernel
-from broker.forwarding.outbox import Outbox, Want
+from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.unfinished import Unfinished
@@ -28,8 +29,17 @@ from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
+from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
-from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, MESSAGE_ID_AT, ROUTE_KEY_AT, Kind
+from broker.wire.layout import (
+    CONVERSATION_AT,
+    GUID_BYTES,
+    HEADER_BYTES,
+    HOP_COUNT_AT,
+    MESSAGE_ID_AT,
+    ROUTE_KEY_AT,
+    Kind,
+)
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
 OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
@@ -44,6 +54,9 @@ class Limits:
     pool_bytes: int
     max_frame: int
     max_hops: int
+
+
+Want = Callable[[NetworkAddress], None]
 
 
 class Forwarder:
@@ -63,12 +76,13 @@ class Forwarder:
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.outboxes: dict[NetworkAddress, Outbox] = {}
+        self.pairs: dict[MirroredPair, Outbox] = {}
         self.ways: dict[tuple[Sink, str, int], Way] = {}
         self.generation = 0
         self.retired_frames = 0
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
-        self.want = want
+        self._want = want
         self._databases: dict[bytes, DatabaseSink] = {}
         self._drop_sinks: dict[Disposition, DropSink] = {}
         self._kernel = Kernel(
@@ -87,6 +101,13 @@ class Forwarder:
         self._here = replace(self._here, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding)
         self.changed()
 
+    def rematch(self, now: float) -> None:
+        """What came from outside and waits for a next hop that nobody serves takes the way that holds now (R1.6)."""
+        for outbox in [outbox for outbox in self.every_outbox() if outbox.held and outbox.outlet is None]:
+            # What was sent here, and by which database's routes, is sent again by its dialog.
+            self._reroute(outbox, now, lambda frame: frame[HOP_COUNT_AT] > 0)
+        self._retire({outbox for outbox in self.pairs.values() if not outbox.held})
+
     def found_self(self, addresses: AbstractSet[NetworkAddress], now: float) -> None:
         """These addresses lead to this very instance: what waits for them, and what comes, takes another way (R3.9)."""
         if len(self._here.own | addresses) > OWN_MAX:
@@ -94,7 +115,7 @@ class Forwarder:
         self._here = replace(self._here, own=self._here.own | addresses)
         self.changed()
         for address in addresses & self.outboxes.keys():
-            self._reroute(self.outboxes[address], now)
+            self._reroute(self.outboxes[address], now, lambda _: True)
 
     def changed(self) -> None:
         """Health or tables have changed: every remembered way is asked for anew."""
@@ -121,12 +142,14 @@ class Forwarder:
         self._flush(batch, now, origin, lambda frame: ways[_message_id(frame)])
 
     def way_for(self, decision: Decision, kind: int) -> Way:
-        """The way that a decision leads to; only FORWARDED and DELIVERED lead anywhere but to a drop."""
+        """The way that a decision leads to: on, to a database here, to where its principal is waited for, or to a drop."""
         if decision.disposition is Disposition.FORWARDED:
             address = decision.candidates[0].address
             if len(self.outboxes) >= OUTBOXES_MAX and address not in self.outboxes:
                 return self._drop_way(Disposition.POOL_LIMIT, kind)
             sink: Sink = self.outbox(address)
+        elif decision.disposition is Disposition.PRINCIPAL_UNKNOWN and decision.route and decision.route.pair:
+            sink = self._pair(decision.route.pair)
         elif decision.disposition is Disposition.DELIVERED and decision.database is not None:
             sink = self._databases.setdefault(decision.database, DatabaseSink(decision.database, self._deliver))
         else:
@@ -137,9 +160,14 @@ class Forwarder:
         """The outbox of an address, made when first asked for."""
         outbox = self.outboxes.get(address)
         if outbox is None:
-            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=self.want)
+            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=partial(self._want, address))
             self.outboxes[address] = outbox
         return outbox
+
+    def every_outbox(self) -> Iterator[Outbox]:
+        """All that may hold frames."""
+        yield from self.outboxes.values()
+        yield from self.pairs.values()
 
     # --- what became of them ---
 
@@ -151,14 +179,15 @@ class Forwarder:
 
     def expire(self, now: float) -> None:
         """Drop held frames whose lifetime has ended; never called in the middle of a pass."""
-        for outbox in self.outboxes.values():
+        for outbox in self.every_outbox():
             outbox.expire(now)
         if len(self.outboxes) >= OUTBOXES_MAX:
-            self._retire()
+            # Make room for new addresses: forget those that nobody serves and nothing waits for.
+            self._retire({outbox for outbox in self.outboxes.values() if outbox.outlet is None and not outbox.held})
 
     def abandon(self) -> None:
         """The instance stops: what is still held is dropped and counted; its senders have it."""
-        for outbox in self.outboxes.values():
+        for outbox in self.every_outbox():
             outbox.abandon()
 
     @property
@@ -186,20 +215,29 @@ class Forwarder:
         for sink in batch.touched:
             sink.flush(now, origin, way_of)
 
-    def _reroute(self, outbox: Outbox, now: float) -> None:
-        """What waits in an outbox takes the way that holds now."""
+    def _pair(self, pair: MirroredPair) -> Outbox:
+        """Where frames wait until the principal of a mirrored pair is known; nobody asks for it yet."""
+        outbox = self.pairs.get(pair)
+        if outbox is None:
+            outbox = self.pairs[pair] = Outbox(pair, pool=self.pool, drop=self.drop, want=lambda: None)
+        return outbox
+
+    def _reroute(self, outbox: Outbox, now: float, is_meant: Callable[[bytearray], bool]) -> None:
+        """The frames that are meant and wait in an outbox take the way that holds now, by msdb's routes."""
         batch = Batch()
-        for frame in outbox.surrender(now):
+        for frame in outbox.surrender(now, is_meant):
             way = self._kernel.way_of(frame)
             way.frames += 1
             batch.gather(way.sink, frame)
         for sink in batch.touched:
             sink.flush(now, Nobody(), self._kernel.way_of)
 
-    def _retire(self) -> None:
-        """Make room for new addresses: forget those that nobody serves and nothing waits for."""
-        idle: set[Sink] = {box for box in self.outboxes.values() if box.outlet is None and not box.held}
-        self.outboxes = {address: box for address, box in self.outboxes.items() if box not in idle}
+    def _retire(self, idle: set[Outbox]) -> None:
+        """Forget outboxes, and the ways that lead to them."""
+        if not idle:
+            return
+        self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
+        self.pairs = {pair: outbox for pair, outbox in self.pairs.items() if outbox not in idle}
         self.retired_frames += sum(way.frames for way in self.ways.values() if way.sink in idle)
         self.ways = {key: way for key, way in self.ways.items() if way.sink not in idle}
         self.changed()

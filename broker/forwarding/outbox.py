@@ -1,5 +1,5 @@
 """
-What waits for one next hop.
+What waits for one next hop, or for the principal of a mirrored pair to be known.
 
 In the plain case nothing waits: a batch's runs become one buffer and one write. What the link does not take is held
 here, frame by frame, charged to the pool, in order, until the link can send, the lifetime ends or the bound is hit.
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from broker.flow import Disposition
 from broker.forwarding.pool import Pool
 from broker.forwarding.way import Buffer, Origin, Outlet, Way, WayOf, frame_bounds
 from broker.routing.address import NetworkAddress
+from broker.routing.route import MirroredPair
 from broker.wire.layout import CONVERSATION_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
 
 GATHER_BYTES = 128 * 1024  # one write when held frames leave: a socket buffer's worth, no more copied than is taken
@@ -27,7 +28,8 @@ NEVER = float("inf")
 TIME_MAX = 2**32 - 1  # ms; what the field can say
 
 Drop = Callable[[Buffer, Disposition, Origin | None], None]
-Want = Callable[[NetworkAddress], None]
+Destination: TypeAlias = NetworkAddress | MirroredPair
+Want = Callable[[], None]
 
 
 class Held(NamedTuple):
@@ -54,7 +56,7 @@ class Held(NamedTuple):
 
 class Outbox:
     """
-    The frames on their way to one address.
+    The frames on their way to one address, or to a mirrored pair.
 
     Shape: `runs` of the batch under way; `outlet` the link that serves the address now, None while there is none;
     `held` in the order of leaving.
@@ -62,7 +64,7 @@ class Outbox:
 
     __slots__ = ("_drop", "_earliest", "_keys", "_pool", "_want", "address", "held", "outlet", "runs")
 
-    def __init__(self, address: NetworkAddress, *, pool: Pool, drop: Drop, want: Want) -> None:
+    def __init__(self, address: Destination, *, pool: Pool, drop: Drop, want: Want) -> None:
         self.address = address
         self.outlet: Outlet | None = None
         self.runs: list[Buffer] = []
@@ -77,6 +79,11 @@ class Outbox:
     def is_ready(self) -> bool:
         """Whether a frame given now would leave at once."""
         return not self.held and self.outlet is not None and self.outlet.can_send
+
+    def want_link(self) -> None:
+        """Ask for a link when none serves the address."""
+        if self.outlet is None:
+            self._want()
 
     def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
         """Write the batch at once as far as the link takes it; hold the rest. One write for the whole batch."""
@@ -126,12 +133,11 @@ class Outbox:
                 self.held.append(held)
                 self._earliest = min(self._earliest, held.deadline)
 
-    def surrender(self, now: float) -> list[bytearray]:
-        """Give up everything that waits, aged, for another way; what has waited past its lifetime is dropped."""
+    def surrender(self, now: float, is_wanted: Callable[[bytearray], bool]) -> list[bytearray]:
+        """Give up the frames that are wanted for another way, aged; what has waited past its lifetime is dropped."""
         self.expire(now)
-        frames = [held.aged(now).frame for held in self.held]
-        self.held.clear()
-        self._earliest = NEVER
+        frames = [held.aged(now).frame for held in self.held if is_wanted(held.frame)]
+        self.held = deque(held for held in self.held if not is_wanted(held.frame))
         for frame in frames:
             self._release(frame)
         return frames
@@ -169,8 +175,8 @@ class Outbox:
                     self._hold(run[start:stop], way_of(run[start:stop]), now, origin)
                 elif at > sent and self.outlet is not None:
                     self.outlet.finish(run[stop - (at - sent) : stop])
-        if self.held and self.outlet is None:
-            self._want(self.address)
+        if self.held:
+            self.want_link()
 
     def _hold(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
         way.frames -= 1

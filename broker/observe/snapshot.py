@@ -118,7 +118,7 @@ class Snapshots:
 
     def _copy_held(self) -> list[HeldCopy]:
         now = self._loop.time()
-        outboxes = self._instance.forwarder.outboxes.values()
+        outboxes = self._instance.forwarder.every_outbox()
         return [copy for outbox in outboxes for copy in copy_held(outbox, self._instance.peers, now=now)]
 
     def _read_connections(self) -> list[Row]:

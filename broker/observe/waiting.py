@@ -13,6 +13,7 @@ from broker.forwarding.outbox import Outbox
 from broker.net.peers import Peers
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision
+from broker.routing.route import MirroredPair
 
 
 def transmission_status(sender: Sender, transmitter: Transmitter, peers: Peers, *, now: float) -> str:
@@ -30,7 +31,10 @@ def transmission_status(sender: Sender, transmitter: Transmitter, peers: Peers, 
 
 
 def why_held(outbox: Outbox, peers: Peers) -> str:
-    """What the frames that wait for one address wait for."""
+    """What the frames that wait for one address, or for a mirrored pair, wait for."""
+    if isinstance(outbox.address, MirroredPair):
+        disposition = Disposition.PRINCIPAL_UNKNOWN
+        return f"{disposition} ({disposition.number}): neither {outbox.address} has said that it is"
     if outbox.outlet is None:
         return _connecting(outbox.address, peers)
     return f"the connection to {outbox.address} takes no more at the moment"

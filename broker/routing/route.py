@@ -73,6 +73,19 @@ class RouteProperties:
 
 
 @dataclass(frozen=True, slots=True)
+class MirroredPair:
+    """Two addresses of which one is the principal for a broker instance of a service; the original asks per pair."""
+
+    remote_service_name: str
+    broker_instance: UUID
+    address: NetworkAddress
+    mirror_address: NetworkAddress
+
+    def __str__(self) -> str:
+        return f"{self.address} or {self.mirror_address}"
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """
     One row of a route table.
@@ -103,6 +116,19 @@ class Route:
     def identity(self) -> Identity:
         """What two routes must share to count as one when choosing (R1.5)."""
         return (self.broker_instance, self.remote_service_name, self.address, self.mirror_address)
+
+    @property
+    def pair(self) -> MirroredPair | None:
+        """The mirrored pair that the route leads to; None when it names no mirror, or no broker instance to ask for."""
+        service, instance, address, mirror = (
+            self.remote_service_name,
+            self.broker_instance,
+            self.address,
+            self.mirror_address,
+        )
+        if service is None or instance is None or mirror is None or not isinstance(address, NetworkAddress):
+            return None
+        return MirroredPair(service, instance, address, mirror)
 
     def is_live(self, now: datetime) -> bool:
         """Whether the route takes part in matching at this UTC instant (R1.4)."""
@@ -159,7 +185,7 @@ def create_route(name: str, properties: RouteProperties, *, now: datetime) -> Ro
     Raises:
         PropertyError: as `check_route`.
     """
-    return replace(check_route(name, properties), lifetime=_expiry(properties.lifetime, now))
+    return _checked(name, properties, now)
 
 
 def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> Route:
@@ -178,7 +204,8 @@ def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> 
         mirror_address=_either(properties.mirror_address, route.mirror_address_text),
         weight=_either(properties.weight, route.weight),
     )
-    return replace(check_route(route.name, merged), lifetime=_expiry(properties.lifetime, now) or route.lifetime)
+    altered = _checked(route.name, merged, now)
+    return altered if properties.lifetime is not None else replace(altered, lifetime=route.lifetime)
 
 
 def check_route(name: str, properties: RouteProperties) -> Route:
@@ -197,17 +224,21 @@ def check_route(name: str, properties: RouteProperties) -> Route:
             9744 no address; 9745 TRANSPORT beside a service name; 9746 LIFETIME out of range;
             9747 address and mirror are the same.
     """
+    return _checked(name, properties, None)
+
+
+def _checked(name: str, properties: RouteProperties, now: datetime | None) -> Route:
     route = Route(
         name,
-        remote_service_name=_service_name(properties.service_name),
-        broker_instance=_broker_instance(properties.broker_instance),
-        address=_address("ADDRESS", properties.address),
-        mirror_address=_mirror_address(properties.mirror_address),
-        weight=_weight(properties.weight),
-        address_text=_address_text(properties.address),
-        mirror_address_text=properties.mirror_address,
+        _address("ADDRESS", properties.address),
+        _service_name(properties.service_name),
+        _broker_instance(properties.broker_instance),
+        _expiry(properties.lifetime, now),
+        _mirror_address(properties.mirror_address),
+        _weight(properties.weight),
+        _address_text(properties.address),
+        properties.mirror_address,
     )
-    _check_lifetime(properties.lifetime)
     _check_names(route)
     _check_mirror(route)
     return route
@@ -258,7 +289,7 @@ def _address(name: str, value: str | None) -> NetworkAddress | Keyword:
         raise PropertyError(102, f"a route needs {name}", properties=(name,))
     _check_text(name, value)
     try:
-        return parse_address(value)
+        return _address_of(value)
     except ValueError as error:
         raise PropertyError(9744, f"{name} is not a valid address: {error}", properties=(name,)) from None
 
@@ -288,11 +319,15 @@ def _weight(value: int | None) -> int:
     return value
 
 
-def _check_lifetime(value: int | None) -> None:
+def _expiry(lifetime: int | None, now: datetime | None) -> datetime | None:
+    """The instant at which the route expires, when one can be known."""
+    if lifetime is None:
+        return None
     low, high = LIFETIME_RANGE
-    if value is not None and not low <= value <= high:
-        problem = f"LIFETIME {value} is not between {low} and {high} seconds"
+    if not low <= lifetime <= high:
+        problem = f"LIFETIME {lifetime} is not between {low} and {high} seconds"
         raise PropertyError(9746, problem, properties=("LIFETIME",))
+    return None if now is None else now + timedelta(seconds=lifetime)
 
 
 # --- their combinations -------------------------------------------------------------------------------------
@@ -322,10 +357,6 @@ def _check_mirror(route: Route) -> None:
     if route.address == route.mirror_address:
         problem = f"ADDRESS and MIRROR_ADDRESS are the same, {route.address}"
         raise PropertyError(9747, problem, properties=("MIRROR_ADDRESS", "ADDRESS"))
-
-
-def _expiry(lifetime: int | None, now: datetime) -> datetime | None:
-    return None if lifetime is None else now + timedelta(seconds=lifetime)
 
 
 def _either(new: _T | None, old: _T | None) -> _T | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from uuid import UUID
 
 import pytest
 
@@ -305,6 +306,71 @@ def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: Mak
     station.take(make_frame(to_service="//north"))
 
     assert station.forwarder.dropped == {Disposition.FORWARDING_DISABLED: 1}
+
+
+def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_frame: MakeFrame) -> None:
+    station = Station(wired=[SOUTH])
+    came, sent = make_frame(to_service="//north"), make_frame(to_service="//north", sequence_number=1)
+    way = station.forwarder.way_for(decide(facts_of(sent), station.forwarder.here), Kind.MESSAGE)
+    station.take(came)
+    station.forwarder.submit([(way, sent)], NOW, station.sender)
+
+    station.surround(Route("Moved", SOUTH, remote_service_name="//north"))
+    station.forwarder.rematch(NOW)
+
+    assert station.wires[SOUTH].written == hopped(came)
+    # What a database here sent goes by its own routes, so it stays where it is.
+    assert [bytes(held.frame) for held in station.forwarder.outboxes[NORTH].held] == [sent]
+    assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (1, 0)
+
+
+def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make_frame: MakeFrame) -> None:
+    station = Station()
+    frame = make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000)
+    station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
+
+    station.take(frame)
+    assert (station.forwarder.pool.frames, station.sender.rejected, station.wanted) == (1, [], [])
+    station.surround(Route("Alone", NORTH, "//pair", UUID(int=9)))
+    station.forwarder.rematch(NOW + 0.25)
+
+    assert [len(wire.written) for wire in station.wires.values()] == [len(frame), 0]
+    assert (station.forwarder.pool.frames, station.forwarder.pairs, station.forwarder.unaccounted) == (0, {}, 0)
+
+
+def test_frames_for_a_mirrored_pair_obey_their_lifetime(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
+    station.take(make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000))
+
+    station.forwarder.expire(NOW + 1)
+
+    assert station.forwarder.dropped == {Disposition.EXPIRED_HERE: 1}
+    assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (0, 0)
+
+
+def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside(make_frame: MakeFrame) -> None:
+    station = Station(wired=[SOUTH])
+    station.surround(*ROUTES, Route("Last", TRANSPORT))
+    ours = make_frame(to_service="tcp://alias:4022/x")
+    station.take(ours, make_frame(to_service="//north"))
+
+    station.forwarder.found_self({NetworkAddress("alias"), NORTH}, NOW)
+
+    assert station.forwarder.dropped == {Disposition.ROUTE_INVALID: 2}
+    assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (0, 0)
+    station.take(ours)
+    assert station.forwarder.dropped == {Disposition.ROUTE_INVALID: 3}
+
+
+def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OWN_MAX", 2)
+    station = Station()
+
+    for n in range(4):
+        station.forwarder.found_self({NetworkAddress(f"alias{n}")}, NOW)
+
+    assert {NetworkAddress("alias0"), NetworkAddress("alias1")} == station.forwarder.here.own
 
 
 # --- what peers may invent ---

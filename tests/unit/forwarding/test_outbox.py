@@ -69,7 +69,7 @@ class Station:
             ADDRESS,
             pool=self.pool,
             drop=lambda frame, why, origin: self.dropped.append((bytes(frame), why, origin)),
-            want=self.wanted.append,
+            want=lambda: self.wanted.append(ADDRESS),
         )
         self.way = Way(self.outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
 
@@ -124,7 +124,7 @@ def test_without_a_link_frames_are_held_and_one_is_asked_for(make_frame: MakeFra
 def test_link_that_comes_when_asked_for_takes_the_frame_at_once(make_frame: MakeFrame) -> None:
     station, wire = Station(), Wire()
 
-    def want(_address: NetworkAddress) -> None:
+    def want() -> None:
         outbox.outlet = wire
         outbox.drain(NOW)
 
