@@ -57,6 +57,8 @@ class Limits:
 
 
 Want = Callable[[NetworkAddress], None]
+Ask = Callable[[Facts], None]
+"""A frame that arrived has no route and msdb's table says whom to ask for one (R2.4); must not fail."""
 
 
 class Forwarder:
@@ -66,10 +68,13 @@ class Forwarder:
     Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it, `unfinished`
     bounds what they keep between two reads; `received`
     frames that entered, by kind up to `OTHER_KIND`; `dropped` by disposition; `generation` rises whenever a way may
-    have changed; `want` asks for a link to an address; `retired_frames` left through outboxes which are no more.
+    have changed; `want` asks for a link to an address, `ask` for a route; `retired_frames` left through outboxes which
+    are no more.
     """
 
-    def __init__(self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf) -> None:
+    def __init__(
+        self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf, ask: Ask = lambda _: None
+    ) -> None:
         self.slab = bytearray(limits.max_frame + READ_BYTES)
         self.unfinished = Unfinished()
         self.pool = Pool(limits.pool_bytes)
@@ -80,6 +85,7 @@ class Forwarder:
         self.ways: dict[tuple[Sink, str, int], Way] = {}
         self.generation = 0
         self.retired_frames = 0
+        self.ask = ask
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
         self._want = want
@@ -142,7 +148,7 @@ class Forwarder:
         self._flush(batch, now, origin, lambda frame: ways[_message_id(frame)])
 
     def way_for(self, decision: Decision, kind: int) -> Way:
-        """The way that a decision leads to: on, to a database here, to where its principal is waited for, or to a drop."""
+        """The way that a decision leads to: on, into a database here, to where a principal is awaited, or to a drop."""
         if decision.disposition is Disposition.FORWARDED:
             address = decision.candidates[0].address
             if len(self.outboxes) >= OUTBOXES_MAX and address not in self.outboxes:
@@ -249,6 +255,8 @@ class Forwarder:
             return self._drop_way(Disposition.MALFORMED, kind), False
         facts = Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
         decision = decide(facts, self._here)
+        if decision.disposition is Disposition.ASKING_FOR_ROUTE:
+            self.ask(facts)
         return self.way_for(decision, kind), decision.is_by_conversation
 
     def _drop_way(self, disposition: Disposition, kind: int) -> Way:
