@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import decisions
 import dialogs
 import forwarding
 import memory
@@ -15,6 +16,7 @@ from machine import machine
 BENCHES = {
     "forwarding": (forwarding.run, "CPU microseconds of the gateway for each message of 256 bytes, one worker"),
     "dialogs": (dialogs.run, "messages a second, 1 KiB, durable at both ends, 100 in a transaction"),
+    "decisions": (decisions.run, "CPU microseconds of one routing decision"),
     "memory": (memory.run, f"MiB of a gateway whose next hop never reads, pool limit {memory.POOL_MIB} MiB"),
 }
 
