@@ -197,10 +197,10 @@ class _Reception:
             "SELECT contracts FROM broker_service WHERE name = ?", (header.to_service,)
         ).fetchone()
         if service is None:
+            # Without the service a frame comes here only when the dialog or its route names this database (R4.1).
             self._drop(Disposition.SERVICE_NOT_FOUND, frames=frames)
-            if header.to_broker_instance != NO_GUID:
-                text = f"the service {header.to_service!r} does not exist in the broker instance that was named"
-                self._receipt.faults.append((contact, Fault(-8490, text)))
+            text = f"the service {header.to_service!r} does not exist in the broker instance that was named"
+            self._receipt.faults.append((contact, Fault(-8490, text)))
             return None
         try:
             envelope, _ = decode_envelope(body)

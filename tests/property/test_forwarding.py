@@ -165,8 +165,8 @@ def refusal(data: bytes) -> type[Exception] | None:
 def judge_slowly(frame: bytes, outcome: Outcome) -> None:
     """Steps 2 to 5 of one dialog frame, by decoding all of it."""
     name = frame[114 : 114 + int.from_bytes(frame[112:114], "big")]
-    readable = frame[: 114 + len(name)] + b"f" * int.from_bytes(frame[76:78], "big")
-    header, _ = decode_dialog(len(readable).to_bytes(4, "big") + readable[4:].replace(name, b"n" * len(name)))
+    names = b"n" * len(name) + b"f" * int.from_bytes(frame[76:78], "big")  # whatever they are, the header is read
+    header, _ = decode_dialog((114 + len(names)).to_bytes(4, "big") + frame[4:114] + names)
     outcome.received[min(header.kind, 0x13)] += 1
     disposition = Disposition.MALFORMED
     if header.hop_count + 1 > min(header.hop_limit, MAX_HOPS):

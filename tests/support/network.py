@@ -35,8 +35,8 @@ from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
 
 MAX_FRAME = 64 * 1024
-Table = Sequence[tuple[str | None, str]]
-"""Routes as (service name or any, address)."""
+Table = Sequence[tuple[str | None, str] | RouteProperties]
+"""Routes as (service name or any, address), or in full."""
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,9 @@ class Network:
 
 def _table(routes: Table) -> RouteTable:
     now = datetime.now(UTC)
-    made = [
-        create_route(f"route {number}", RouteProperties(service_name=service, address=address), now=now)
-        for number, (service, address) in enumerate(routes)
+    properties = [
+        route if isinstance(route, RouteProperties) else RouteProperties(service_name=route[0], address=route[1])
+        for route in routes
     ]
+    made = [create_route(f"route {number}", one, now=now) for number, one in enumerate(properties)]
     return build_table(made, now=now)

@@ -1,0 +1,398 @@
+"""
+The documented cases that are about dialogs and gateways at work: load shared, several ways, loops, lost gateways.
+
+Each is a small story on a played network under virtual time, and must end as told whatever conversation ids are drawn.
+Where a dialog prefers one of several ways, the story takes a dialog that prefers the one it is about.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from unittest import mock
+
+from broker.dialog.application import Dialog, Message, begin_dialog, receive
+from broker.dialog.contact import Contact, Travel
+from broker.dialog.conversation import Backoff
+from broker.dialog.transmitter import DialogSettings
+from broker.flow import Disposition
+from broker.forwarding.kernel import Kernel
+from broker.routing.facts import Hosted
+from broker.routing.route import RouteProperties
+from broker.routing.table import RouteTable
+from broker.wire.layout import HOP_LIMIT
+from tests.support.dialog import QUEUE, rows, states
+from tests.support.network import Network, Node, Table
+from tests.support.virtual_time import VirtualLoop, run_virtually
+
+SECONDS = 30.0  # virtual; within which what a story waits for has to come
+SETTINGS = DialogSettings(Backoff(0.2, 2.0), Travel(), window=64, fragment_size=1000)
+LOCAL = [(None, "LOCAL")]
+
+
+def at(*hosts: str, service: str, instance: bytes | None = None, weight: int | None = None) -> list[RouteProperties]:
+    """Routes to a service through each of these nodes, in full when an instance is given."""
+    guid = None if instance is None else str(uuid.UUID(bytes=instance))
+    return [
+        RouteProperties(service_name=service, broker_instance=guid, address=f"tcp://{host}:4022", weight=weight)
+        for host in hosts
+    ]
+
+
+class Stage:
+    """A network for one story, and the applications at its databases."""
+
+    def __init__(self, network: Network, directory: Path) -> None:
+        self.network = network
+        self.directory = directory
+        self.applications: dict[str, sqlite3.Connection] = {}
+
+    def gateway(self, name: str, routes: Table) -> Node:
+        return self.network.add(Node(self.network, name, routes))
+
+    def database(self, name: str, service: str, routes: Table) -> Node:
+        node = self.network.add(Node(self.network, name, LOCAL, self.directory / f"{name}.db", service, routes))
+        self.applications[name] = sqlite3.connect(self.directory / f"{name}.db", isolation_level=None)
+        return node
+
+    def begin(self) -> Dialog:
+        """A dialog of the shop with the service Billing, wherever that is."""
+        return begin_dialog(self.applications["shop"], from_service="Orders", to_service="Billing")
+
+    def begin_through(self, host: str) -> Dialog:
+        """One of those that prefer this next hop while all are as good."""
+        shop = self.network.nodes["shop"]
+        assert shop.endpoint is not None
+        while True:
+            dialog = self.begin()
+            contact = Contact(dialog.conversation_id.bytes, True, "Orders", instance_of(shop), "Billing")
+            if shop.endpoint.transmitter.decide(contact).candidates[0].address.host == host:
+                return dialog
+
+    def received(self, name: str) -> list[Message]:
+        """What the application at a database takes from its queue now."""
+        return receive(self.applications[name], queue=QUEUE, top=1000)
+
+    def waiting(self, name: str) -> int:
+        """How many messages are in a transmission queue."""
+        return len(rows(self.applications[name], "SELECT 1 FROM broker_transmission"))
+
+    def far_instances(self) -> dict[uuid.UUID, bytes | None]:
+        """The far side of every dialog of the shop that is fixed."""
+        query = "SELECT conversation_id, far_broker_instance FROM broker_conversation"
+        return {uuid.UUID(bytes=conversation): far for conversation, far in rows(self.applications["shop"], query)}
+
+    async def collected(self, name: str, count: int) -> list[Message]:
+        """So many messages, as they come."""
+        messages: list[Message] = []
+
+        def have_come() -> bool:
+            messages.extend(self.received(name))
+            return len(messages) >= count
+
+        await self.until(have_come)
+        return messages
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await self.network.until(condition, seconds=SECONDS)
+
+
+def instance_of(node: Node) -> bytes:
+    assert node.endpoint is not None
+    return node.endpoint.broker_instance
+
+
+def dropped_by(node: Node, disposition: Disposition) -> int:
+    """At a gateway in the pass, at a database when stored."""
+    return node.forwarder.dropped[disposition] + (node.endpoint.dropped[disposition] if node.endpoint else 0)
+
+
+def play(directory: Path, story: Callable[[Stage], Awaitable[None]]) -> None:
+    """Play a story to its end; every frame must be accounted for, and no database may have met a problem."""
+
+    async def run(loop: VirtualLoop) -> None:
+        network = Network(loop, seed=1, settings=SETTINGS)
+        stage = Stage(network, directory)
+        with mock.patch("time.time", loop.wall_clock):
+            await story(stage)
+            for node in network.nodes.values():
+                assert node.forwarder.unaccounted == 0
+                assert node.endpoint is None or node.endpoint.problem == ""
+                if node.is_up:
+                    node.crash()
+        for application in stage.applications.values():
+            application.close()
+
+    run_virtually(run)
+
+
+# --- 5: load shared -----------------------------------------------------------------------------------------
+
+
+def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_reached(tmp_path: Path) -> None:
+    """Weights change all new picks, and none of the dialogs whose target is fixed."""
+
+    async def story(stage: Stage) -> None:
+        east, west = (stage.database(name, "Billing", at("shop", service="Orders")) for name in ("east", "west"))
+        shop = stage.database("shop", "Orders", [])
+        to_east, to_west = (at(node.name, service="Billing", instance=instance_of(node)) for node in (east, west))
+        shop.reroute([*to_east, *to_west])
+        dialogs = [stage.begin() for _ in range(30)]
+
+        for dialog in dialogs:
+            dialog.send(b"first")
+        await stage.until(lambda: None not in stage.far_instances().values())
+        fixed = stage.far_instances()
+        shop.reroute([*at("east", service="Billing", instance=instance_of(east), weight=1000), *to_west])
+        for dialog in dialogs:
+            dialog.send(b"second")
+        await stage.until(lambda: stage.waiting("shop") == 0)
+
+        assert {instance_of(east), instance_of(west)} == set(fixed.values())
+        assert fixed == stage.far_instances()
+        for node in (east, west):
+            by_dialog: dict[uuid.UUID, list[bytes]] = {}
+            for message in stage.received(node.name):
+                by_dialog.setdefault(message.dialog.conversation_id, []).append(message.body)
+            own = {dialog for dialog, far in fixed.items() if far == instance_of(node)}
+            assert {dialog: [b"first", b"second"] for dialog in own} == by_dialog
+
+    play(tmp_path, story)
+
+
+# --- R7, R8: several ways -----------------------------------------------------------------------------------
+
+
+def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_through_both_are_one_delivery(
+    tmp_path: Path,
+) -> None:
+    """The first copy arrives and no answer comes back; the second one takes the other gateway."""
+
+    async def story(stage: Stage) -> None:
+        bank = stage.database("bank", "Billing", [])
+        shop = stage.database("shop", "Orders", [])
+        gateways = [
+            stage.gateway(name, at("bank", service="Billing") + at("shop", service="Orders"))
+            for name in ("gateway-a", "gateway-b")
+        ]
+        shop.reroute(at("gateway-a", "gateway-b", service="Billing", instance=instance_of(bank)))
+        stage.begin_through("gateway-a").send(b"once")
+
+        await stage.until(lambda: states(stage.applications["bank"]) == ["CO"])
+        gateways[0].crash()
+        await stage.until(lambda: dropped_by(bank, Disposition.DUPLICATE) > 0)
+        bank.reroute(at("gateway-a", "gateway-b", service="Orders", instance=instance_of(shop)))
+        await stage.until(lambda: stage.waiting("shop") == 0)
+
+        assert [b"once"] == [message.body for message in stage.received("bank")]
+        assert gateways[1].forwarder.forwarded > 0
+
+    play(tmp_path, story)
+
+
+def test_answers_and_acknowledgements_may_come_back_through_another_gateway(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        stage.database("bank", "Billing", at("back", service="Orders"))
+        stage.database("shop", "Orders", at("there", service="Billing"))
+        there = stage.gateway("there", at("bank", service="Billing"))
+        back = stage.gateway("back", at("shop", service="Orders"))
+
+        stage.begin().send(b"question")
+        [message] = await stage.collected("bank", 1)
+        message.dialog.send(b"answer")
+        [answer] = await stage.collected("shop", 1)
+
+        assert b"answer" == answer.body
+        assert [0, 0] == [node.forwarder.dropped.total() for node in (there, back)]
+        assert there.forwarder.forwarded > 0
+        assert back.forwarder.forwarded > 0
+
+    play(tmp_path, story)
+
+
+def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(tmp_path: Path) -> None:
+    """Both hosts of a route by name get message 1; the one whose answer comes later is told -8495."""
+
+    async def story(stage: Stage) -> None:
+        shop = stage.database("shop", "Orders", at("east", "west", service="Billing"))
+        east = stage.database("east", "Billing", [])  # which cannot answer yet
+        west = stage.database("west", "Billing", at("shop", service="Orders"))
+        dialog = stage.begin_through("east")
+
+        dialog.send(b"order")
+        await stage.until(lambda: states(stage.applications["east"]) == ["CO"])
+        stage.network.disconnect(east)
+        await stage.until(lambda: stage.far_instances()[dialog.conversation_id] == instance_of(west))
+        stage.network.connect(east)
+        east.reroute(at("shop", service="Orders"))
+        [order] = stage.received("east")
+        order.dialog.send(b"late answer")
+        [error] = await stage.collected("east", 1)
+
+        assert error.is_error
+        assert b"-8495" in error.body
+        assert ["ER"] == states(stage.applications["east"])
+        assert 0 == stage.waiting("east")
+        assert dropped_by(shop, Disposition.OTHER_INSTANCE) > 0
+        assert instance_of(west) == stage.far_instances()[dialog.conversation_id]
+        assert [b"order"] == [message.body for message in stage.received("west")]
+        assert [] == stage.received("shop")
+
+    play(tmp_path, story)
+
+
+# --- R10: a change of routes --------------------------------------------------------------------------------
+
+
+def test_change_of_routes_loses_nothing_that_a_gateway_holds(tmp_path: Path) -> None:
+    """Not even when no route is left by which it could come again."""
+
+    async def story(stage: Stage) -> None:
+        bank = stage.database("bank", "Billing", at("shop", service="Orders"))
+        stage.database("shop", "Orders", at("gateway", service="Billing"))
+        gateway = stage.gateway("gateway", at("bank", service="Billing"))
+        bank.crash()
+        stage.begin().send(b"held")
+        await stage.until(lambda: gateway.forwarder.pool.frames == 1)
+
+        gateway.forwarder.surround(table=RouteTable(), hosted=Hosted(), is_forwarding=True)
+        await stage.until(lambda: dropped_by(gateway, Disposition.NO_ROUTE) > 0)
+        bank.start()
+
+        assert [b"held"] == [message.body for message in await stage.collected("bank", 1)]
+
+    play(tmp_path, story)
+
+
+# --- R11 to R14: gateways -----------------------------------------------------------------------------------
+
+
+def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        stage.database("bank", "Billing", at("shop", service="Orders"))
+        stage.database("shop", "Orders", at("one", service="Billing"))
+        one = stage.gateway("one", at("two", service="Billing"))
+        two = stage.gateway("two", at("one", service="Billing"))
+
+        def exhausted() -> int:
+            return sum(dropped_by(node, Disposition.HOPS_EXHAUSTED) for node in (one, two))
+
+        stage.begin().send(b"round")
+        await stage.until(lambda: exhausted() == 1)
+        assert HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
+        assert 1 == stage.waiting("shop")
+        await stage.until(lambda: exhausted() == 2)
+        assert 2 * HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
+        two.crash()
+        two.routes = at("bank", service="Billing")
+        two.start()
+
+        assert [b"round"] == [message.body for message in await stage.collected("bank", 1)]
+
+    play(tmp_path, story)
+
+
+def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp_path: Path) -> None:
+    """By which it is recognised: a forwarder keeps the id of the transmission."""
+    seen: list[tuple[bytes, int]] = []
+    walk = Kernel.walk
+
+    def spy(kernel: Kernel, slab: bytearray, end: int) -> object:
+        seen.append((bytes(slab[16:32]), slab[6]))
+        return walk(kernel, slab, end)
+
+    async def story(stage: Stage) -> None:
+        stage.database("shop", "Orders", at("one", service="Billing"))
+        one = stage.gateway("one", at("two", service="Billing"))
+        two = stage.gateway("two", at("one", service="Billing"))
+        with mock.patch.object(Kernel, "walk", spy):
+            stage.begin().send(b"round")
+            await stage.until(lambda: (one.forwarder.dropped + two.forwarder.dropped).total() == 1)
+
+    play(tmp_path, story)
+
+    assert [(seen[0][0], hops) for hops in range(HOP_LIMIT + 1)] == seen
+
+
+def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_is_sent_again(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 80
+
+    async def story(stage: Stage) -> None:
+        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
+        stage.database("shop", "Orders", at("gateway", service="Billing"))
+        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
+        gateway.forwarder.pool.limit_bytes = 5000
+        bank.crash()
+
+        stage.begin().send(body)
+        await stage.until(lambda: dropped_by(gateway, Disposition.POOL_LIMIT) > 0)
+        assert 0 < gateway.forwarder.pool.used_bytes <= 5000 < len(body)
+        bank.start()
+
+        assert [body] == [message.body for message in await stage.collected("bank", 1)]
+
+    play(tmp_path, story)
+
+
+def test_case_r13_gateway_killed_with_messages_held_loses_nothing(tmp_path: Path) -> None:
+    bodies = [bytes([number]) for number in range(20)]
+
+    async def story(stage: Stage) -> None:
+        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
+        stage.database("shop", "Orders", at("gateway", service="Billing"))
+        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
+        bank.crash()
+        dialog = stage.begin()
+
+        for number in bodies:
+            dialog.send(number)
+        await stage.until(lambda: gateway.forwarder.pool.frames > 0)
+        gateway.crash()
+        bank.start()
+        gateway.start()
+        assert 0 == gateway.forwarder.pool.frames
+
+        assert bodies == [message.body for message in await stage.collected("bank", len(bodies))]
+
+    play(tmp_path, story)
+
+
+def test_gateway_that_holds_a_message_acknowledges_nothing_and_only_the_target_does(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
+        shop = stage.database("shop", "Orders", at("gateway", service="Billing"))
+        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
+        bank.crash()
+        dialog = stage.begin()
+
+        dialog.send(b"kept")
+        await stage.until(lambda: dropped_by(gateway, Disposition.ALREADY_HELD) > 1)
+        assert (1, 0) == (stage.waiting("shop"), shop.forwarder.delivered)
+        assert stage.far_instances()[dialog.conversation_id] is None
+        bank.start()
+        await stage.until(lambda: stage.waiting("shop") == 0)
+
+        assert instance_of(bank) == stage.far_instances()[dialog.conversation_id]
+
+    play(tmp_path, story)
+
+
+def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        bank = stage.database("bank", "Billing", at("gateway", service="Orders"))
+        stage.database("shop", "Orders", at("gateway", service="Billing"))
+        gateway = stage.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
+        bank.crash()
+
+        stage.begin().send(b"one")
+        await stage.until(lambda: dropped_by(gateway, Disposition.ALREADY_HELD) > 1)
+        assert 1 == gateway.forwarder.pool.frames
+        bank.start()
+        await stage.until(lambda: stage.waiting("shop") == 0)
+
+        assert [b"one"] == [message.body for message in stage.received("bank")]
+        assert 0 == dropped_by(bank, Disposition.DUPLICATE)
+
+    play(tmp_path, story)
