@@ -37,6 +37,7 @@ from broker.wire.layout import (
     HEADER_BYTES,
     HOP_COUNT_AT,
     MESSAGE_ID_AT,
+    NO_GUID,
     ROUTE_KEY_AT,
     Kind,
 )
@@ -127,6 +128,13 @@ class Forwarder:
         """Health or tables have changed: every remembered way is asked for anew."""
         self._kernel.forget()
         self.generation += 1
+
+    def remembered(self) -> Iterator[Facts]:
+        """What passed since ways were last forgotten: by route key, and by conversation where that has a say."""
+        for key, conversation, is_from_target in dict.fromkeys(self._kernel.remembered()):
+            facts = _facts(key, conversation or NO_GUID, is_from_target=is_from_target)
+            if facts is not None:
+                yield facts
 
     # --- frames come in ---
 
@@ -249,11 +257,9 @@ class Forwarder:
         self.changed()
 
     def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001 - the kernel's callback has no names
-        try:
-            to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
-        except UnicodeDecodeError:
+        facts = _facts(key, conversation, is_from_target=is_from_target)
+        if facts is None:
             return self._drop_way(Disposition.MALFORMED, kind), False
-        facts = Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
         decision = decide(facts, self._here)
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
             self.ask(facts)
@@ -271,6 +277,15 @@ class Forwarder:
         if way is None:
             way = self.ways[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
         return way
+
+
+def _facts(key: bytes, conversation: bytes, *, is_from_target: bool) -> Facts | None:
+    """What a route key says; None when its service name is no text."""
+    try:
+        to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
+    except UnicodeDecodeError:
+        return None
+    return Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
 
 
 def _message_id(frame: Buffer) -> bytes:

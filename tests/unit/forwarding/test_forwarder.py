@@ -21,7 +21,7 @@ from broker.routing.facts import Facts, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, Ping, decode_dialog, encode_link
-from broker.wire.layout import HOP_COUNT_AT, Flag, Kind
+from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Flag, Kind
 
 MakeFrame = Callable[..., bytes]
 
@@ -371,6 +371,21 @@ def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.Mo
         station.forwarder.found_self({NetworkAddress(f"alias{n}")}, NOW)
 
     assert {NetworkAddress("alias0"), NetworkAddress("alias1")} == station.forwarder.here.own
+
+
+def test_what_passed_is_remembered_until_something_changes(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.surround(*ROUTES, Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
+    by_key = make_frame(to_service="//north")
+    by_conversation = make_frame(to_service="//two ways", conversation_id=b"c" * 16, flags=Flag.FROM_TARGET)
+    station.take(by_key, by_conversation, make_frame(kind=Kind.ACK, to_service="//north"))
+
+    assert list(station.forwarder.remembered()) == [
+        Facts("//north", NO_GUID, NO_GUID),
+        Facts("//two ways", NO_GUID, b"c" * 16, is_from_target=True),
+    ]
+    station.forwarder.changed()
+    assert list(station.forwarder.remembered()) == []
 
 
 # --- what peers may invent ---
