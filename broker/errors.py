@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+SHOWN_MAX = 2000  # characters of a line before and behind a mistake: a script may be one line of 100 MB
+
 
 class BrokerError(Exception):
     """Base of everything this package raises on purpose."""
@@ -102,10 +104,14 @@ class Span:
     length: int = 1
 
 
-def _caret(text_line: str, span: Span) -> str:
-    lead = "".join("\t" if c == "\t" else " " for c in text_line[: span.column - 1])
-    width = max(1, min(span.length, len(text_line) - span.column + 1))
-    return f"{text_line}\n{lead}{'^' * width}"
+def caret(text_line: str, span: Span) -> str:
+    """The line, and under it a mark below every character of the place; of a long line what stands around the place."""
+    first = max(0, span.column - 1 - SHOWN_MAX)
+    shown = text_line[first : span.column - 1 + SHOWN_MAX]
+    before = shown[: span.column - 1 - first]
+    lead = "".join("\t" if c == "\t" else " " for c in before)
+    width = max(1, min(span.length, len(shown) - len(before)))
+    return f"{shown}\n{lead}{'^' * width}"
 
 
 @dataclass
@@ -129,7 +135,7 @@ class StatementError(RequestError):
             head += f", {self.span.source}:{self.span.line}:{self.span.column}"
         body = f"{head}\n{self.problem}"
         if self.span is not None and self.text_line is not None:
-            body += f"\n{_caret(self.text_line, self.span)}"
+            body += f"\n{caret(self.text_line, self.span)}"
         return body
 
 

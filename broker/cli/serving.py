@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker.cli.access import read_settings
 from broker.cli.exit_code import EX_CONFIG, EX_TEMPFAIL, fail, with_exit_code
-from broker.cli.option import config_option, examples, output_option
+from broker.cli.option import config_option, configs_option, examples, output_option
 from broker.cli.output import show_rows
 from broker.errors import ListenFailedError, SettingError, SettingsError, StatementError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from broker.control.concern import Concern
 
 _MESSAGES_HELP = "To the targets, in equal parts on twenty dialogs; as many answers come back."
 
@@ -46,33 +50,40 @@ def serve(config: Path | None) -> None:
 
 @examples("""
 broker check -c config/gateway.toml
-broker check -c config/gateway.toml --offline
+broker check -c config/gateway.toml -c config/endpoint.toml --offline
 """)
 @click.command()
-@config_option
+@configs_option
 @click.option("--offline", is_flag=True, help="Touch no port; for a machine that is not the instance's own.")
 @output_option
 @with_exit_code
-def check(config: Path | None, output: str, *, offline: bool) -> None:
+def check(configs: tuple[Path, ...], output: str, *, offline: bool) -> None:
     """
     Find everything wrong with a configuration, and what is unwise.
 
-    All of it in one run, with file, line and column. Exit codes: 0 good, 1 something is wrong; warnings do not count.
+    All of it in one run, with file, line and column. Of several configurations, also what they say together: circles,
+    dead ends, missing ways back. Exit codes: 0 good, 1 something is wrong; warnings do not count.
     """
-    from broker.control.check import check_scripts, check_settings  # noqa: PLC0415
-    from broker.control.load import load_what_is_good  # noqa: PLC0415
+    from broker.control.check import check_files  # noqa: PLC0415
 
-    settings, errors = load_what_is_good(config, environ=os.environ)  # a refused setting has its default
-    errors += check_scripts(settings) if errors else check_settings(settings, offline=offline)
-    report = [("error", str(error)) for error in errors]
-    report += [("warning", f"warning: {warning}") for warning in settings.warnings() if not errors]
+    report = check_files(configs or (None,), environ=os.environ, offline=offline)
+    rows = [_row("error", "setting", error, str(error)) for error in report.errors]
+    rows += [_row("warning", "setting", warning, f"warning: {warning}") for warning in report.warnings]
+    rows += [_row("warning", concern.lint, concern, f"warning: {concern}") for concern in report.concerns]
     if output == "json":
-        show_rows([{"level": level, "text": text} for level, text in report], output)
-    for _, text in report if output == "table" else ():
-        click.echo(text, err=True)
-    if not errors and output == "table":
-        click.echo("the configuration is good")
-    sys.exit(1 if errors else 0)
+        show_rows(rows, output)
+    else:
+        for row in rows:
+            click.echo(row["text"], err=True)
+        if not report.errors:
+            click.echo("the configuration is good" if len(configs) < 2 else "the configurations are good")
+    sys.exit(1 if report.errors else 0)
+
+
+def _row(level: str, code: str, found: SettingError | Concern, text: str) -> dict[str, Any]:
+    span = found.span
+    place = (span.source, span.line, span.column) if span is not None else (None, None, None)
+    return {"level": level, "code": code, **dict(zip(("file", "line", "column"), place, strict=True)), "text": text}
 
 
 @examples("""

@@ -1,8 +1,8 @@
 """
 Whether settings that are right in themselves meet a machine on which they can work.
 
-Everything is tried as the daemon will do it: scripts are parsed, listeners are bound and closed again, a file is made
-in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed
+Everything is tried as the daemon will do it: scripts are rehearsed, listeners are bound and closed again, a file is
+made in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed
 and nothing is sent; a check beside a running instance finds its own ports taken, which `offline` leaves out.
 """
 
@@ -11,16 +11,20 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.control.concern import Concern
 from broker.control.config import by_place
-from broker.control.place import KeyPath, dotted
-from broker.control.script import script_files
-from broker.ddl.parser import read_script
-from broker.errors import SettingError, StatementError
+from broker.control.load import load_what_is_good
+from broker.control.place import KeyPath
+from broker.control.reach import survey_all
+from broker.control.rehearsal import Rehearsal, rehearse
+from broker.errors import SettingError, SettingsError
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -29,29 +33,72 @@ if TYPE_CHECKING:
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 
-def check_settings(settings: Settings, *, offline: bool = False) -> list[SettingError]:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """
+    What a check found.
+
+    Shape: `errors` keep an instance from starting; `warnings` of settings and `concerns` about what the scripts say are
+    legal and unwise.
+    """
+
+    errors: list[SettingError] = field(default_factory=list)
+    warnings: list[SettingError] = field(default_factory=list)
+    concerns: list[Concern] = field(default_factory=list)
+
+
+def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], offline: bool = False) -> Report:
+    """
+    Check configurations, each by itself and, as far as they are sound, all together.
+
+    Args:
+        paths: Configuration files; None = no file, only the environment.
+        environ: The environment, which holds for each of them.
+        offline: As for `check_settings`.
+    """
+    report = Report()
+    sound = []
+    for path in paths:
+        try:
+            settings, refused = load_what_is_good(path, environ=environ)
+        except SettingsError as error:
+            report.errors.extend(error.errors)
+            continue
+        rehearsal = rehearse(settings, now=datetime.now(UTC))
+        if refused:  # a refused setting has its default, so the machine is not asked about it
+            report.errors.extend([*refused, *rehearsal.errors])
+            continue
+        report.errors.extend(check_settings(settings, rehearsal, offline=offline))
+        report.warnings.extend(settings.warnings())
+        if not rehearsal.errors:
+            sound.append(rehearsal)
+    report.concerns.extend(survey_all(sound))
+    return report
+
+
+def check_running(settings: Settings) -> Report:
+    """What a check of the settings in force finds; the ports are taken by the instance itself."""
+    rehearsal = rehearse(settings, now=datetime.now(UTC))
+    concerns = [] if rehearsal.errors else survey_all([rehearsal])
+    return Report(check_settings(settings, rehearsal, offline=True), settings.warnings(), concerns)
+
+
+def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = False) -> list[SettingError]:
     """
     Look at everything outside that these settings need.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
+        rehearsal: What their scripts come to.
         offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
 
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    errors = [*_state_directory(settings), *check_scripts(settings), *_databases(settings), *_admin_socket(settings)]
+    errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *_admin_socket(settings)]
     if not offline:
         errors += _listeners(settings)
     return sorted(errors, key=by_place)
-
-
-def check_scripts(settings: Settings) -> list[SettingError]:
-    """Every problem of the scripts that the settings name, msdb's first."""
-    errors = list(_scripts(settings, ("routes", "files"), settings.routes.files))
-    for name, database in settings.databases.items():
-        errors += _scripts(settings, ("databases", name, "scripts"), database.scripts)
-    return errors
 
 
 def _state_directory(settings: Settings) -> Iterator[SettingError]:
@@ -107,33 +154,6 @@ def _write_problem(directory: Path) -> str | None:
             return None
     except OSError as error:
         return f'"{existing}" cannot be written: {error.strerror}'
-
-
-def _scripts(settings: Settings, key: KeyPath, patterns: tuple[str, ...]) -> Iterator[SettingError]:
-    """Patterns without a file, and everything that is wrong in the files."""
-    for number, pattern in enumerate(patterns):
-        files = script_files([pattern])
-        if not files:
-            hint = "correct the path; it is relative to the configuration file's directory"
-            yield settings.error((*key, number), f'"{pattern}" matches no file', hint)
-        for path in files:
-            yield from _script(settings, (*key, number), path)
-
-
-def _script(settings: Settings, key: KeyPath, path: Path) -> Iterator[SettingError]:
-    """Every mistake in one script, at its place in the script."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        yield settings.error(key, f'"{path}" cannot be read: {error.strerror}', "make it readable for the instance")
-        return
-    except UnicodeDecodeError as error:
-        yield settings.error(key, f'"{path}" is not UTF-8 at byte {error.start}', "save it as UTF-8")
-        return
-    for outcome in read_script(text, source=str(path)):
-        if isinstance(outcome, StatementError):
-            problem = f"error {outcome.number}: {outcome.problem}"
-            yield SettingError(dotted(key), problem, outcome.span, "correct the statement")
 
 
 def _listeners(settings: Settings) -> Iterator[SettingError]:

@@ -18,19 +18,17 @@ from enum import Enum, auto
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
-from broker.routing.decide import Decision, Surroundings, decide
+from broker.routing.decide import Decision, Pass, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
 from broker.routing.match import pick_instance
 from broker.routing.route import Route
 from broker.routing.table import RouteTable
 
 INSTANCES_MAX = 32  # broker instances of one service that are followed; what holds for 32 holds for the rest
-_TRIES = 16  # conversation ids tried for each of them: the chance to miss one is (31/32)^512, about one in 10^7
+_TRIES = 16  # conversation ids tried for each of them: of equal weights, one in 10^7 is missed
 
-# What is not known better when the databases of a site are not all known.
-_DEPENDS_ON_HOSTED = frozenset(
-    {Disposition.NO_ROUTE, Disposition.SERVICE_NOT_HERE, Disposition.INSTANCE_NOT_HERE, Disposition.ROUTE_INVALID}
-)
+# Somebody else's answer is needed to tell where it goes.
+_ASKS = frozenset({Disposition.ASKING_FOR_ROUTE, Disposition.PRINCIPAL_UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +36,9 @@ class Site:
     """
     One instance.
 
-    Shape: `addresses` lead to it; `databases` the tables by broker instance, `msdb` the one for what arrives;
-    `is_complete` False when databases may have services that `hosted` does not tell.
+    Shape: `addresses` lead to it; `databases` the tables by broker instance, `msdb` the one for what arrives. When its
+    databases may have services that `hosted` does not tell, `has_all_services` is False; when one of them may have a
+    broker instance other than `hosted` tells, `has_all_instances` is.
     """
 
     name: str
@@ -48,7 +47,8 @@ class Site:
     databases: Mapping[bytes, RouteTable]
     hosted: Hosted
     is_forwarding: bool
-    is_complete: bool = True
+    has_all_services: bool = True
+    has_all_instances: bool = True
 
 
 class Outcome(Enum):
@@ -126,9 +126,9 @@ class Network:
     def _walk(self, facts: Facts, site: Site, before: tuple[Leg, ...], visited: set[Site]) -> Iterator[End]:
         if facts.is_incoming:
             visited.add(site)
-        decision = _decide(facts, site)
-        for address, route in _hops(decision):
-            legs = (*before, Leg(site, facts.database, route))
+        decision, so_far = _decide(facts, site, before)
+        for address, route in _hops(decision, site):
+            legs = (*so_far[:-1], replace(so_far[-1], route=route))
             nexts = self._at.get(address, [])
             if not nexts:
                 yield End(Outcome.UNKNOWN, legs, decision.disposition)
@@ -137,8 +137,8 @@ class Network:
                     yield End(Outcome.CIRCLE, (*legs, Leg(following, None, None)), decision.disposition)
                 elif following not in visited:
                     yield from self._walk(replace(facts, database=None), following, legs, visited)
-        if not _hops(decision):
-            yield _end(decision, (*before, Leg(site, facts.database, decision.route)), site)
+        if not _hops(decision, site):
+            yield _end(decision, facts, so_far)
 
 
 def conversations(service: str, tables: Iterable[RouteTable]) -> list[bytes]:
@@ -156,28 +156,41 @@ def conversations(service: str, tables: Iterable[RouteTable]) -> list[bytes]:
     return list(won.values())
 
 
-def _decide(facts: Facts, site: Site) -> Decision:
+def _decide(facts: Facts, site: Site, before: tuple[Leg, ...]) -> tuple[Decision, tuple[Leg, ...]]:
+    """The decision, and the way up to here; a route to the site's own address is a leg of its own."""
     table = site.msdb if facts.database is None else site.databases[facts.database]
-    return decide(facts, Surroundings(table, site.hosted, lambda _: Health.UNTRIED, site.is_forwarding))
+    here = Surroundings(
+        table, site.hosted, lambda _: Health.UNTRIED, site.is_forwarding, msdb=site.msdb, own=site.addresses
+    )
+    passes: list[Pass] = []
+    decision = decide(facts, here, passes)
+    return decision, (*before, *(Leg(site, one.facts.database, one.decision.route) for one in passes))
 
 
-def _hops(decision: Decision) -> list[tuple[NetworkAddress, Route]]:
+def _hops(decision: Decision, site: Site) -> list[tuple[NetworkAddress, Route]]:
     """Where it may go on to; either partner of a mirrored pair may be the principal."""
     if decision.candidates:
         return [(candidate.address, candidate.route) for candidate in decision.candidates]
     route = decision.route
     if decision.disposition is Disposition.PRINCIPAL_UNKNOWN and route is not None:
         addresses = (route.address, route.mirror_address)
-        return [(address, route) for address in addresses if isinstance(address, NetworkAddress)]
+        return [(one, route) for one in addresses if isinstance(one, NetworkAddress) and one not in site.addresses]
     return []
 
 
-def _end(decision: Decision, legs: tuple[Leg, ...], site: Site) -> End:
-    disposition = decision.disposition
-    if disposition is Disposition.DELIVERED:
-        instance = decision.database
-        return End(Outcome.DELIVERED, legs, disposition, instance)
-    is_open = disposition is Disposition.ASKING_FOR_ROUTE or (
-        not site.is_complete and disposition in _DEPENDS_ON_HOSTED
-    )
-    return End(Outcome.UNKNOWN if is_open else Outcome.LOST, legs, disposition)
+def _end(decision: Decision, facts: Facts, legs: tuple[Leg, ...]) -> End:
+    site, disposition, database = legs[-1].site, decision.disposition, decision.database
+    if database is not None:
+        if site.has_all_services and facts.to_service not in site.hosted.services_of.get(database, ()):
+            return End(Outcome.LOST, legs, Disposition.SERVICE_NOT_FOUND)  # that database answers with an error (R4.1)
+        return End(Outcome.DELIVERED, legs, disposition, database)
+    match disposition:
+        case Disposition.SERVICE_NOT_HERE:
+            is_certain = site.has_all_services
+        case Disposition.INSTANCE_NOT_HERE:
+            is_certain = site.has_all_instances
+        case Disposition.NO_ROUTE:
+            is_certain = site.has_all_services and site.has_all_instances
+        case _:
+            is_certain = disposition not in _ASKS
+    return End(Outcome.LOST if is_certain else Outcome.UNKNOWN, legs, disposition)

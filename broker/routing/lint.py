@@ -224,8 +224,8 @@ def _several_targets(service: str, group: Sequence[Route], hosted: Hosted) -> It
         address, route = others[0]
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         problem = (
-            f"[{first.name}] and [{route.name}] lead {service!r} to {first.address} and {address}{more} without a broker"
-            " instance: if both host it, one conversation may begin at both, and the second is ended (-8495)"
+            f"[{first.name}] and [{route.name}] lead {service!r} to {first.address} and {address}{more} and name no"
+            " broker instance: if both host it, one conversation may begin at both, and the second is ended (-8495)"
         )
         hint = "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are"
         yield Remark(Lint.SEVERAL_TARGETS, route, problem, hint)

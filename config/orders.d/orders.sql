@@ -10,3 +10,9 @@ CREATE ROUTE [Billing] WITH
     SERVICE_NAME = N'//shop/Billing',
     ADDRESS = N'tcp://gateway-a.example:4022';
 GO
+
+-- What may come in. msdb is born with AutoCreatedLocal, which would let everybody begin conversations with every service
+-- here. Answers need no route: they name this database.
+USE msdb;
+DROP ROUTE [AutoCreatedLocal];
+GO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,48 @@ def test_check_reads_the_scripts(configuration: Path, tmp_path: Path) -> None:
     assert 1 == result.exit_code
     assert f"{tmp_path / 'a.sql'}:1:1: " in result.stderr
     assert "did you mean CREATE?" in result.stderr
+
+
+def test_check_tells_what_scripts_mean_and_calls_them_good(configuration: Path, tmp_path: Path) -> None:
+    configuration.write_text(configuration.read_text() + 'scripts = ["a.sql"]\n')
+    (tmp_path / "a.sql").write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
+
+    result = run("check", "-c", configuration, "--offline")
+
+    assert (0, "the configuration is good\n") == (result.exit_code, result.stdout)
+    first, line, caret = result.stderr.splitlines()
+    assert first.startswith(f"warning: {tmp_path / 'a.sql'}:1:14: weight-unused: ")
+    assert ("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;", "             ^") == (line, caret)
+
+
+def test_check_gives_code_and_place_as_json(configuration: Path, tmp_path: Path) -> None:
+    text = configuration.read_text().replace("127.0.0.1:0", "0.0.0.0:4022")
+    configuration.write_text(text + 'scripts = ["a.sql"]\n')
+    (tmp_path / "a.sql").write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
+
+    result = run("check", "-c", configuration, "--offline", "-o", "json")
+
+    rows = json.loads(result.stdout)
+    assert [("setting", str(configuration), 4, 11), ("weight-unused", str(tmp_path / "a.sql"), 1, 14)] == [
+        (row["code"], row["file"], row["line"], row["column"]) for row in rows
+    ]
+    assert {"warning"} == {row["level"] for row in rows}
+    assert all(row["text"].startswith("warning: ") for row in rows)
+
+
+def test_check_takes_several_configurations_and_walks_through_them(tmp_path: Path) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.sql").write_text(f"CREATE ROUTE r WITH ADDRESS = 'tcp://{other}';\n")
+        (tmp_path / f"{name}.toml").write_text(
+            f"[instance]\nname = '{name}'\nstate_dir = '{name}'\n[routes]\nfiles = ['{name}.sql']\n"
+            f"[endpoint]\nlisten = []\nadvertise = ['tcp://{name}']\nmessage_forwarding = true\n"
+        )
+
+    result = run("check", "-c", tmp_path / "a.toml", "-c", tmp_path / "b.toml", "--offline")
+
+    assert (0, "the configurations are good\n") == (result.exit_code, result.stdout)
+    assert f"{tmp_path}/a.sql:1:14: routing-loop: " in result.stderr
+    assert "a -> b -> a" in result.stderr
 
 
 @pytest.mark.parametrize(("command", "code"), [("serve", 78), ("check", 1), ("status", 1)])

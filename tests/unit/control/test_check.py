@@ -5,13 +5,14 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.control.check import check_scripts, check_settings
-from broker.control.load import load_settings, load_what_is_good
+from broker.control.check import Report, check_files, check_running, check_settings
+from broker.control.rehearsal import rehearse
 from broker.errors import SettingError
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
@@ -23,7 +24,8 @@ def found(load: Any, tmp_path: Path) -> Callable[..., list[str]]:
     """What a check of `[instance]` and the lines given finds, without the directory."""
 
     def checking(text: str, *, offline: bool = True) -> list[str]:
-        errors = check_settings(load(f"[instance]\n{text}"), offline=offline)
+        settings = load(f"[instance]\n{text}")
+        errors = check_settings(settings, rehearse(settings, now=datetime.now(UTC)), offline=offline)
         return [str(error).replace(f"{tmp_path}/", "").replace(str(tmp_path), ".") for error in errors]
 
     return checking
@@ -37,17 +39,20 @@ def taken() -> Iterator[int]:
 
 
 def test_instance_that_could_start_has_no_errors(found: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.sql").write_text("CREATE QUEUE [Q];\nGO\n")
+    (tmp_path / "a.sql").write_text("CREATE ROUTE [R] WITH ADDRESS = 'LOCAL';\nGO\n")
     text = f"{QUIET}[routes]\nfiles = ['*.sql']\n[databases.a]\npath = 'a.db'\nscripts = ['a.sql']\n"
 
     assert found(text, offline=False) == []
 
 
-@pytest.mark.parametrize("name", ["gateway.toml", "endpoint.toml"])
-def test_sample_file_passes(name: str, tmp_path: Path) -> None:
-    settings = load_settings(SAMPLES / name, environ={}, overrides={"instance.state_dir": str(tmp_path)})
+@pytest.mark.parametrize("names", [["gateway.toml"], ["endpoint.toml"], ["gateway.toml", "endpoint.toml"]])
+def test_sample_files_pass_but_for_the_open_port(names: list[str], tmp_path: Path) -> None:
+    environ = {"BROKER_INSTANCE__STATE_DIR": str(tmp_path)}
 
-    assert check_settings(settings, offline=True) == []
+    report = check_files([SAMPLES / name for name in names], environ=environ, offline=True)
+
+    assert ([], []) == (report.errors, report.concerns)
+    assert ["endpoint.listen[0]"] * len(names) == [warning.key for warning in report.warnings]
 
 
 def test_check_leaves_nothing_behind(found: Any, tmp_path: Path) -> None:
@@ -57,7 +62,7 @@ def test_check_leaves_nothing_behind(found: Any, tmp_path: Path) -> None:
 
 
 def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any, tmp_path: Path) -> None:
-    (tmp_path / "bad.sql").write_text("CREATE QUEUE [Q];\nCREATE ROUT x;\nGO\nDROP QUEUE;\n")
+    (tmp_path / "bad.sql").write_text("DROP ROUTE [R];\nCREATE ROUT x;\nGO\nDROP QUEUE;\n")
     text = (
         'state_dir = "broker.toml/below"\n'
         "[routes]\nfiles = ['none/*.sql', 'bad.sql']\n"
@@ -140,7 +145,7 @@ def test_script_that_is_not_utf8_is_found(found: Any, tmp_path: Path) -> None:
 
     (line,) = found(f"{QUIET}[routes]\nfiles = ['a.sql']\n")
 
-    assert line == 'broker.toml:8:10: routes.files[0]: "a.sql" is not UTF-8 at byte 3; save it as UTF-8'
+    assert line == "a.sql:1:4: routes.files[0]: error 102: the byte 0xff is not UTF-8; save the script as UTF-8"
 
 
 def test_script_that_cannot_be_read_is_found(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +154,7 @@ def test_script_that_cannot_be_read_is_found(found: Any, tmp_path: Path, monkeyp
     def refuse(*args: object, **options: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
 
     (line,) = found(f"{QUIET}[routes]\nfiles = ['a.sql']\n")
 
@@ -208,9 +213,9 @@ def test_host_that_does_not_resolve_is_found(found: Any, monkeypatch: pytest.Mon
 
 
 def test_errors_are_values(load: Any) -> None:
-    errors = check_settings(load("[instance]\nstate_dir = '/proc/x'\n"), offline=True)
+    report = check_running(load("[instance]\nstate_dir = '/proc/x'\n"))
 
-    assert [SettingError] == [type(error) for error in errors]
+    assert [SettingError] == [type(error) for error in report.errors]
 
 
 def test_scripts_are_read_although_a_setting_is_refused(tmp_path: Path) -> None:
@@ -219,8 +224,41 @@ def test_scripts_are_read_although_a_setting_is_refused(tmp_path: Path) -> None:
     config.write_text('[endpoint]\nmax_hopps = 3\n[routes]\nfiles = ["bad.sql"]\n', encoding="utf-8")
     (tmp_path / "bad.sql").write_text("CREATE ROUTE r WITH ADRESS = 'LOCAL';\n", encoding="utf-8")
 
-    settings, refused = load_what_is_good(config, environ={})
-    found = check_scripts(settings)
+    report = check_files([config], environ={})
 
-    assert ["endpoint.max_hopps"] == [error.key for error in refused]
-    assert ["routes.files[0]"] == [error.key for error in found]
+    assert ["endpoint.max_hopps", "routes.files[0]"] == [error.key for error in report.errors]
+
+
+def test_file_that_cannot_be_read_leaves_the_others_to_be_checked(tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text("[endpoint]\nmax_hopps = 3\n", encoding="utf-8")
+
+    report = check_files([tmp_path / "a.toml", tmp_path / "b.toml"], environ={})
+
+    assert [str(tmp_path / "a.toml"), "endpoint.max_hopps"] == [error.key for error in report.errors]
+
+
+SHADOWED = "-- one\nCREATE ROUTE a WITH ADDRESS = 'tcp://a';\nCREATE ROUTE t WITH ADDRESS = 'TRANSPORT';\n"
+
+
+def test_scripts_that_are_right_are_asked_what_they_mean(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text(SHADOWED)
+    settings = load(f"[instance]\n{QUIET}message_forwarding = true\n[routes]\nfiles = ['a.sql']\n")
+
+    report = check_running(settings)
+
+    assert [] == report.errors
+    assert [("shadowed-route", 3)] == [(one.lint, one.span.line) for one in report.concerns if one.span]
+    assert report == check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+
+
+def test_scripts_with_mistakes_are_not_asked_what_they_mean(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text(f"{SHADOWED}CREATE ROUT x;\n")
+    settings = load(f"[instance]\n{QUIET}message_forwarding = true\n[routes]\nfiles = ['a.sql']\n")
+
+    for report in (check_running(settings), check_files([tmp_path / "broker.toml"], environ={}, offline=True)):
+        assert [] == report.concerns
+        assert ["routes.files[0]"] == [error.key for error in report.errors]
+
+
+def test_nothing_to_tell_is_an_empty_report() -> None:
+    assert Report([], [], []) == Report()

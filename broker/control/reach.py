@@ -1,0 +1,329 @@
+"""
+What the given configurations say together: circles, dead ends, and answers that do not come back.
+
+Instances are linked by the addresses they advertise and those they listen on; one that listens on all interfaces and
+advertises nothing cannot be found by address. What leads to an instance that was not given leads out of sight, and
+nothing is said about it. Every way is walked with the function that routes real frames (`broker.routing.journey`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeAlias
+
+from broker.control.catalog import MSDB
+from broker.control.concern import Concern, of_route, of_setting
+from broker.control.rehearsal import Played, Rehearsal
+from broker.control.survey import live_routes, shown, survey
+from broker.flow import Disposition
+from broker.routing.address import NetworkAddress
+from broker.routing.facts import Facts
+from broker.routing.journey import End, Leg, Network, Outcome, Site, conversations
+from broker.routing.lint import Lint, leads_out
+from broker.routing.route import Route
+from broker.routing.table import RouteTable, build_table
+from broker.wire.layout import NO_GUID
+
+if TYPE_CHECKING:
+    from broker.control.config import EndpointSettings
+
+UNNAMED = ""  # stands for a service that no route names: what routes of last resort are for
+
+# Where it is lost and why, and the route that led there.
+_Fault: TypeAlias = tuple[Site, bytes | None, Disposition, Site | None, bytes | None, str | None]
+
+_REMEDY = {
+    Disposition.NO_ROUTE: "CREATE ROUTE for it there, or lead it elsewhere",
+    Disposition.FORWARDING_DISABLED: "set endpoint.message_forwarding = true there, or lead it elsewhere",
+    Disposition.SERVICE_NOT_HERE: "create the service there, compare its name byte for byte, or lead it elsewhere",
+    Disposition.INSTANCE_NOT_HERE: "compare the BROKER_INSTANCE with that of the database, or lead it elsewhere",
+    Disposition.SERVICE_NOT_FOUND: "create the service there, or name the BROKER_INSTANCE of a database that has it",
+    Disposition.ROUTE_INVALID: "TRANSPORT needs a name like tcp://host:4022/Name: CREATE ROUTE for this one there",
+}
+
+
+def survey_all(rehearsals: Sequence[Rehearsal]) -> list[Concern]:
+    """Everything to tell about these instances, each by itself and all together; sorted by place."""
+    given = Given(rehearsals)
+    lost = list(_missing_returns(given))
+    concerns = [_missing_return(given, one) for one in lost]
+    for rehearsal in rehearsals:
+        unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is rehearsal}
+        concerns += survey(rehearsal, is_one_target=partial(_is_one_target, given, rehearsal), unanswered=unanswered)
+    concerns += _circles(given)
+    concerns += _dead_ends(given, {_fault(one.end) for one in lost})
+    return sorted(concerns, key=_by_place)
+
+
+@dataclass(slots=True)
+class Given:
+    """
+    The instances as a network. Never changed once made.
+
+    Shape: `rehearsal_of` by site; `played_of` by site and broker instance, None for msdb.
+    """
+
+    rehearsals: Sequence[Rehearsal]
+    network: Network = field(init=False)
+    rehearsal_of: dict[Site, Rehearsal] = field(init=False, default_factory=dict)
+    played_of: dict[tuple[Site, bytes | None], Played] = field(init=False, default_factory=dict)
+    tables: list[RouteTable] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Build the sites."""
+        for rehearsal in self.rehearsals:
+            tables = {
+                name: build_table(one.routes.values(), now=rehearsal.now) for name, one in rehearsal.databases.items()
+            }
+            site = _site(rehearsal, tables)
+            self.rehearsal_of[site] = rehearsal
+            self.played_of[site, None] = rehearsal.msdb
+            for played in rehearsal.users:
+                self.played_of[site, played.broker_instance] = played
+            self.tables += tables.values()
+        self.network = Network(self.rehearsal_of)
+
+    def at(self, leg: Leg) -> tuple[Rehearsal, Played]:
+        """Whose table decided a leg."""
+        return self.rehearsal_of[leg.site], self.played_of[leg.site, leg.database]
+
+    def leads_in(self, route: Route) -> bool:
+        """Whether a route leads to an instance that was given, or may: TRANSPORT depends on the name."""
+        addresses = (route.address, route.mirror_address)
+        known = (self.network.knows(one) for one in addresses if isinstance(one, NetworkAddress))
+        return any(known) if isinstance(route.address, NetworkAddress) else leads_out(route)
+
+    def facts(self, site: Site, database: bytes | None) -> Iterator[Facts]:
+        """What is sent by the named routes of one table that lead to an instance that was given."""
+        played = self.played_of[site, database]
+        named: dict[str, set[bytes]] = {}
+        for route in live_routes(self.rehearsal_of[site], played):
+            if route.remote_service_name is not None and self.leads_in(route):
+                instances = named.setdefault(route.remote_service_name, set())
+                if route.broker_instance is not None:
+                    instances.add(route.broker_instance.bytes)
+        for service, instances in named.items():
+            yield from self.open_facts(service, database)
+            for instance in sorted(instances):
+                yield Facts(service, instance, bytes(16), database=database)
+
+    def open_facts(self, service: str, database: bytes | None) -> Iterator[Facts]:
+        """Conversations that leave the broker instance open."""
+        for conversation_id in conversations(service, self.tables):
+            yield Facts(service, NO_GUID, conversation_id, database=database)
+
+
+def _site(rehearsal: Rehearsal, tables: dict[str, RouteTable]) -> Site:
+    settings = rehearsal.settings
+    return Site(
+        name=settings.instance.name,
+        addresses=_addresses(settings.endpoint),
+        msdb=tables[MSDB],
+        databases={played.broker_instance: tables[played.name] for played in rehearsal.users},
+        hosted=rehearsal.hosted(),
+        is_forwarding=settings.endpoint.message_forwarding,
+        has_all_services=all(played.is_known for played in rehearsal.users),
+        has_all_instances=all(played.is_identified for played in rehearsal.users),
+    )
+
+
+def _addresses(endpoint: EndpointSettings) -> frozenset[NetworkAddress]:
+    """What leads to the instance, as far as the configuration tells."""
+    listening = (NetworkAddress(one.host, one.port) for one in endpoint.listen if one.port and _is_one_host(one.host))
+    return frozenset(endpoint.advertise).union(listening)
+
+
+def _is_one_host(host: str) -> bool:
+    try:
+        return not ip_address(host).is_unspecified
+    except ValueError:
+        return True  # a name
+
+
+# --- circles ------------------------------------------------------------------------------------------------
+
+
+def _circles(given: Given) -> Iterator[Concern]:
+    """Ways that come back to an instance they passed; each circle once, whatever goes round in it."""
+    order = {site: number for number, site in enumerate(given.network.sites)}
+    found: dict[tuple[int, ...], tuple[End, set[str]]] = {}
+    for site in given.network.sites:
+        for facts in [*given.open_facts(UNNAMED, None), *given.facts(site, None)]:
+            for end in given.network.follow(facts, site):
+                if end.outcome is Outcome.CIRCLE:
+                    circle = [order[leg.site] for leg in end.circle[:-1]]
+                    first = circle.index(min(circle))
+                    key = (*circle[first:], *circle[:first])
+                    found.setdefault(key, (end, set()))[1].add(facts.to_service)
+    for end, services in found.values():
+        leg = end.circle[0]
+        assert leg.route is not None, "a way that goes on has a route"
+        path = " -> ".join(one.site.name for one in end.circle)
+        what = "every service that no route names" if UNNAMED in services else shown(services)
+        problem = f"messages to {what} go in a circle, {path}, until their hops are used up (11285)"
+        hint = "end the circle: on one of these instances lead them to where the service is, or drop the route"
+        yield of_route(Lint.ROUTING_LOOP, problem, hint, at=given.at(leg), route=leg.route.name)
+
+
+# --- dead ends ----------------------------------------------------------------------------------------------
+
+
+def _dead_ends(given: Given, told: set[_Fault]) -> Iterator[Concern]:
+    """Instances that drop what another one of them sends there; told at the route that leads there."""
+    found: dict[_Fault, tuple[End, set[str]]] = {}
+    for site, database in given.played_of:
+        for facts in given.facts(site, database):
+            for end in given.network.follow(facts, site):
+                is_new = end.outcome is Outcome.LOST and len(end.legs) > 1 and _fault(end) not in told
+                if is_new and not _is_for_answers(given, site, facts, end):
+                    found.setdefault(_fault(end), (end, set()))[1].add(facts.to_service)
+    for end, services in found.values():
+        leg = end.legs[-2]
+        assert leg.route is not None, "a way that goes on has a route"
+        problem = f"what goes {end.path} is dropped at its end, for {shown(services)}: {_reason(end)}"
+        yield of_route(Lint.DEAD_END, problem, _REMEDY[end.disposition], at=given.at(leg), route=leg.route.name)
+
+
+def _is_for_answers(given: Given, start: Site, facts: Facts, end: End) -> bool:
+    """
+    Whether the service is where the way ends, and only beginning a conversation with it is refused.
+
+    Answers are delivered there without a route. A gateway's route does not tell which of the two it is for; a
+    database's is for answers when the other database can begin.
+    """
+    last = end.legs[-1].site
+    hosted = last.hosted.databases_with.get(facts.to_service, ())
+    hosting = [instance for instance in hosted if facts.is_open or facts.to_broker_instance == instance]
+    if not hosting or facts.database is None:
+        return bool(hosting)
+    sender = given.played_of[start, facts.database]
+    begun = (
+        back
+        for instance in hosting
+        for service in sorted(sender.services)
+        for one in given.open_facts(service, instance)
+        for back in given.network.follow(one, last)
+    )
+    return any(back.outcome is Outcome.DELIVERED and back.database == facts.database for back in begun)
+
+
+def _fault(end: End) -> _Fault:
+    last, before = end.legs[-1], end.legs[-2] if len(end.legs) > 1 else None
+    if before is None:
+        return (last.site, last.database, end.disposition, None, None, None)
+    route = before.route.name if before.route is not None else None
+    return (last.site, last.database, end.disposition, before.site, before.database, route)
+
+
+def _reason(end: End) -> str:
+    number = end.disposition.number
+    return f"{end.disposition} ({number})" if number else str(end.disposition)
+
+
+# --- ways back ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Unheard:
+    """A database that reaches another and hears nothing back, as the answers end at `end`."""
+
+    site: Site
+    played: Played
+    target: Site
+    instance: bytes
+    end: End
+
+
+def _missing_returns(given: Given) -> Iterator[_Unheard]:
+    """
+    Pairs of databases of which one reaches the other and hears nothing back.
+
+    Which service of a database begins conversations is not written anywhere, so a pair is told only when no service
+    of the one that sends can be answered.
+    """
+    for site in given.network.sites:
+        for played in given.rehearsal_of[site].users:
+            if played.is_identified and played.services:
+                for target, instance in _reached(given, site, played):
+                    end = _failing_way_back(given, played, target, instance)
+                    if end is not None:
+                        yield _Unheard(site, played, target, instance, end)
+
+
+def _reached(given: Given, site: Site, played: Played) -> list[tuple[Site, bytes]]:
+    """Databases elsewhere that conversations of this one come to, each once."""
+    sender = played.broker_instance
+    # Who names a broker instance has heard of it: conversations begin open.
+    begun = [facts for facts in given.facts(site, sender) if facts.is_open]
+    default = (route for route in live_routes(given.rehearsal_of[site], played) if route.remote_service_name is None)
+    if any(leads_out(route) and given.leads_in(route) for route in default):
+        elsewhere = {name for other in given.network.sites if other is not site for name in other.hosted.databases_with}
+        for service in sorted(elsewhere):
+            begun += given.open_facts(service, sender)
+    ends = (end for facts in begun for end in given.network.follow(facts, site))
+    found = dict.fromkeys((end.legs[-1].site, end.database) for end in ends if end.outcome is Outcome.DELIVERED)
+    return [(target, instance) for target, instance in found if instance is not None and instance != sender]
+
+
+def _failing_way_back(given: Given, played: Played, target: Site, instance: bytes) -> End | None:
+    """Where answers to this database are lost; None when some service of it hears all of them."""
+    first: End | None = None
+    for service in sorted(played.services):
+        facts = Facts(service, played.broker_instance, bytes(16), is_from_target=True, database=instance)
+        lost = [end for end in given.network.follow(facts, target) if end.outcome is Outcome.LOST]
+        if not lost:
+            return None
+        first = first or lost[0]
+    return first
+
+
+def _missing_return(given: Given, one: _Unheard) -> Concern:
+    last = one.end.legs[-1]
+    rehearsal, played = given.at(last)
+    answering = given.played_of[one.target, one.instance].name
+    problem = (
+        f"{one.played.name} of {one.site.name} reaches {answering} of {one.target.name}, and no answer comes back:"
+        f" its way {one.end.path} ends in {played.name} there: {_reason(one.end)}"
+    )
+    hint = (
+        f"CREATE ROUTE in {played.name} of {last.site.name} for {shown(one.played.services)},"
+        f" leading to {one.site.name} or the next instance on the way there"
+    )
+    at = (rehearsal, played)
+    if last.database is not None:
+        path = ("databases", played.name)
+        return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
+    return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=("routes", "files"))
+
+
+# --- several routes, one target -----------------------------------------------------------------------------
+
+
+def _is_one_target(given: Given, rehearsal: Rehearsal, played: Played, service: str) -> bool:
+    """Whether every conversation with a service ends in one database, whichever of its ways it takes."""
+    site, database = next(
+        (site, database)
+        for (site, database), one in given.played_of.items()
+        if one is played and given.rehearsal_of[site] is rehearsal
+    )
+    for facts in given.open_facts(service, database):
+        ends = given.network.follow(facts, site)
+        if any(end.outcome is not Outcome.DELIVERED for end in ends):
+            return False
+        if len({(end.legs[-1].site, end.database) for end in ends}) > 1:
+            return False
+    return True
+
+
+def _by_place(concern: Concern) -> tuple[bool, str, int, int, str]:
+    span = concern.span
+    return (
+        span is None,
+        span.source if span else "",
+        span.line if span else 0,
+        span.column if span else 0,
+        concern.lint,
+    )

@@ -1,0 +1,216 @@
+"""
+What the databases of one instance say together that is legal and probably not meant.
+
+The remarks on each table get their places; the rest needs the settings beside the tables. Whether a rule of this page
+is worth a warning is judged by one question: does it name something that goes wrong, or only something that could be
+done otherwise? A rule that cannot tell says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+
+from broker.control.concern import Concern, of_route, of_setting, of_statement
+from broker.control.rehearsal import Played, Rehearsal
+from broker.routing.address import LOCAL, TRANSPORT, transport_address
+from broker.routing.lint import Lint, Remark, leads_out, lint_table
+from broker.routing.route import Route
+
+_SHOWN = 3  # names in one sentence; the rest is counted
+
+
+def survey(
+    rehearsal: Rehearsal,
+    *,
+    is_one_target: Callable[[Played, str], bool] = lambda _played, _service: False,
+    unanswered: Collection[str] = (),
+) -> list[Concern]:
+    """
+    Everything to tell about one instance.
+
+    Args:
+        rehearsal: What its scripts come to.
+        is_one_target: Whether several routes of a database to a service are known to lead to one target.
+        unanswered: Databases of which a missing way back is told already.
+    """
+    concerns: list[Concern] = []
+    for played in rehearsal.databases.values():
+        at = (rehearsal, played)
+        is_msdb = played is rehearsal.msdb
+        remarks = lint_table(played.routes.values(), rehearsal.hosted(), now=rehearsal.now, is_msdb=is_msdb)
+        concerns += [
+            of_route(remark.lint, remark.problem, remark.hint, at=at, route=remark.route.name)
+            for remark in remarks
+            if _is_certain(remark, rehearsal) and not _is_cleared(remark, played, is_one_target)
+        ]
+        concerns += _renewed(rehearsal, played)
+        concerns += _missed_drops(rehearsal, played)
+        concerns += _transport_names(rehearsal, played)
+    concerns += _names_differ_in_case(rehearsal)
+    concerns += _exposed_services(rehearsal)
+    concerns += _forwarding_off(rehearsal)
+    concerns += _unanswerable(rehearsal, unanswered)
+    return concerns
+
+
+def shown(names: Iterable[str]) -> str:
+    """A few names as people list them."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return ", ".join(map(repr, islice(ordered, _SHOWN))) + more
+
+
+def live_routes(rehearsal: Rehearsal, played: Played) -> Iterator[Route]:
+    """The routes that take part in matching."""
+    return (route for route in played.routes.values() if route.is_live(rehearsal.now))
+
+
+def _is_certain(remark: Remark, rehearsal: Rehearsal) -> bool:
+    """An absent service may be one that the application creates, unless everything is told."""
+    if remark.lint is not Lint.LOCAL_SERVICE_ABSENT:
+        return True
+    needs_identity = remark.route.broker_instance is not None
+    return all(played.is_known and (played.is_identified or not needs_identity) for played in rehearsal.users)
+
+
+def _is_cleared(remark: Remark, played: Played, is_one_target: Callable[[Played, str], bool]) -> bool:
+    service = remark.route.remote_service_name
+    return remark.lint is Lint.SEVERAL_TARGETS and service is not None and is_one_target(played, service)
+
+
+def _renewed(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+    for name, statement in played.statements.items():
+        if statement.properties.lifetime is not None:
+            problem = f"the LIFETIME of [{name}] begins anew whenever the script runs, which is at every start"
+            hint = "give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
+            at = (rehearsal, played)
+            yield of_statement(Lint.LIFETIME_RENEWED, problem, hint, at=at, statement=statement, part="LIFETIME")
+
+
+def _missed_drops(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+    """DROP ROUTE of a name that is there in another case: a declared DROP that finds nothing is silent."""
+    if not played.missed_drops:
+        return
+    spelled = {name.casefold(): name for name in played.routes}
+    for statement in played.missed_drops:
+        other = spelled.get(statement.name.casefold())
+        if other is not None and other != statement.name:
+            problem = f"DROP ROUTE finds no {statement.name!r}, and [{other}] stays: they differ in case"
+            at = (rehearsal, played)
+            yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", at=at, statement=statement)
+
+
+def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+    """Services that nobody finds by TRANSPORT: of a database that uses it, and those that look as if they could be."""
+    uses_transport = any(route.address == TRANSPORT for route in live_routes(rehearsal, played))
+    at = (rehearsal, played)
+    for service in sorted(played.services):
+        if transport_address(service) is not None:
+            continue
+        statement = played.service_statements.get(service)
+        hint = "name it tcp://host:4022/Name, with an address of this instance"
+        if service.casefold().startswith("tcp:"):
+            problem = f"{service!r} looks as if it began with an address, and TRANSPORT finds none in it"
+            yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+        elif uses_transport:
+            problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
+            hint += ", or see to it that whoever answers it has a route to it"
+            yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+
+
+def _names_differ_in_case(rehearsal: Rehearsal) -> Iterator[Concern]:
+    """Service names compare byte for byte; a hosted one is taken for right, else the first one met."""
+    right: dict[str, str] = {}
+    told: set[str] = set()
+    for played in rehearsal.users:
+        for service in sorted(played.services):
+            other = right.setdefault(service.casefold(), service)
+            if other != service and service not in told:
+                told.add(service)
+                problem, hint = _two_names(service, other)
+                statement = played.service_statements.get(service)
+                at = (rehearsal, played)
+                yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, hint, at=at, statement=statement)
+    told |= {service for played in rehearsal.users for service in played.services}
+    for played in rehearsal.databases.values():
+        for route in live_routes(rehearsal, played):
+            name = route.remote_service_name
+            if name is None or name in told:
+                continue
+            other = right.setdefault(name.casefold(), name)
+            if other != name:
+                told.add(name)
+                problem, hint = _two_names(name, other)
+                at = (rehearsal, played)
+                yield of_route(Lint.NAMES_DIFFER_IN_CASE, problem, hint, at=at, route=route.name)
+
+
+def _two_names(name: str, other: str) -> tuple[str, str]:
+    problem = f"{name!r} and {other!r} differ only in case, so they are two services and never match each other"
+    return problem, "write both alike, unless two services are meant"
+
+
+def _exposed_services(rehearsal: Rehearsal) -> Iterator[Concern]:
+    """A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names."""
+    routes = list(live_routes(rehearsal, rehearsal.msdb))
+    door = next((one for one in routes if one.remote_service_name is None and one.address == LOCAL), None)
+    named = {route.remote_service_name for route in routes}
+    exposed = {service for played in rehearsal.users for service in played.services} - named
+    listen = rehearsal.settings.endpoint.listen
+    reachable = next((n for n, address in enumerate(listen) if not address.is_loopback), None)
+    if door is None or not exposed or reachable is None:
+        return
+    problem = f"[{door.name}] lets whoever reaches {listen[reachable]} begin conversations with {shown(exposed)}"
+    hint = (
+        f"drop it there (USE msdb; DROP ROUTE [{door.name}];) and name with ADDRESS = 'LOCAL' each service that others"
+        " may begin with; answers to what begins here need no route in msdb"
+    )
+    at = (rehearsal, rehearsal.msdb)
+    if door.name in rehearsal.msdb.statements:
+        yield of_route(Lint.EXPOSED_SERVICES, problem, hint, at=at, route=door.name)
+    else:
+        yield of_setting(Lint.EXPOSED_SERVICES, problem, hint, at=at, path=("endpoint", "listen", reachable))
+
+
+def _forwarding_off(rehearsal: Rehearsal) -> Iterator[Concern]:
+    if rehearsal.settings.endpoint.message_forwarding:
+        return
+    out = [route for route in live_routes(rehearsal, rehearsal.msdb) if leads_out(route)]
+    if out:
+        more = f" and {len(out) - 1} more routes of msdb lead" if len(out) > 1 else " leads"
+        problem = (
+            f"[{out[0].name}]{more} out of this instance, and endpoint.message_forwarding is false:"
+            " what takes them is dropped (9792)"
+        )
+        hint = "set message_forwarding = true, or drop them; what begins here needs its route in its own database"
+        at = (rehearsal, rehearsal.msdb)
+        yield of_route(Lint.FORWARDING_OFF, problem, hint, at=at, route=out[0].name)
+
+
+def _unanswerable(rehearsal: Rehearsal, unanswered: Collection[str]) -> Iterator[Concern]:
+    """
+    Databases that others are meant to reach and that have no route by which an answer could leave.
+
+    Meant to be reached is what a route of msdb names, and on an instance that advertises itself every service that
+    msdb lets in, unless another of its databases leads out: then that is what it advertises itself for.
+    """
+    msdb = list(live_routes(rehearsal, rehearsal.msdb))
+    let_in = {route.remote_service_name for route in msdb if route.address == LOCAL}
+    is_closed = {
+        played.name: not any(leads_out(route) for route in live_routes(rehearsal, played)) for played in rehearsal.users
+    }
+    is_advertised = bool(rehearsal.settings.endpoint.advertise) and all(is_closed.values()) and None in let_in
+    for played in rehearsal.users:
+        named = played.services.keys() & let_in
+        meant = named or (set(played.services) if is_advertised else set())
+        if meant and is_closed[played.name] and played.name not in unanswered:
+            why = "msdb lets others in to" if named else "this instance advertises itself to others for"
+            problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
+            hint = (
+                f"CREATE ROUTE in {played.name}, for the services that begin the conversations or without a name, with"
+                " the address of the next instance on the way back"
+            )
+            path = ("databases", played.name)
+            at = (rehearsal, played)
+            yield of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)

@@ -1,0 +1,240 @@
+"""What scripts come to without a database, and every mistake in them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeAlias
+from uuid import UUID
+
+import pytest
+
+from broker.control.catalog import MSDB
+from broker.control.config import Settings
+from broker.control.contents import read_contents
+from broker.control.rehearsal import Rehearsal, rehearse
+from broker.daemon import serve
+from broker.dialog import store
+from broker.routing.address import LOCAL
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+INSTANCE = UUID(int=7)
+QUIET = "[instance]\nstate_dir = '.'\n[endpoint]\nlisten = []\n[observe]\nlisten = ''\n"
+Play: TypeAlias = Callable[..., Rehearsal]
+
+
+@pytest.fixture
+def play(load: Callable[[str], Settings], tmp_path: Path) -> Play:
+    """The rehearsal of an instance with the databases `a` and `b`, their scripts and msdb's."""
+
+    def playing(msdb: str = "", a: str = "", b: str = "") -> Rehearsal:
+        for name, text in (("msdb", msdb), ("a", a), ("b", b)):
+            (tmp_path / f"{name}.sql").write_text(text)
+        databases = "".join(f"[databases.{one}]\npath = '{one}.db'\nscripts = ['{one}.sql']\n" for one in "ab")
+        return rehearse(load(f"{QUIET}[routes]\nfiles = ['msdb.sql']\n{databases}"), now=NOW)
+
+    return playing
+
+
+def errors(rehearsal: Rehearsal) -> list[str]:
+    return [
+        f"{Path(one.span.source).name}:{one.span.line}:{one.span.column} {one.problem}"
+        for one in rehearsal.errors
+        if one.span
+    ]
+
+
+def test_a_database_begins_with_the_automatic_route(play: Play) -> None:
+    rehearsal = play()
+
+    assert [MSDB, "a", "b"] == list(rehearsal.databases)
+    assert all({"AutoCreatedLocal": AUTO_CREATED_LOCAL} == one.routes for one in rehearsal.databases.values())
+    assert [] == rehearsal.errors
+
+
+def test_routes_are_created_altered_and_dropped(play: Play) -> None:
+    rehearsal = play(
+        "CREATE ROUTE r WITH ADDRESS = 'tcp://x', LIFETIME = 60;\n"
+        "ALTER ROUTE r WITH SERVICE_NAME = 'S';\n"
+        "DROP ROUTE AutoCreatedLocal;\n"
+    )
+
+    (route,) = rehearsal.msdb.routes.values()
+    assert ("r", "S", NOW + timedelta(seconds=60)) == (route.name, route.remote_service_name, route.lifetime)
+    statement = rehearsal.msdb.statements["r"]
+    assert statement.origin is not None
+    assert 2 == statement.origin.line
+    assert [] == rehearsal.errors
+
+
+def test_a_declared_create_replaces_and_a_declared_drop_finds_nothing(play: Play) -> None:
+    rehearsal = play(
+        "CREATE ROUTE r WITH ADDRESS = 'tcp://x';\nCREATE ROUTE r WITH ADDRESS = 'tcp://y';\nDROP ROUTE s;\n"
+    )
+
+    assert "tcp://y:4022" == str(rehearsal.msdb.routes["r"].address)
+    assert ["s"] == [statement.name for statement in rehearsal.msdb.missed_drops]
+    assert [] == rehearsal.errors
+
+
+def test_queues_and_services_come_and_go(play: Play) -> None:
+    rehearsal = play(
+        a="CREATE QUEUE Q;\nCREATE QUEUE R;\nCREATE SERVICE S ON QUEUE Q;\nCREATE SERVICE T ON QUEUE Q;\n"
+        "ALTER SERVICE T ON QUEUE R (ADD CONTRACT C);\nALTER SERVICE T (DROP CONTRACT C);\n"
+        "DROP SERVICE S;\nDROP QUEUE Q;\n"
+    )
+
+    played = rehearsal.databases["a"]
+    assert ({"T": "R"}, {"R"}, ["T"]) == (played.services, played.queues, list(played.service_statements))
+    assert [] == rehearsal.errors
+
+
+def test_use_leads_to_another_database(play: Play) -> None:
+    rehearsal = play(a="CREATE QUEUE Q;\nUSE b;\nCREATE QUEUE R;\nUSE msdb;\nDROP ROUTE AutoCreatedLocal;\n")
+
+    assert ({"Q"}, {"R"}) == (rehearsal.databases["a"].queues, rehearsal.databases["b"].queues)
+    assert {} == rehearsal.msdb.routes
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("CREATE ROUT r;", ["a.sql:1:8 error 102: incorrect syntax"]),
+        (
+            "ALTER ROUTE r WITH ADDRESS = 'tcp://x';",
+            ["a.sql:1:13 error 15151: cannot alter the route 'r', because it does not exist"],
+        ),
+        (
+            "CREATE ROUTE r WITH BROKER_INSTANCE = '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11', ADDRESS = 'LOCAL';",
+            ["a.sql:1:39 error 9662: BROKER_INSTANCE needs SERVICE_NAME beside it"],
+        ),
+        (
+            "ALTER SERVICE S ON QUEUE Q;",
+            ["a.sql:1:15 error 15151: cannot alter the service 'S', because it does not exist"],
+        ),
+        (
+            "CREATE SERVICE S ON QUEUE Q;",
+            ["a.sql:1:16 error 208: the queue 'Q' does not exist; CREATE QUEUE [Q] first"],
+        ),
+        (
+            "CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\nDROP QUEUE Q;",
+            ["a.sql:3:12 error 3729: cannot drop the queue 'Q': the service 'S' uses it"],
+        ),
+        (
+            "USE c;\nCREATE ROUT r;\nCREATE QUEUE Q;\nUSE msdb;\nCREATE QUEUE Q;",
+            [
+                "a.sql:1:5 error 911: the database 'c' does not exist here; there are: a, b, msdb",
+                "a.sql:2:8 error 102: incorrect syntax",
+                "a.sql:5:14 error 15151: msdb holds routes only; name a database with USE",
+            ],
+        ),
+    ],
+)
+def test_every_mistake_is_told_at_its_place(play: Play, script: str, expected: list[str]) -> None:
+    found = errors(play(a=script))
+
+    assert expected == [line[: len(start)] for line, start in zip(found, expected, strict=True)]
+
+
+def test_statements_about_other_things_pass(play: Play) -> None:
+    rehearsal = play(
+        a="CREATE QUEUE Q;\nALTER QUEUE Q WITH STATUS = OFF;\n"
+        "END CONVERSATION '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11';\n"
+    )
+
+    assert [] == rehearsal.errors
+
+
+def test_scripts_run_over_what_the_file_holds(play: Play, tmp_path: Path) -> None:
+    with closing(store.open_store(tmp_path / "a.db", broker_instance=INSTANCE)) as db:
+        store.put_queue(db, "Q", is_receive_enabled=True)
+        store.put_routes(db, [row_of(Route("Old", LOCAL))])
+
+    played = play(a="CREATE SERVICE S ON QUEUE Q;\nDROP ROUTE AutoCreatedLocal;\n").databases["a"]
+
+    assert ({"S": "Q"}, ["Old"], INSTANCE.bytes) == (played.services, list(played.routes), played.broker_instance)
+    assert (True, True, {}) == (played.is_known, played.is_identified, played.statements)
+
+
+def test_a_rehearsal_leaves_no_trace(play: Play, tmp_path: Path) -> None:
+    play("CREATE ROUTE r WITH ADDRESS = 'LOCAL';", "CREATE QUEUE Q;")
+
+    assert {"broker.toml", "msdb.sql", "a.sql", "b.sql"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_what_is_hosted_is_told_by_broker_instance(play: Play) -> None:
+    rehearsal = play(a="CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\n")
+
+    assert (rehearsal.users[0].broker_instance,) == rehearsal.hosted().databases_with["S"]
+    assert ["a", "b"] == [played.name for played in rehearsal.users]
+
+
+@pytest.mark.parametrize(
+    ("more", "is_known", "is_identified"),
+    [("", False, False), ("scripts = ['x.sql']", True, False), (f"broker_instance = '{INSTANCE}'", False, True)],
+)
+def test_what_nothing_tells_is_not_known(
+    load: Callable[[str], Settings], tmp_path: Path, more: str, *, is_known: bool, is_identified: bool
+) -> None:
+    (tmp_path / "x.sql").touch()
+    (played,) = rehearse(load(f"[databases.a]\npath = '/nowhere/a.db'\n{more}\n"), now=NOW).users
+
+    assert (is_known, is_identified) == (played.is_known, played.is_identified)
+
+
+@pytest.mark.parametrize("original", ["msdb.db", "a.db"])
+def test_a_copied_file_is_told(play: Play, tmp_path: Path, original: str) -> None:
+    """9772; two databases of one identity cannot be told apart."""
+    store.open_store(tmp_path / original).close()
+    shutil.copy(tmp_path / original, tmp_path / "b.db")
+
+    (error,) = play().errors
+
+    assert ("databases.b.path", True) == (error.key, error.problem.startswith("error 9772: "))
+
+
+def test_one_identity_given_twice_is_not_told_again(load: Callable[[str], Settings]) -> None:
+    more = f"broker_instance = '{INSTANCE}'"
+    settings = load(f"[databases.a]\npath = 'a.db'\n{more}\n[databases.b]\npath = 'b.db'\n")
+    databases = {name: one.model_copy(update={"broker_instance": INSTANCE}) for name, one in settings.databases.items()}
+
+    assert [] == rehearse(settings.model_copy(update={"databases": databases}), now=NOW).errors
+
+
+def test_made_up_identities_differ(load: Callable[[str], Settings]) -> None:
+    text = "[databases.a]\npath = '/nowhere/a.db'\n[databases.b]\npath = '/nowhere/b.db'\n"
+
+    assert 2 == len({played.broker_instance for played in rehearse(load(text), now=NOW).users})
+
+
+async def test_scripts_come_to_what_the_daemon_makes_of_them(play: Play, tmp_path: Path) -> None:
+    """The same scripts through the one door for changes, at a start and again at the next one."""
+    rehearsal = play(
+        "CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://x';\nALTER ROUTE r WITH WEIGHT = 3;\n"
+        "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE t WITH ADDRESS = 'tcp://y';\nDROP ROUTE s;\n",
+        "CREATE QUEUE Q;\nCREATE QUEUE R;\nCREATE SERVICE S ON QUEUE Q;\nCREATE SERVICE T ON QUEUE Q;\n"
+        "USE b;\nCREATE QUEUE Q;\nUSE a;\nALTER SERVICE S ON QUEUE R;\nDROP SERVICE T;\nDROP QUEUE Q;\n",
+    )
+    assert [] == rehearsal.errors
+
+    for _ in range(2):
+        async with serve(rehearsal.settings):
+            pass
+        for name, played in rehearsal.databases.items():
+            contents = read_contents(tmp_path / f"{name}.db")
+            assert contents is not None
+            assert set(played.routes.values()) == set(contents.routes)
+            assert (played.queues, played.services) == (set(contents.queues), dict(contents.services))
+
+
+def test_a_file_that_is_no_database_is_left_to_the_other_checks(play: Play, tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_text("no database" * 100)
+    with closing(sqlite3.connect(tmp_path / "b.db")) as db:
+        db.execute("CREATE TABLE t (x)")
+
+    assert [False, False] == [played.is_identified for played in play().users]

@@ -1,0 +1,331 @@
+"""What one instance says as a whole: each warning with its place and text, and what comes near and is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from broker.control.concern import Concern
+from broker.control.config import Settings
+from broker.control.rehearsal import rehearse
+from broker.control.survey import shown, survey
+from broker.dialog import store
+from broker.routing.address import parse_address
+from broker.routing.route import Route, row_of
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+SERVICE = "CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\n"
+LOCAL_ONLY = 'listen = ["127.0.0.1:4022"]\n'
+Survey: TypeAlias = Callable[..., list[str]]
+
+
+@pytest.fixture
+def concerns(load: Callable[[str], Settings], tmp_path: Path) -> Callable[..., list[Concern]]:
+    """The concerns about an instance with the database `a`, its script, msdb's, and lines of its `[endpoint]`."""
+
+    def surveying(
+        msdb: str = "", a: str = SERVICE, endpoint: str = LOCAL_ONLY, scripts: str = "scripts = ['a.sql']", **how: Any
+    ) -> list[Concern]:
+        (tmp_path / "msdb.sql").write_text(msdb)
+        (tmp_path / "a.sql").write_text(a)
+        text = (
+            f"[instance]\nname = 'one'\nstate_dir = '.'\n[routes]\nfiles = ['msdb.sql']\n"
+            f"[databases.a]\npath = 'a.db'\n{scripts}\n[endpoint]\n{endpoint}"
+        )
+        return survey(rehearse(load(text), now=NOW), **how)
+
+    return surveying
+
+
+@pytest.fixture
+def found(concerns: Callable[..., list[Concern]], tmp_path: Path) -> Survey:
+    """The same as lines, without directory, caret and what to do."""
+
+    def finding(*args: str, **kwargs: Any) -> list[str]:
+        lines = [str(one).splitlines()[0].replace(f"{tmp_path}/", "") for one in concerns(*args, **kwargs)]
+        return [line.rpartition("; ")[0] if "DROP ROUTE [" not in line else line.split("; drop")[0] for line in lines]
+
+    return finding
+
+
+def test_a_quiet_instance_has_nothing_to_tell(found: Survey) -> None:
+    assert [] == found()
+
+
+def test_a_remark_on_a_table_gets_its_place(concerns: Callable[..., list[Concern]], tmp_path: Path) -> None:
+    (one,) = concerns(a=f"{SERVICE}CREATE ROUTE [r] WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
+
+    assert str(one) == (
+        f"{tmp_path}/a.sql:3:14: weight-unused: the WEIGHT of [r] has no effect: shares are between broker instances,"
+        " and it names none; name the BROKER_INSTANCE it leads to, or leave WEIGHT out\n"
+        "CREATE ROUTE [r] WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n"
+        "             ^^^"
+    )
+
+
+# --- LOCAL to what is not here ---
+
+LOCAL_T = "CREATE ROUTE r WITH SERVICE_NAME = 'T', ADDRESS = 'LOCAL';\n"
+GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+LOCAL_OTHER = f"CREATE ROUTE r WITH SERVICE_NAME = 'S', BROKER_INSTANCE = '{GUID}', ADDRESS = 'LOCAL';"
+
+
+@pytest.mark.parametrize(
+    ("script", "scripts", "is_told"),
+    [
+        (LOCAL_T, "scripts = ['a.sql']", True),
+        (LOCAL_T, "", False),  # the application may create it
+        (LOCAL_OTHER, "scripts = ['a.sql']", False),  # it may be the GUID that this database gets
+        (LOCAL_OTHER, "scripts = ['a.sql']\nbroker_instance = '00000000-0000-0000-0000-000000000007'", True),
+    ],
+)
+def test_local_to_an_absent_service_is_told_when_that_is_certain(
+    found: Survey, script: str, scripts: str, *, is_told: bool
+) -> None:
+    lines = found(msdb=script, scripts=scripts)
+
+    assert is_told == any(" local-service-absent: [r] leads " in line for line in lines)
+
+
+# --- several targets that are known to be one ---
+
+
+def test_several_ways_to_one_target_are_cleared_for_their_database_alone(found: Survey) -> None:
+    two = "".join(f"CREATE ROUTE {one} WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://{one}';\n" for one in "xy")
+    cleared = found(msdb=two, a=two, is_one_target=lambda played, service: (played.name, service) == ("a", "T"))
+
+    assert ["msdb.sql:2:14"] == [line.split(": ")[0] for line in cleared if "several-targets" in line]
+
+
+# --- lifetimes ---
+
+
+def test_a_lifetime_in_a_script_begins_anew(found: Survey) -> None:
+    script = f"{SERVICE}CREATE ROUTE r WITH LIFETIME = 60, ADDRESS = 'tcp://x';\n"
+
+    expected = (
+        "a.sql:3:32: lifetime-renewed: the LIFETIME of [r] begins anew whenever the script runs, which is at every"
+        " start"
+    )
+
+    assert [expected] == found(a=script)
+
+
+def test_a_route_that_expired_in_the_file_is_told(found: Survey, tmp_path: Path) -> None:
+    with closing(store.open_store(tmp_path / "a.db")) as db:
+        old = Route("Old", parse_address("tcp://x"), "T", lifetime=datetime(2025, 2, 1, tzinfo=UTC))
+        store.put_routes(db, [row_of(old)])
+
+    expected = "broker.toml:7:8: expired-route: [Old] expired at 2025-02-01 00:00:00 UTC, so nothing takes it any more"
+
+    assert [expected] == found()
+
+
+# --- names ---
+
+STAYS = "[AutoCreatedLocal] stays: they differ in case"
+TWO_SPELLINGS = (
+    "CREATE ROUTE r WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://x';\n"
+    "CREATE ROUTE q WITH SERVICE_NAME = 't', ADDRESS = 'tcp://x';\n"
+    "CREATE ROUTE p WITH SERVICE_NAME = 't', ADDRESS = 'LOCAL';\nDROP ROUTE p;"
+)
+TWO = "differ only in case, so they are two services and never match each other"
+
+
+@pytest.mark.parametrize(
+    ("msdb", "a", "expected"),
+    [
+        (
+            "CREATE ROUTE r WITH SERVICE_NAME = '//shop/orders', ADDRESS = 'tcp://x';",
+            "CREATE QUEUE Q;\nCREATE SERVICE [//shop/Orders] ON QUEUE Q;\n",
+            f"msdb.sql:1:14: names-differ-in-case: '//shop/orders' and '//shop/Orders' {TWO}",
+        ),
+        (
+            "",
+            f"{SERVICE}CREATE SERVICE s ON QUEUE Q;\n",
+            f"a.sql:3:16: names-differ-in-case: 's' and 'S' {TWO}",
+        ),
+        (
+            "",
+            SERVICE + TWO_SPELLINGS,
+            f"a.sql:4:14: names-differ-in-case: 't' and 'T' {TWO}",
+        ),
+        (
+            "DROP ROUTE [autocreatedlocal];",
+            SERVICE,
+            f"msdb.sql:1:12: names-differ-in-case: DROP ROUTE finds no 'autocreatedlocal', and {STAYS}",
+        ),
+    ],
+)
+def test_names_that_differ_in_case_are_told_once(found: Survey, msdb: str, a: str, expected: str) -> None:
+    lines = found(msdb=msdb, a=a, endpoint=f"{LOCAL_ONLY}message_forwarding = true\n")
+
+    assert [expected] == lines
+
+
+@pytest.mark.parametrize(
+    "msdb",
+    [
+        "DROP ROUTE r;",
+        "DROP ROUTE AutoCreatedLocal;\nDROP ROUTE autocreatedlocal;",
+        "CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'LOCAL';\nDROP ROUTE r;\nDROP ROUTE R;",
+    ],
+)
+def test_a_drop_that_finds_nothing_is_the_way_of_scripts(found: Survey, msdb: str) -> None:
+    assert [] == found(msdb=msdb)
+
+
+# --- TRANSPORT ---
+
+TRANSPORT = "CREATE ROUTE t WITH ADDRESS = 'TRANSPORT';\n"
+
+
+UNUSABLE = "this database sends by TRANSPORT, and an answer to 'S' by TRANSPORT finds no address"
+MISSPELT = "'tcp:/host/S' looks as if it began with an address, and TRANSPORT finds none in it"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (SERVICE + TRANSPORT, [f"a.sql:2:16: no-transport-address: {UNUSABLE}"]),
+        (
+            "CREATE QUEUE Q;\nCREATE SERVICE [tcp:/host/S] ON QUEUE Q;\n",
+            [f"a.sql:2:16: no-transport-address: {MISSPELT}"],
+        ),
+        ("CREATE QUEUE Q;\nCREATE SERVICE [tcp://host:4022/S] ON QUEUE Q;\n" + TRANSPORT, []),
+        (SERVICE + TRANSPORT + "DROP ROUTE t;\n", []),
+        ("CREATE QUEUE Q;\nCREATE SERVICE tcpdump ON QUEUE Q;\n", []),
+    ],
+)
+def test_names_that_transport_cannot_use_are_told(found: Survey, script: str, expected: list[str]) -> None:
+    assert expected == found(a=script)
+
+
+# --- what msdb lets in ---
+
+OPEN = 'listen = ["127.0.0.1:4023", "0.0.0.0:4022"]\n'
+
+
+def test_services_behind_the_automatic_route_are_exposed(
+    concerns: Callable[..., list[Concern]], tmp_path: Path
+) -> None:
+    (one,) = concerns(endpoint=OPEN)
+
+    assert str(one) == (
+        f"{tmp_path}/broker.toml:10:29: exposed-services: [AutoCreatedLocal] lets whoever reaches 0.0.0.0:4022 begin"
+        " conversations with 'S'; drop it there (USE msdb; DROP ROUTE [AutoCreatedLocal];) and name with ADDRESS ="
+        " 'LOCAL' each service that others may begin with; answers to what begins here need no route in msdb"
+    )
+
+
+def test_another_route_of_last_resort_exposes_as_well(found: Survey) -> None:
+    script = "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE door WITH ADDRESS = 'LOCAL';\n"
+
+    expected = "msdb.sql:2:14: exposed-services: [door] lets whoever reaches 0.0.0.0:4022 begin conversations with 'S'"
+
+    assert [expected] == found(msdb=script, endpoint=OPEN)
+
+
+@pytest.mark.parametrize(
+    ("msdb", "a", "endpoint"),
+    [
+        ("DROP ROUTE AutoCreatedLocal;", SERVICE, OPEN),
+        ("", "", OPEN),
+        ("", SERVICE, "listen = []\n"),
+        ("", SERVICE, 'listen = ["localhost:4022", "[::1]:4022"]\n'),
+        (
+            "CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'LOCAL';",
+            SERVICE + "CREATE ROUTE out WITH ADDRESS = 'tcp://x';",
+            OPEN,
+        ),
+    ],
+)
+def test_what_is_closed_or_meant_is_not_exposed(found: Survey, msdb: str, a: str, endpoint: str) -> None:
+    assert [] == found(msdb=msdb, a=a, endpoint=endpoint)
+
+
+# --- forwarding ---
+
+
+def test_routes_that_forward_while_forwarding_is_off_are_told_once(found: Survey) -> None:
+    msdb = "CREATE ROUTE a WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://x';\nCREATE ROUTE b WITH ADDRESS = 'TRANSPORT';\n"
+
+    expected = (
+        "msdb.sql:1:14: forwarding-off: [a] and 1 more routes of msdb lead out of this instance, and"
+        " endpoint.message_forwarding is false: what takes them is dropped (9792); set message_forwarding = true, or"
+        " drop them"
+    )
+
+    assert [expected] == found(msdb=msdb)
+
+
+def test_one_route_is_one(found: Survey) -> None:
+    (line,) = found(msdb="CREATE ROUTE a WITH ADDRESS = 'tcp://x';")
+
+    assert "[a] leads out of this instance" in line
+
+
+@pytest.mark.parametrize(
+    ("msdb", "more"),
+    [
+        ("CREATE ROUTE a WITH ADDRESS = 'tcp://x';", "message_forwarding = true\n"),
+        ("CREATE ROUTE a WITH SERVICE_NAME = 'S', ADDRESS = 'LOCAL';", "message_forwarding = true\n"),
+    ],
+)
+def test_routes_that_are_used_are_not_told(found: Survey, msdb: str, more: str) -> None:
+    out = "CREATE ROUTE out WITH ADDRESS = 'tcp://x';"
+
+    assert [] == found(msdb=msdb, a=SERVICE + out, endpoint=LOCAL_ONLY + more)
+
+
+# --- no way back ---
+
+NAMED = "CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'LOCAL';"
+ADVERTISED = f"{LOCAL_ONLY}advertise = ['tcp://one.example']\n"
+
+
+@pytest.mark.parametrize(
+    ("msdb", "endpoint", "why"),
+    [
+        (NAMED, LOCAL_ONLY, "msdb lets others in to"),
+        ("", ADVERTISED, "this instance advertises itself to others for"),
+    ],
+)
+def test_a_database_that_others_reach_and_nothing_leaves_is_told(
+    found: Survey, msdb: str, endpoint: str, why: str
+) -> None:
+    expected = (
+        f"broker.toml:6:1: missing-return-route: {why} 'S', and no route of its database leads out: no acknowledgement,"
+        " no answer"
+    )
+
+    assert [expected] == found(msdb=msdb, endpoint=endpoint)
+
+
+@pytest.mark.parametrize(
+    ("msdb", "a", "endpoint"),
+    [
+        ("", SERVICE, LOCAL_ONLY),  # complete in itself
+        (NAMED, SERVICE + "CREATE ROUTE out WITH ADDRESS = 'tcp://x';", LOCAL_ONLY),
+        ("", SERVICE + "CREATE ROUTE out WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://x';", ADVERTISED),
+        ("DROP ROUTE AutoCreatedLocal;", SERVICE, ADVERTISED),
+        ("", "", ADVERTISED),
+    ],
+)
+def test_a_database_that_can_answer_or_is_not_reached_is_not_told(
+    found: Survey, msdb: str, a: str, endpoint: str
+) -> None:
+    assert [] == found(msdb=msdb, a=a, endpoint=endpoint)
+
+
+def test_what_is_told_already_is_not_told_again(found: Survey) -> None:
+    assert [] == found(msdb=NAMED, unanswered=["a"])
+
+
+def test_a_few_names_are_shown_and_the_rest_is_counted() -> None:
+    assert ("'a'", "'a', 'b', 'c' and 2 more") == (shown(["a"]), shown("edcba"))

@@ -1,0 +1,248 @@
+"""Every remark on one table with the text it has, and beside it what comes near and is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.facts import Hosted, hosted
+from broker.routing.lint import Lint, Remark, leads_out, lint_table
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+HERE, THERE, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
+HOSTED = hosted({HERE.bytes: ["S"]})
+NOTHING = hosted({})
+
+
+def to(name: str, address: str, service: str | None = "S", instance: UUID | None = None, **more: object) -> Route:
+    return replace(Route(name, parse_address(address), service, instance), **more)  # type: ignore[arg-type]
+
+
+def mirrored(name: str, address: str, mirror: str) -> Route:
+    return Route(name, NetworkAddress(address), "S", THERE, mirror_address=NetworkAddress(mirror))
+
+
+def remarks(*routes: Route, here: Hosted = NOTHING, is_msdb: bool = False) -> list[Remark]:
+    return lint_table(routes, here, now=NOW, is_msdb=is_msdb)
+
+
+def told(found: Iterable[Remark]) -> list[tuple[Lint, str]]:
+    return [(remark.lint, remark.route.name) for remark in found]
+
+
+Case = tuple[Lint, str, list[Route], Hosted, str, str]
+
+
+def case(*parts: object) -> Case:
+    return cast("Case", parts)
+
+
+LOCAL_FIRST = "the service is here, and LOCAL is taken before a network address"
+FIRE = {
+    "a mirrored route is taken before a plain one": case(
+        Lint.SHADOWED_ROUTE, "b", [mirrored("a", "x", "y"), to("b", "tcp://z", "S", THERE)], NOTHING,
+        "[b] is never taken: [a] matches the same, and a mirrored route is taken before any other",
+        "drop it, or drop [a]",
+    ),
+    "LOCAL of a service that is here is taken before a network address": case(
+        Lint.SHADOWED_ROUTE, "b", [to("a", "LOCAL"), to("b", "tcp://z")], HOSTED,
+        f"[b] is never taken: [a] matches the same, and {LOCAL_FIRST}",
+        "drop it, or drop [a]",
+    ),
+    "LOCAL of a named database that is here is taken before a network address": case(
+        Lint.SHADOWED_ROUTE, "b", [to("a", "LOCAL", "S", HERE), to("b", "tcp://z", "S", HERE)], HOSTED,
+        f"[b] is never taken: [a] matches the same, and {LOCAL_FIRST}",
+        "drop it, or drop [a]",
+    ),
+    "a network address of last resort is taken before TRANSPORT": case(
+        Lint.SHADOWED_ROUTE, "b", [to("a", "tcp://x", None), to("b", "TRANSPORT", None)], NOTHING,
+        "[b] is never taken: [a] matches the same, and a network address is taken before TRANSPORT",
+        "drop it, or drop [a]",
+    ),
+    "nothing comes to last resort while the configuration service is asked": case(
+        Lint.SHADOWED_ROUTE, "b",
+        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION), to("b", "tcp://y", None)], NOTHING,
+        f"[b] is never taken: for a name without a route of its own '{BROKER_CONFIGURATION}' is asked first,"
+        " because of [a]",
+        "drop it, or drop [a]",
+    ),
+    "a name-only route switches balancing off": case(
+        Lint.BALANCING_OFF, "c",
+        [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE), to("c", "tcp://x")], NOTHING,
+        "[c] takes every conversation to 'S' that names no broker instance, so the 2 instances with routes of their own"
+        " do not share them",
+        "drop it, or name the BROKER_INSTANCE it leads to",
+    ),
+    "name-only routes to two hosts may begin one conversation twice": case(
+        Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y")], NOTHING,
+        "[a] and [b] lead 'S' to tcp://x:4022 and tcp://y:4022 and name no broker instance: if both host it, one"
+        " conversation may begin at both, and the second is ended (-8495)",
+        "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are",
+    ),
+    "name-only routes to many hosts are told once": case(
+        Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y"), to("c", "tcp://z")], NOTHING,
+        "[a] and [b] lead 'S' to tcp://x:4022 and tcp://y:4022 (and 1 more) and name no broker instance: if both host"
+        " it, one conversation may begin at both, and the second is ended (-8495)",
+        "name the BROKER_INSTANCE in each; two gateways on the way to one target may stay as they are",
+    ),
+    "a duplicate gives no larger share": case(
+        Lint.DUPLICATE_ROUTE, "c",
+        [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE), to("c", "tcp://Y:4022/", "S", THERE)], NOTHING,
+        "[c] counts as one with [b]: it leads the same to the same address, and gives that instance no larger share",
+        "drop it; for a larger share give [b] a WEIGHT",
+    ),
+    "a duplicate without broker instance": case(
+        Lint.DUPLICATE_ROUTE, "b", [to("a", "tcp://x"), to("b", "tcp://x:4022")], NOTHING,
+        "[b] counts as one with [a]: it leads the same to the same address",
+        "drop it",
+    ),
+    "a weight without a broker instance": case(
+        Lint.WEIGHT_UNUSED, "a", [to("a", "tcp://x", weight=3)], NOTHING,
+        "the WEIGHT of [a] has no effect: shares are between broker instances, and it names none",
+        "name the BROKER_INSTANCE it leads to, or leave WEIGHT out",
+    ),
+    "LOCAL to a service that is not here": case(
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "s")], HOSTED,
+        "[a] leads 's' to this instance, and no database here has it: what is sent to it waits",
+        "create the service, compare its name byte for byte, or let the route lead where the service is",
+    ),
+    "LOCAL to a service that is not here, beside another way": case(
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL"), to("b", "tcp://x")], NOTHING,
+        "[a] leads 'S' to this instance, and no database here has it: it is passed over for the routes beside it",
+        "create the service, compare its name byte for byte, or let the route lead where the service is",
+    ),
+    "LOCAL to a database that is not here": case(
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "S", THERE)], HOSTED,
+        f"[a] leads 'S' to this instance, and no database here is {THERE}: what is sent to it waits",
+        "create the service, compare its name byte for byte, or let the route lead where the service is",
+    ),
+    "LOCAL to a database that has another service": case(
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "T", HERE)], HOSTED,
+        f"[a] leads 'T' to this instance, and the database {HERE} does not have it: whoever sends to it gets an error"
+        " (-8490)",
+        "create the service, compare its name byte for byte, or let the route lead where the service is",
+    ),
+    "a route that has expired": case(
+        Lint.EXPIRED_ROUTE, "a", [to("a", "tcp://x", lifetime=NOW)], NOTHING,
+        "[a] expired at 2025-03-01 12:00:00 UTC, so nothing takes it any more",
+        "revive it with ALTER ROUTE and a new LIFETIME, or drop it with DROP ROUTE",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told_of", FIRE.values(), ids=FIRE)
+def test_what_is_unwise_is_told(told_of: Case) -> None:
+    lint, name, routes, here, problem, hint = told_of
+
+    (remark,) = remarks(*routes, here=here)
+
+    assert (lint, name, problem, hint) == (remark.lint, remark.route.name, remark.problem, remark.hint)
+
+
+def test_in_msdb_what_comes_for_an_absent_service_is_dropped() -> None:
+    (remark,) = remarks(to("a", "LOCAL"), is_msdb=True)
+
+    assert remark.problem.endswith(": what arrives for it is dropped")
+
+
+PAST = NOW - timedelta(seconds=1)
+QUIET: dict[str, tuple[list[Route], Hosted]] = {
+    "nothing at all": ([], NOTHING),
+    "what every database begins with": ([AUTO_CREATED_LOCAL], NOTHING),
+    "LOCAL and a default route": ([AUTO_CREATED_LOCAL, to("a", "tcp://x", None)], HOSTED),
+    "LOCAL and TRANSPORT": ([AUTO_CREATED_LOCAL, to("a", "TRANSPORT", None)], NOTHING),
+    "AutoCreatedLocal beside the configuration service": (
+        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION)], NOTHING
+    ),
+    "two mirrored pairs": ([mirrored("a", "x", "y"), mirrored("b", "v", "w")], NOTHING),
+    "a mirrored pair and a plain route to another instance": (
+        [mirrored("a", "x", "y"), to("b", "tcp://z", "S", HERE)], NOTHING
+    ),
+    "a name-only route beside one instance": ([to("a", "tcp://x", "S", HERE), to("b", "tcp://y")], NOTHING),
+    "a name-only route beside several routes to one instance": (
+        [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", HERE), to("c", "tcp://z")], NOTHING
+    ),
+    "a name-only route of another service": (
+        [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE), to("c", "tcp://z", "T")], NOTHING
+    ),
+    "instances that share": ([to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE, weight=9)], NOTHING),
+    "two gateways to one instance": ([to("a", "tcp://x", "S", THERE), to("b", "tcp://y", "S", THERE)], NOTHING),
+    "two default routes": ([to("a", "tcp://x", None), to("b", "tcp://y", None)], NOTHING),
+    "one host on the way to two services": ([to("a", "tcp://x"), to("b", "tcp://x", "T")], NOTHING),
+    "names that differ in case are two services": ([to("a", "tcp://x"), to("b", "tcp://y", "s")], NOTHING),
+    "LOCAL to what is here": ([to("a", "LOCAL"), to("b", "LOCAL", "S", HERE)], HOSTED),
+    "the weight of one": ([to("a", "tcp://x", weight=1)], NOTHING),
+    "a lifetime that lasts": ([to("a", "tcp://x", lifetime=NOW + timedelta(seconds=1))], NOTHING),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("routes", "here"), QUIET.values(), ids=QUIET)
+def test_what_comes_near_is_not_told(routes: list[Route], here: Hosted) -> None:
+    assert [] == remarks(*routes, here=here)
+
+
+@pytest.mark.parametrize("live", [to("c", "tcp://x"), to("c", "tcp://x", "S", HERE), to("c", "tcp://y")])
+def test_an_expired_route_shadows_nothing_and_counts_for_nothing(live: Route) -> None:
+    expired = [
+        to("a", "tcp://x", lifetime=PAST),
+        to("b", "LOCAL", lifetime=PAST),
+        to("d", "tcp://x", "S", HERE, lifetime=PAST),
+        to("e", "tcp://z", "S", THERE, lifetime=PAST),
+    ]
+
+    found = remarks(*expired, live, here=HOSTED)
+
+    assert [(Lint.EXPIRED_ROUTE, route.name) for route in expired] == told(found)
+
+
+def test_a_name_only_local_route_switches_balancing_off_too() -> None:
+    routes = [to("a", "tcp://x", "S", THERE), to("b", "tcp://y", "S", ELSEWHERE), to("c", "LOCAL")]
+
+    assert [(Lint.BALANCING_OFF, "c")] == told(remarks(*routes, here=HOSTED))
+
+
+def test_local_to_a_database_that_is_not_here_shadows_nothing() -> None:
+    routes = [to("a", "LOCAL", "S", THERE), to("b", "tcp://x", "S", THERE)]
+
+    assert [(Lint.LOCAL_SERVICE_ABSENT, "a")] == told(remarks(*routes, here=HOSTED))
+
+
+def test_hosts_behind_a_local_route_that_is_taken_are_shadowed_and_no_targets() -> None:
+    routes = [to("a", "LOCAL"), to("b", "tcp://x"), to("c", "tcp://y")]
+
+    assert [(Lint.SHADOWED_ROUTE, "b"), (Lint.SHADOWED_ROUTE, "c")] == told(remarks(*routes, here=HOSTED))
+
+
+@pytest.mark.parametrize(("address", "expected"), [("LOCAL", False), ("TRANSPORT", True), ("tcp://x", True)])
+def test_what_is_not_local_leads_out(address: str, *, expected: bool) -> None:
+    assert expected == leads_out(to("a", address, None))
+
+
+def test_every_route_is_asked_a_bounded_number_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: twice the routes are twice the questions whether a route is live."""
+    asked = 0
+    is_live = Route.is_live
+
+    def counting(route: Route, now: datetime) -> bool:
+        nonlocal asked
+        asked += 1
+        return is_live(route, now)
+
+    monkeypatch.setattr(Route, "is_live", counting)
+    remarks(*(to(str(number), "tcp://x", f"S{number % 100}", UUID(int=number + 1)) for number in range(1000)))
+
+    assert 1000 == asked
+
+
+def test_every_lint_has_a_row_on_its_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "lints.md").read_text(encoding="utf-8")
+
+    assert [] == [lint for lint in Lint if f"| `{lint}` |" not in page]
