@@ -14,11 +14,27 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from broker.admin.message import CheckAnswer, Finding, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
+from broker.admin.explaining import answer, find_contact, running_place
+from broker.admin.message import (
+    CheckAnswer,
+    ExplainAnswer,
+    ExplainRequest,
+    Finding,
+    Nothing,
+    PlanAnswer,
+    PlanRequest,
+    SqlAnswer,
+    SqlRequest,
+    ViewAnswer,
+    ViewRequest,
+)
+from broker.admin.planning import plan_script
 from broker.control.catalog import MSDB
-from broker.control.check import check_settings
+from broker.control.check import check_running
+from broker.control.concern import Concern
 from broker.control.execute import execute
-from broker.ddl.parser import parse_script
+from broker.control.progress import Progress
+from broker.ddl.parser import read_script
 from broker.errors import SettingError, UnknownNameError
 from broker.observe.backlog import read_backlog
 from broker.observe.instance import Running
@@ -53,7 +69,7 @@ class Api:
         A SELECT, or a script.
 
         Raises:
-            StatementError: it was refused; of a script, the segments before the mistake are done.
+            StatementError: it was refused; a script has changed nothing.
             StoreUnavailableError: a file that cannot be read or written.
         """
         database = self._database(request.database)
@@ -62,8 +78,10 @@ class Api:
         if first[1].upper() in _QUESTIONS:
             result = await self._run(partial(self._views.select, request.statement, database=database))
             return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
-        statements = await self._run(partial(parse_script, request.statement))
-        return SqlAnswer(messages=await execute(self._instance.catalog, statements, database=database))
+        progress = Progress(size=len(request.statement))
+        statements = read_script(request.statement, source=progress.source)
+        messages = await execute(self._instance.catalog, statements, database=database, progress=progress)
+        return SqlAnswer(messages=messages)
 
     async def view(self, request: ViewRequest) -> ViewAnswer:
         """
@@ -96,11 +114,36 @@ class Api:
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
         return add_backlog(status, backlogs)
 
+    async def explain(self, request: ExplainRequest) -> ExplainAnswer:
+        """
+        Why a message would go where it goes.
+
+        Raises:
+            BadRequestError: parts of the question contradict each other.
+            UnknownNameError: no such database, or no such conversation.
+        """
+        place = running_place(self._instance)
+        contact = await self._run(partial(find_contact, place, request)) if request.to is None else None
+        return answer(running_place(self._instance), request, contact)
+
+    async def plan(self, request: PlanRequest) -> PlanAnswer:
+        """
+        What a script would do to routes and to conversations under way.
+
+        Raises:
+            StatementError: the script would be refused.
+            StoreUnavailableError: a file that cannot be read.
+        """
+        database = self._database(request.database)
+        return await plan_script(
+            self._instance, request.script, source=request.source, database=database, executor=self._executor
+        )
+
     async def check(self, _: Nothing) -> CheckAnswer:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
-        settings = self._instance.settings
-        problems = await self._run(partial(check_settings, settings, offline=True))
-        return CheckAnswer(not problems, _findings(problems), _findings(settings.warnings()))
+        report = await self._run(partial(check_running, self._instance.settings))
+        warnings = [*_findings(report.warnings), *(_finding(one.lint, one) for one in report.concerns)]
+        return CheckAnswer(not report.errors, _findings(report.errors), warnings)
 
     def _database(self, name: str | None) -> str:
         """The database that is meant, in the spelling of the configuration where one fits."""
@@ -114,14 +157,16 @@ class Api:
 
 
 def _findings(errors: Iterable[SettingError]) -> list[Finding]:
-    return [
-        Finding(
-            error.key,
-            error.problem,
-            error.hint,
-            error.span.source if error.span else None,
-            error.span.line if error.span else None,
-            error.span.column if error.span else None,
-        )
-        for error in errors
-    ]
+    return [_finding(error.key, error) for error in errors]
+
+
+def _finding(key: str, found: SettingError | Concern) -> Finding:
+    span = found.span
+    return Finding(
+        key,
+        found.problem,
+        found.hint,
+        span.source if span else None,
+        span.line if span else None,
+        span.column if span else None,
+    )

@@ -19,9 +19,17 @@ from broker.admin.api import Api
 from broker.admin.guard import refusal
 from broker.admin.openapi import describe
 from broker.admin.operation import OPERATIONS, Operation
-from broker.admin.problem import BUG, BadRequestError, ForbiddenError, http_problem, kind_of, problem_of
+from broker.admin.problem import (
+    BUG,
+    BadRequestError,
+    BodyTooLargeError,
+    ForbiddenError,
+    http_problem,
+    kind_of,
+    problem_of,
+)
 
-BODY_MAX_BYTES = 64 * 1024 * 1024  # a script of a few hundred thousand routes
+BODY_MAX_BYTES = 160 * 1024 * 1024  # a script of a million routes, with room for how JSON writes it
 OPENAPI_PATH = "/v1/openapi.json"
 
 log = structlog.get_logger(__name__)
@@ -93,11 +101,14 @@ async def _argument(operation: Operation, request: web.Request) -> Any:
 
     Raises:
         BadRequestError: what was sent is no such value.
+        BodyTooLargeError: it is above the bound.
     """
     try:
         if operation.method == "GET":
             return msgspec.convert({**request.query, **request.match_info}, operation.request, strict=False)
         body = await request.read()
         return msgspec.json.decode(body or b"{}", type=operation.request)
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLargeError(BODY_MAX_BYTES) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the request is not understood: {error}") from error

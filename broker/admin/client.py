@@ -1,5 +1,5 @@
 """
-Talking to a running daemon over its admin socket: what the commands use.
+Talking to a running daemon over its admin socket, or its admin port: what the commands use.
 
 Only the standard library, because every command pays for its imports before it says a word.
 """
@@ -12,6 +12,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from broker.errors import BrokerError, DaemonUnreachableError
 
@@ -31,8 +32,8 @@ class ProblemError(BrokerError):
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
@@ -43,10 +44,21 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class AdminClient:
-    """Asks the daemon behind one socket file; each call is a connection of its own."""
+    """
+    Asks one daemon; each call is a connection of its own.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Args:
+        where: The file of its socket, or the URL of its port, `http://host:port`.
+        timeout: Seconds that connecting and each part of an answer may take.
+
+    Raises:
+        ValueError: a URL of another form.
+    """
+
+    def __init__(self, where: Path | str, *, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.where = where
+        self._timeout = timeout
+        self._port = None if isinstance(where, Path) else _host_and_port(where)
 
     def get(self, target: str) -> Any:
         """The JSON behind a path; raises as `request`."""
@@ -64,7 +76,7 @@ class AdminClient:
             DaemonUnreachableError: nobody answers, or what answers is no daemon.
             ProblemError: the daemon refused.
         """
-        connection = _UnixConnection(self._path)
+        connection = self._connection()
         try:
             payload = None if body is None else json.dumps(body)
             connection.request(method, target, payload, {"Content-Type": "application/json"})
@@ -72,9 +84,22 @@ class AdminClient:
             answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error)
-            raise DaemonUnreachableError(str(self._path), problem) from error
+            raise DaemonUnreachableError(str(self.where), problem) from error
         finally:
             connection.close()
         if response.status >= http.HTTPStatus.BAD_REQUEST:
             raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
         return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._port is not None:
+            host, port = self._port
+            return http.client.HTTPConnection(host, port, timeout=self._timeout)
+        return _UnixConnection(Path(self.where), self._timeout)
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or parts.path not in {"", "/"} or parts.query or parts.username:
+        raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422")
+    return parts.hostname, parts.port or http.client.HTTP_PORT

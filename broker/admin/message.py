@@ -6,10 +6,14 @@ A request with a field that is not written here is refused: a misspelt option mu
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
+
+from broker.routing.explanation import Explanation
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
@@ -28,11 +32,14 @@ class SqlRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SqlAnswer(msgspec.Struct, frozen=True):
-    """Rows of a SELECT, or one message for each statement carried out."""
+    """Rows of a SELECT, or messages about the statements carried out."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
-    messages: list[str] = []
+    messages: Annotated[
+        list[str],
+        Meta(description="One for each of the first 100 statements; then one that says how many more of which kind."),
+    ] = []
     truncated: Annotated[bool, Meta(description="There are more rows than one answer holds.")] = False
 
 
@@ -55,6 +62,85 @@ class ViewAnswer(msgspec.Struct, frozen=True):
     after: Annotated[int | None, Meta(description="For the request of the next page; null when this is the last.")]
 
 
+class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A message whose way is asked for; nothing is sent."""
+
+    to: Annotated[str | None, Meta(description="The service; left out: that of the conversation.")] = None
+    broker_instance: Annotated[
+        UUID | None, Meta(description="The one database that shall get it; left out: any, or the conversation's.")
+    ] = None
+    conversation: Annotated[
+        UUID | None,
+        Meta(description="Its id, or without `to` the handle or id of one that lives here; left out: one is drawn."),
+    ] = None
+    database: DatabaseName = None
+    incoming: Annotated[bool, Meta(description="It comes from outside; the same as database msdb.")] = False
+    from_target: Annotated[bool, Meta(description="It is an answer of the target; counts with `to` only.")] = False
+
+
+class ExplainAnswer(msgspec.Struct, frozen=True):
+    """What one instance would do with a message, and why."""
+
+    instance: Annotated[str, Meta(description="The name of the instance that decides.")]
+    broker_instance: Annotated[str | None, Meta(description="Its identity; null when it has never run.")]
+    addresses: Annotated[list[str], Meta(description="Those that are known to lead to it.")]
+    is_conversation_drawn: Annotated[bool, Meta(description="Whether the question named none.")]
+    explanation: Explanation
+
+
+class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A script whose consequences are asked for; nothing is changed."""
+
+    script: Annotated[str, Meta(description="T-SQL, as for /v1/sql.")]
+    database: DatabaseName = None
+    source: Annotated[str, Meta(description="What the places of errors call the script.")] = "-"
+
+
+class PlannedRoute(msgspec.Struct, frozen=True):
+    """A route as it is or would be."""
+
+    remote_service_name: str | None
+    broker_instance: str | None
+    address: str
+    mirror_address: str | None
+    weight: int
+    lifetime: Annotated[datetime | None, Meta(description="UTC instant of expiry; null is never.")]
+
+
+class RouteEdit(msgspec.Struct, frozen=True):
+    """A route that the script makes (no `before`), drops (no `after`) or alters."""
+
+    database: str
+    name: str
+    before: PlannedRoute | None
+    after: PlannedRoute | None
+
+
+class Consequence(msgspec.Struct, frozen=True):
+    """What becomes of one conversation under way, or of what passes through to one service."""
+
+    database: Annotated[str, Meta(description="Where it lives; msdb for what passes through.")]
+    flow: Annotated[str, Meta(description="The conversation handle; of what passes through, where it goes.")]
+    to_service: str
+    fate: str
+    is_harm: Annotated[bool, Meta(description="A target may know it, and it would move or lose its route.")]
+    before: str
+    after: str
+
+
+class PlanAnswer(msgspec.Struct, frozen=True):
+    """What a script would do to routes and to conversations under way."""
+
+    edits: list[RouteEdit]
+    more_edits: Annotated[bool, Meta(description="The script changes more routes than are listed.")]
+    fates: Annotated[dict[str, int], Meta(description="Conversations by what becomes of them.")]
+    harmed: Annotated[int, Meta(description="How many of them have sent, and would move or lose their route.")]
+    consequences: Annotated[list[Consequence], Meta(description="Those that change, harm first; not all of many.")]
+    arrivals: Annotated[
+        list[ExplainAnswer], Meta(description="Where messages for the services of the changed routes would go.")
+    ]
+
+
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A request without parameters."""
 
@@ -62,7 +148,7 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class Finding(msgspec.Struct, frozen=True):
     """One thing about the configuration."""
 
-    key: str
+    key: Annotated[str, Meta(description="The setting; of what the scripts say, the code of the lint.")]
     problem: str
     hint: str
     file: str | None

@@ -24,9 +24,10 @@ def describe(operations: Iterable[Operation], *, version: str) -> dict[str, Any]
     """The OpenAPI document. Shape: plain values, ready for JSON."""
     operations = list(operations)
     kinds = {kind for operation in operations for kind in (operation.request, operation.answer) if kind is not None}
-    _, schemas = msgspec.json.schema_components(
+    _, components = msgspec.json.schema_components(
         sorted(kinds | {Problem}, key=lambda kind: kind.__name__), ref_template=_REF
     )
+    schemas = msgspec.json.decode(msgspec.json.encode(components))  # a default may be a tuple
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schemas)

@@ -14,7 +14,18 @@ from typing import Any, Literal
 import msgspec
 
 from broker.admin.api import Api
-from broker.admin.message import CheckAnswer, Nothing, SqlAnswer, SqlRequest, ViewAnswer, ViewRequest
+from broker.admin.message import (
+    CheckAnswer,
+    ExplainAnswer,
+    ExplainRequest,
+    Nothing,
+    PlanAnswer,
+    PlanRequest,
+    SqlAnswer,
+    SqlRequest,
+    ViewAnswer,
+    ViewRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,24 @@ OPERATIONS = (
         request=ViewRequest,
         answer=ViewAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
+    ),
+    Operation(
+        "POST",
+        "/v1/explain",
+        "Where a message would go, and why; nothing is sent",
+        Api.explain,
+        request=ExplainRequest,
+        answer=ExplainAnswer,
+        refusals=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        "POST",
+        "/v1/plan",
+        "What a script would do to routes and to conversations under way; nothing is changed",
+        Api.plan,
+        request=PlanRequest,
+        answer=PlanAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
     Operation("GET", "/v1/status", "The state of the instance at a glance", Api.status),
     Operation(

@@ -27,6 +27,7 @@ from broker.errors import (
     StatementError,
     StoreUnavailableError,
     UnknownNameError,
+    caret,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -54,6 +55,17 @@ class BadRequestError(RequestError):
 
 
 @dataclass
+class BodyTooLargeError(RequestError):
+    """The body of the request is above the bound."""
+
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        limit = f"{self.limit_bytes // 2**20} MiB"
+        return f"a request has at most {limit}; name a larger script in the configuration, which takes any size"
+
+
+@dataclass
 class ForbiddenError(RequestError):
     """The request comes from somewhere that may not ask."""
 
@@ -69,6 +81,7 @@ KINDS: dict[type[BaseException], ProblemKind] = {
     DdlSyntaxError: ProblemKind(HTTPStatus.BAD_REQUEST, "syntax", "The statement is not understood"),
     StatementError: ProblemKind(HTTPStatus.BAD_REQUEST, "statement", "The statement was refused"),
     ForbiddenError: ProblemKind(HTTPStatus.FORBIDDEN, "forbidden", "Requests from there are refused"),
+    BodyTooLargeError: ProblemKind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", "The request is too large"),
     RequestError: ProblemKind(HTTPStatus.BAD_REQUEST, "request", "The request was refused"),
     StoreUnavailableError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
     ResourceError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "resource", "The machine is short of something"),
@@ -109,7 +122,7 @@ def _place(error: StatementError) -> dict[str, Any]:
     if error.span is not None:
         members |= {"line": error.span.line, "column": error.span.column}
         if error.text_line is not None:
-            members["caret"] = "\n".join(str(error).splitlines()[-2:])
+            members["caret"] = caret(error.text_line, error.span)
     return members
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from broker.cli.access import admin_client
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json, show_rows
+from broker.cli.script import LONG_CHARACTERS, run_long_script
+from broker.ddl.text import decode_script
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
@@ -41,7 +44,9 @@ def sql(config: Path | None, socket: Path | None, database: str | None, output: 
     if statement is None and sys.stdin.isatty():
         _interactive(client, database, output)
         return
-    _answer(client.sql(sys.stdin.read() if statement is None else statement, database), output)
+    text = decode_script(sys.stdin.buffer.read()) if statement is None else statement
+    run = client.sql if len(text) < LONG_CHARACTERS else partial(run_long_script, client)
+    _answer(run(text, database), output)
 
 
 @examples("""

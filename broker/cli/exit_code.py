@@ -17,7 +17,7 @@ import click
 
 from broker.errors import BrokerError, DaemonUnreachableError
 
-NOT_FOUND, UNREACHABLE, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 7, 75, 78
+NOT_FOUND, UNREACHABLE, HARMFUL, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 6, 7, 75, 78
 _NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
 
 

@@ -15,6 +15,8 @@ import click
 
 from broker.cli.asking import sql, status
 from broker.cli.dialog import receive, send
+from broker.cli.explaining import explain
+from broker.cli.routes import routes
 from broker.cli.serving import check, demo, serve
 
 
@@ -29,5 +31,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, check, demo, send, receive, sql, status):
+for _command in (serve, check, explain, demo, send, receive, sql, status, routes):
     main.add_command(_command)

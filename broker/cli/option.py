@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
+
+_Command = TypeVar("_Command", bound=click.Command)
 
 config_option = click.option(
     "-c",
@@ -14,6 +17,16 @@ config_option = click.option(
     envvar="BROKER_CONFIG",
     show_envvar=True,
     help="Configuration file.",
+)
+configs_option = click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="BROKER_CONFIG",
+    show_envvar=True,
+    help="Configuration file; several times for several instances.",
 )
 socket_option = click.option(
     "--socket", type=click.Path(path_type=Path), help="Admin socket of the instance; else the configuration's."
@@ -26,10 +39,10 @@ database_option = click.option(
 )
 
 
-def examples(text: str) -> Callable[[click.Command], click.Command]:
+def examples(text: str) -> Callable[[_Command], _Command]:
     """Two examples at the end of the help, one a line; stands above `click.command`."""
 
-    def add(command: click.Command) -> click.Command:
+    def add(command: _Command) -> _Command:
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in text.strip().splitlines())
         return command
 

@@ -38,7 +38,7 @@ def render_table(
 ) -> None:
     """Print rows as a table, or as blocks where that is too wide; a missing value is an empty cell, NULL stands out."""
     console = console or _console()
-    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    cells = [[readable(row.get(column, "")) for column in columns] for row in rows]
     widest = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
     if sum(min(width, UNBROKEN_COLUMNS) + _FRAME_COLUMNS for width in widest) + 1 > console.width:
         _render_blocks(columns, cells, title, console)
@@ -63,7 +63,7 @@ def _render_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], title
         console.print("no rows")
 
 
-def _cell(value: object) -> str:
+def readable(value: object) -> str:
     """A value as it is shown, with everything a terminal would obey written out."""
     if value is None:
         return "NULL"
@@ -76,7 +76,7 @@ def render_status(status: Mapping[str, Any]) -> None:
     console = _console()
     state = "ready" if status["ready"] else "not ready"
     uptime = timedelta(seconds=int(status["uptime_s"]))
-    name = escape(_cell(status["name"]))
+    name = escape(readable(status["name"]))
     console.print(f"[bold]{name}[/] {state}, up {uptime}, {status['software']} on {status['loop']}")
     listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
     console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
@@ -98,7 +98,7 @@ def _render_database(name: str, database: Mapping[str, Any], console: Console) -
     title = f"Database {name}: {count} messages wait to be acknowledged"
     render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, console=console)
     if database["problem"]:
-        console.print(Text(f"the store of {name} has failed: {_cell(database['problem'])}", style="red"))
+        console.print(Text(f"the store of {name} has failed: {readable(database['problem'])}", style="red"))
     if database["dropped"]:
         console.print(escape(f"dropped at {name}: {_counts(database['dropped'])}"))
 

@@ -136,7 +136,7 @@ class Views:
 
     def find_database(self, name: str) -> str | None:
         """The database of this name, in any case unless case tells two apart."""
-        return _find(name, self.names)
+        return find_name(name, self.names)
 
     def _database_rows(self) -> Iterable[Row]:
         for name in self.names:
@@ -224,7 +224,7 @@ class _Reading:
 
     def _find_queue(self, database: str, name: str) -> int | None:
         queues = self._queues(database)
-        found = _find(name, queues)
+        found = find_name(name, queues)
         return None if found is None else queues[found]
 
     # --- making it readable ---------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class _Guard:
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
-def _find(name: str, names: Iterable[str]) -> str | None:
+def find_name(name: str, names: Iterable[str]) -> str | None:
     """The name itself, else the only one that differs in case alone."""
     alike = [known for known in names if known.casefold() == name.casefold()]
     return name if name in alike else alike[0] if len(alike) == 1 else None

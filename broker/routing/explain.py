@@ -11,6 +11,7 @@ Source: docs/routing.md.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -34,21 +35,23 @@ from broker.routing.explanation import (
     Step,
 )
 from broker.routing.facts import Facts
+from broker.routing.hint import hints_for
 from broker.routing.match import NEVER_ASKED_ABOUT, pick_instance, score
 from broker.routing.route import BROKER_CONFIGURATION, Route
 
+MSDB = "msdb"  # whose routes hold for what arrives
 ROUTES_SHOWN = 50  # of one step
 ROUTES_LOOKED_AT = 1000  # of one service; what matched is listed in any case
-NAMES_COMPARED = 5000  # service names that are looked through for one that differs only in case
+DATABASES_SHOWN = 10
 
 TITLES = (
-    "reply to a broker instance that is hosted here",
-    "service name and broker instance",
-    "service name, route without broker instance",
-    "service name, one of several broker instances",
+    "reply to a database here",
+    "service and broker instance",
+    "service alone",
+    "service, one of several broker instances",
     "ask the dynamic routing service",
     "route without service name",
-    "the service is in some database here",
+    "service in a database here",
     "nothing matched",
 )
 
@@ -68,12 +71,17 @@ class Names:
         """The name of a database, or its GUID when it is not of this instance."""
         return self.databases.get(instance) or str(UUID(bytes=instance))
 
+    def table(self, one: Pass) -> str:
+        """Whose routes were searched."""
+        return MSDB if one.facts.database is None else self.database(one.facts.database)
+
 
 def explain(facts: Facts, here: Surroundings, names: Names) -> Explanation:
     """The decision that `decide` takes, with every reason."""
     passes: list[Pass] = []
     decision = decide(facts, here, passes)
     outcome = outcome_of(decision, facts)
+    is_service_there = decision.database is None or facts.to_service in here.hosted.services_of[decision.database]
     return Explanation(
         to_service=facts.to_service,
         to_broker_instance=None if facts.is_open else _guid(facts.to_broker_instance),
@@ -86,10 +94,11 @@ def explain(facts: Facts, here: Surroundings, names: Names) -> Explanation:
         route=None if decision.route is None else decision.route.name,
         next_hop=str(decision.candidates[0].address) if decision.candidates else None,
         database=None if decision.database is None else names.database(decision.database),
-        sentence=_sentence(decision, outcome, names),
+        is_service_there=is_service_there,
+        sentence=sentence(decision, outcome, names) + ("" if is_service_there else _absent(facts)),
         is_by_conversation=decision.is_by_conversation,
-        passes=tuple(_PassTeller(one, here, names, number).tell() for number, one in enumerate(passes, 1)),
-        hints=tuple(_hints(passes[-1])),
+        passes=tuple(_PassTeller(one, here, names, is_first=one is passes[0]).tell() for one in passes),
+        hints=tuple(hints_for(passes[-1], here.hosted, names.table(passes[-1]))),
     )
 
 
@@ -107,67 +116,65 @@ def outcome_of(decision: Decision, facts: Facts) -> Outcome:
 class _PassTeller:
     """Tells one pass."""
 
-    def __init__(self, one: Pass, here: Surroundings, names: Names, number: int) -> None:
+    def __init__(self, one: Pass, here: Surroundings, names: Names, *, is_first: bool) -> None:
         self._facts, self._table, self._matched, self._choice = one.facts, one.table, one.matched, one.choice
-        self._here, self._names, self._number = here, names, number
-        self._routes = tuple(islice(one.table.all_routes(one.facts.to_service), ROUTES_LOOKED_AT))
+        self._here, self._names, self._is_first = here, names, is_first
+        self._table_name = names.table(one)
+        self._to_service = self._routes(one.facts.to_service)
+        self._last = 0 if one.matched is None else one.matched.step
+        self._all_candidates = () if one.choice is None else one.choice.candidates
 
     def tell(self) -> PassShown:
-        sender = self._facts.database
         return PassShown(
-            table="msdb" if sender is None else self._names.database(sender),
+            table=self._table_name,
             is_incoming=self._facts.is_incoming,
             steps=tuple(self._steps()),
             classes=tuple(self._classes()),
             candidates=tuple(self._candidates()),
+            more_candidates=len(self._all_candidates[ROUTES_SHOWN:]),
         )
 
     # --- matching ---
 
     def _steps(self) -> Iterator[Step]:
         yield Step(0, TITLES[0], *self._reply())
-        last = 0 if self._matched is None else self._matched.step
         told = (self._exact, self._any_instance, self._balanced, self._ask, self._last_resort, self._implicit_local)
         for number, tell in enumerate(told, 1):
-            if number > last:
-                yield Step(number, TITLES[number], Progress.NOT_REACHED, "an earlier step ended the search")
-            else:
-                yield tell()
-        progress = Progress.MATCHED if last == 7 else Progress.NOT_REACHED
-        yield Step(7, TITLES[7], progress, self._unmatched() if last == 7 else "an earlier step ended the search")
+            yield tell() if number <= self._last else self._not_reached(number)
+        yield Step(7, TITLES[7], Progress.MATCHED, "no step found a route") if self._last == 7 else self._not_reached(7)
 
     def _reply(self) -> tuple[Progress, str]:
         facts = self._facts
         if self._matched is None:
             return Progress.MATCHED, f"from a target, to the database {self._names.database(facts.to_broker_instance)}"
         if not facts.is_incoming:
-            return Progress.SKIPPED, "the conversation was begun here"
+            return Progress.SKIPPED, "the message begins its way here"
         if not facts.is_from_target:
             return Progress.SKIPPED, "the message is not from a target"
+        if facts.is_open:
+            return Progress.SKIPPED, "the message names no broker instance"
         return Progress.NOTHING, f"the broker instance {_guid(facts.to_broker_instance)} is not hosted here"
 
     def _exact(self) -> Step:
         if self._facts.is_open:
             return Step(1, TITLES[1], Progress.SKIPPED, "the conversation names no broker instance")
-        named = [route for route in self._routes if route.broker_instance is not None]
-        return self._step(1, named, "names another broker instance")
+        return self._step(1, "names another broker instance")
 
     def _any_instance(self) -> Step:
-        return self._step(2, [route for route in self._routes if route.broker_instance is None])
+        return self._step(2)
 
     def _balanced(self) -> Step:
         if not self._facts.is_open:
             return Step(3, TITLES[3], Progress.SKIPPED, "the conversation names a broker instance")
         conversation = self._facts.conversation_id
-        named = [route for route in self._routes if route.broker_instance is not None]
         weights = self._table.instances(self._facts.to_service)
         if not weights:
-            return self._step(3, named)
+            return self._step(3)
         picked = pick_instance(conversation, weights)
-        scores = {one: score(conversation, one, weight=weight) for one, weight in weights.items()}
+        scores = {one: _finite(score(conversation, one, weight=weight)) for one, weight in weights.items()}
         shown = sorted(weights, key=lambda one: (one != picked, -scores[one]))[:ROUTES_SHOWN]
-        step = self._step(3, named, f"the conversation picked broker instance {_guid(picked)}")
-        why = f"the conversation picks one of {len(weights):,} broker instances" if len(weights) > 1 else step.why
+        step = self._step(3, f"the conversation picked broker instance {_guid(picked)}")
+        why = f"the conversation picks one of {len(weights):,}" if len(weights) > 1 else step.why
         return structs.replace(
             step,
             why=why,
@@ -177,10 +184,10 @@ class _PassTeller:
     def _ask(self) -> Step:
         if self._facts.to_service in NEVER_ASKED_ABOUT:
             return Step(4, TITLES[4], Progress.SKIPPED, f"nobody asks about {self._facts.to_service}")
-        return self._step(4, list(self._table.all_routes(BROKER_CONFIGURATION)))
+        return self._step(4, "names a broker instance, and whoever answers is asked")
 
     def _last_resort(self) -> Step:
-        return self._step(5, list(islice(self._table.all_routes(None), ROUTES_LOOKED_AT)))
+        return self._step(5, "names a broker instance without a service")
 
     def _implicit_local(self) -> Step:
         service = self._facts.to_service
@@ -189,54 +196,82 @@ class _PassTeller:
         databases = self._here.hosted.databases_with.get(service, ())
         if not databases:
             return Step(6, TITLES[6], Progress.NOTHING, f"no database here has a service {service!r}")
-        having = ", ".join(self._names.database(one) for one in databases)
-        return Step(6, TITLES[6], Progress.MATCHED, f"as if a route to LOCAL were there: {having}")
+        having = ", ".join(self._names.database(one) for one in databases[:DATABASES_SHOWN])
+        more = f" and {len(databases) - DATABASES_SHOWN} more" if len(databases) > DATABASES_SHOWN else ""
+        return Step(6, TITLES[6], Progress.MATCHED, f"as if a route to LOCAL were there: {having}{more}")
 
-    def _step(self, number: int, looked_at: list[Route], fell_out: str = "") -> Step:
+    def _step(self, number: int, fell_out: str = "") -> Step:
         """A step that looks at routes: those that `decide` took there, and why the others fell out."""
         assert self._matched is not None
         taken = self._matched.routes if self._matched.step == number else ()
-        fates = [_fate(route, "matches", is_taken=True) for route in taken]
-        for route in looked_at:
-            if not route.is_live(self._table.now):
-                assert route.lifetime is not None
-                fates.append(_fate(route, f"expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC"))
-            elif route not in taken:
-                fates.append(_fate(route, fell_out))
+        known = frozenset(taken)
+        others = [route for route in self._looked_at(number) if route not in known]
+        fates = [_fate(route, "matches", is_taken=True) for route in taken[:ROUTES_SHOWN]]
+        fates += [_fate(route, self._expired(route) or fell_out) for route in others[: ROUTES_SHOWN - len(fates)]]
         progress = Progress.MATCHED if taken else Progress.NOTHING
-        why = _count(len(taken), "route matches", "routes match") if taken else _nothing(fates)
-        return Step(number, TITLES[number], progress, why, tuple(fates[:ROUTES_SHOWN]), (), len(fates[ROUTES_SHOWN:]))
+        why = _count(len(taken), "route matches", "routes match") if taken else self._nothing(others)
+        return Step(number, TITLES[number], progress, why, tuple(fates), (), len(taken) + len(others) - len(fates))
 
-    def _unmatched(self) -> str:
-        return "an incoming message is dropped" if self._facts.is_incoming else "delayed, and matched again"
+    def _not_reached(self, number: int) -> Step:
+        """A step behind the one that ended the search."""
+        why = f"step {self._last} ended the search" if self._last else "a reply needs no route"
+        routes = self._looked_at(number)
+        fates = tuple(_fate(route, self._expired(route) or why) for route in routes[:ROUTES_SHOWN])
+        return Step(number, TITLES[number], Progress.NOT_REACHED, why, fates, (), len(routes[ROUTES_SHOWN:]))
+
+    def _looked_at(self, number: int) -> list[Route]:
+        """The routes that a step is about, expired ones among them; each route to the service belongs to one step."""
+        if number == (3 if self._facts.is_open else 1):
+            return [route for route in self._to_service if route.broker_instance is not None]
+        if number == 2:
+            return [route for route in self._to_service if route.broker_instance is None]
+        if number in {4, 5}:
+            return self._routes(BROKER_CONFIGURATION if number == 4 else None)
+        return []
+
+    def _routes(self, service: str | None) -> list[Route]:
+        return list(islice(self._table.all_routes(service), ROUTES_LOOKED_AT))
+
+    def _expired(self, route: Route) -> str:
+        """When a route expired; empty while it is live."""
+        if route.lifetime is None or route.is_live(self._table.now):
+            return ""
+        return f"expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC"
+
+    def _nothing(self, routes: list[Route]) -> str:
+        if not routes:
+            return "no such route"
+        expired = sum(1 for route in routes if self._expired(route))
+        those = f", {expired:,} of them expired" if 0 < expired < len(routes) else ", expired" if expired else ""
+        return _count(len(routes), "such route falls", "such routes fall") + f" out{those}"
 
     # --- choosing ---
 
     def _classes(self) -> Iterator[ClassTried]:
         if self._matched is None or not self._matched.routes or self._matched.step == 4:
             return
-        distinct = distinct_routes(self._matched.routes)
+        distinct = dict.fromkeys(distinct_routes(self._matched.routes))
         first = {route.identity: route.name for route in distinct}
-        twins = [route for route in self._matched.routes if route not in distinct]
         taken = None if self._choice is None else self._choice.route_class
         is_over = False
         for route_class in RouteClass:
-            members = [route for route in distinct if class_of(route) is route_class]
+            members = [route for route in self._matched.routes if class_of(route) is route_class]
+            shown, more = members[:ROUTES_SHOWN], len(members[ROUTES_SHOWN:])
             if is_over:
-                if members:
-                    why = f"{taken} comes first"
-                    yield ClassTried(route_class, Progress.NOT_REACHED, why, tuple(_fate(r, why) for r in members))
+                why = f"{taken} comes first"
+                fates = tuple(_fate(route, why) for route in shown)
+                yield ClassTried(route_class, Progress.NOT_REACHED, why, fates, more)
                 continue
             is_over = route_class is taken
-            fates = [self._chosen(route, route_class) for route in members[:ROUTES_SHOWN]]
-            fates += [
-                _fate(twin, f"identical to {first[twin.identity]}, counts once")
-                for twin in twins
-                if class_of(twin) is route_class
-            ]
+            fates = tuple(
+                self._chosen(route, route_class)
+                if route in distinct
+                else _fate(route, f"identical to {first[route.identity]}, counts once")
+                for route in shown
+            )
             progress = Progress.MATCHED if is_over else Progress.NOTHING if members else Progress.SKIPPED
             why = "taken" if is_over else "no member works" if members else "no member"
-            yield ClassTried(route_class, progress, why, tuple(fates))
+            yield ClassTried(route_class, progress, why, fates, more)
 
     def _chosen(self, route: Route, route_class: RouteClass) -> RouteFate:
         """What becomes of a route when its class is tried."""
@@ -249,9 +284,9 @@ class _PassTeller:
             return _fate(route, f"the service name {self._facts.to_service!r} does not begin with an address")
         if hop not in self._here.own:
             return _fate(route, f"leads to {hop}", is_taken=True)
-        if self._number > 1:
+        if not self._is_first:
             return _fate(route, "leads to this very instance, for the second time")
-        return _fate(route, f"leads to this very instance ({hop}), so msdb's routes decide", is_taken=True)
+        return _fate(route, f"leads to this very instance, {hop}", is_taken=True)
 
     def _located(self, route: Route) -> RouteFate:
         facts, hosted = self._facts, self._here.hosted
@@ -263,22 +298,22 @@ class _PassTeller:
         return _fate(route, f"no database here has a service {facts.to_service!r}")
 
     def _candidates(self) -> Iterator[CandidateShown]:
-        for one in () if self._choice is None else self._choice.candidates[:ROUTES_SHOWN]:
+        for one in self._all_candidates[:ROUTES_SHOWN]:
             is_own = one.address in self._here.own
             yield CandidateShown(
                 str(one.address),
                 one.route.name,
                 "this very instance" if is_own else one.health.name.lower(),
                 "" if is_own else self._names.problem_of(one.address),
-                preference(one.address, self._facts),
+                _finite(preference(one.address, self._facts)),
             )
 
 
 # --- sentences ----------------------------------------------------------------------------------------------
 
 
-def _sentence(decision: Decision, outcome: Outcome, names: Names) -> str:
-    """The decision in one sentence."""
+def sentence(decision: Decision, outcome: Outcome, names: Names) -> str:
+    """A decision in one sentence."""
     by = "" if decision.route is None or not decision.route.name else f" by route {decision.route.name}"
     reason = f"{decision.disposition} ({decision.disposition.number})"
     if outcome is Outcome.FORWARDED:
@@ -293,15 +328,10 @@ def _sentence(decision: Decision, outcome: Outcome, names: Names) -> str:
     return f"dropped{by}: {reason}; the sender keeps the message and sends it again"
 
 
-def _hints(last: Pass) -> Iterator[str]:
-    """What may have been meant, when nothing was found."""
-    service = last.facts.to_service
-    if last.decision.disposition in {Disposition.FORWARDED, Disposition.DELIVERED}:
-        return
-    folded = service.strip().casefold()
-    for name in islice(last.table.services(), NAMES_COMPARED):
-        if name is not None and name != service and name.strip().casefold() == folded:
-            yield f"there is a route to {name!r}: names compare byte for byte"
+def _absent(facts: Facts) -> str:
+    """What a database does with a message for a service that it does not have (R4.1)."""
+    answer = "drops it" if facts.is_from_target else "answers with the error -8490"
+    return f"; it has no service {facts.to_service!r} and {answer}"
 
 
 def _fate(route: Route, why: str, *, is_taken: bool = False) -> RouteFate:
@@ -318,17 +348,13 @@ def _fate(route: Route, why: str, *, is_taken: bool = False) -> RouteFate:
     )
 
 
-def _nothing(fates: list[RouteFate]) -> str:
-    if not fates:
-        return "no such route"
-    expired = sum(fate.why.startswith("expired") for fate in fates)
-    return f"{_count(len(fates), 'such route falls', 'such routes fall')} out" + (
-        f", {expired} of them expired" if expired else ""
-    )
-
-
 def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
+
+
+def _finite(score_of_one: float) -> float:
+    """JSON has no infinity; the largest hashes reach it."""
+    return min(score_of_one, sys.float_info.max)
 
 
 def _guid(instance: bytes) -> str:

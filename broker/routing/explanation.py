@@ -75,6 +75,7 @@ class ClassTried(msgspec.Struct, frozen=True):
     progress: Progress
     why: str
     routes: tuple[RouteFate, ...] = ()
+    more_routes: Annotated[int, Meta(description="Members that are not listed.")] = 0
 
 
 class CandidateShown(msgspec.Struct, frozen=True):
@@ -95,6 +96,7 @@ class PassShown(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     classes: tuple[ClassTried, ...]
     candidates: tuple[CandidateShown, ...]
+    more_candidates: Annotated[int, Meta(description="Candidates that are not listed.")] = 0
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ class Explanation(msgspec.Struct, frozen=True):
     route: Annotated[str | None, Meta(description="The route taken; null when none was, empty when none is stored.")]
     next_hop: str | None
     database: str | None
+    is_service_there: Annotated[bool, Meta(description="False when that database does not have the service.")]
     sentence: str
     is_by_conversation: Annotated[bool, Meta(description="Whether another conversation may go elsewhere.")]
     passes: tuple[PassShown, ...]

@@ -277,7 +277,7 @@ def test_the_random_situations_reach_every_outcome_of_every_step() -> None:
     steps_of_second_pass: set[int] = set()
 
     @given(situations())
-    @settings(max_examples=2000, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=5000, derandomize=True, phases=[Phase.generate])
     def visit(situation: Situation) -> None:
         answer = answer_of(situation.facts, situation.here)
         reached[answer.step].add(answer.disposition)
@@ -287,7 +287,7 @@ def test_the_random_situations_reach_every_outcome_of_every_step() -> None:
     visit()
 
     assert OUTCOMES == reached
-    assert {1, 2, 3, 5, 6, 7} <= steps_of_second_pass
+    assert {1, 2, 3, 5, 7} <= steps_of_second_pass  # step 6 is rare, and worked out by hand below
 
 
 # --- cases by hand ------------------------------------------------------------------------------------------
@@ -467,6 +467,10 @@ CASES = {
             instance(TO_SELF, by_name("a", HOST2), own=frozenset({HOST1}), health={HOST1: Health.SUPPRESSED}),
         ),
         Answer(Disposition.NO_ROUTE, 7, passes=2),
+    ),
+    "R3.9 the second time as if LOCAL": (
+        (sent(instance=ID2), instance(full("a", HOST1, ID2), own=frozenset({HOST1}), **SHARED)),
+        delivered(6, "", ID2, passes=2),
     ),
     "R4.1 the named database gets it while another has the service": (
         (sent(instance=DB), instance(by_name("a", LOCAL), **SHARED)),

@@ -6,6 +6,7 @@ import json
 import socketserver
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,37 @@ from broker.dialog.store import open_store, put_queue, put_service, queues, writ
 
 class FakeAdmin:
     """
-    An admin socket with prepared answers.
+    An admin socket, or an admin port, with prepared answers.
 
-    Shape: `answers` (status, body) by path, the body as JSON unless it is bytes; `asked` (method, path, body) so far.
+    Shape: `answers` (status, body) by path, the body as JSON unless it is bytes; `asked` (method, path, body) so far;
+    `path` of the socket; `port` on 127.0.0.1, 0 for a socket.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.port = 0
         self.answers: dict[str, tuple[int, Any]] = {}
         self.asked: list[tuple[str, str, Any]] = []
 
 
 @pytest.fixture
 def fake_admin(tmp_path: Path) -> Iterator[FakeAdmin]:
-    """The fake, listening."""
+    """The fake, listening on its socket."""
     fake = FakeAdmin(tmp_path / "admin.sock")
+    with socketserver.UnixStreamServer(str(fake.path), _handler(fake)) as server, _serving(server):
+        yield fake
 
+
+@pytest.fixture
+def fake_port(tmp_path: Path) -> Iterator[FakeAdmin]:
+    """The fake, listening on a port."""
+    fake = FakeAdmin(tmp_path / "none.sock")
+    with socketserver.TCPServer(("127.0.0.1", 0), _handler(fake)) as server, _serving(server):
+        fake.port = server.server_address[1]
+        yield fake
+
+
+def _handler(fake: FakeAdmin) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -49,10 +65,16 @@ def fake_admin(tmp_path: Path) -> Iterator[FakeAdmin]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
             """Say nothing."""
 
-    with socketserver.UnixStreamServer(str(fake.path), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield fake
+    return Handler
+
+
+@contextmanager
+def _serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
         server.shutdown()
         thread.join()
 

@@ -4,12 +4,16 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from uuid import uuid4
 
 import pytest
 
+from broker import begin_dialog
 from broker.admin.api import Api
-from broker.admin.message import Nothing, SqlRequest, ViewRequest
+from broker.admin.message import ExplainRequest, Nothing, SqlRequest, ViewRequest
 from broker.daemon import Instance
+from broker.dialog import store
 from broker.errors import DdlSyntaxError, DuplicateNameError, StoreUnavailableError, UnknownNameError
 
 
@@ -38,7 +42,7 @@ async def test_script_of_several_statements_and_databases(api: Api, instance: In
     answer = await api.sql(SqlRequest(script))
 
     assert answer.messages == ["queue Q created", "service //a created", "route far created"]
-    assert "far" in instance.catalog.msdb.rows.routes
+    assert "far" in {route.name for route in instance.catalog.msdb.table}
 
 
 async def test_new_route_holds_from_the_next_frame_on(api: Api, instance: Instance) -> None:
@@ -83,7 +87,7 @@ async def test_unknown_database_is_told(api: Api, statement: str) -> None:
         await api.sql(SqlRequest(statement, "nope"))
 
 
-async def test_mistake_changes_nothing_of_its_segment(api: Api, instance: Instance) -> None:
+async def test_mistake_changes_nothing(api: Api, instance: Instance) -> None:
     with pytest.raises(DuplicateNameError):
         await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QUEUE Q"))
 
@@ -155,6 +159,44 @@ async def test_unknown_view_is_told_without_a_text_that_nobody_wrote(api: Api, n
     assert caught.value.span is None
 
 
+# --- explain ---
+
+
+async def test_why_is_answered_by_the_routes_that_hold_now(api: Api) -> None:
+    await api.sql(SqlRequest("CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://far:4022'"))
+
+    answer = await api.explain(ExplainRequest("//b"))
+
+    assert ("one", "far", "tcp://far:4022") == (
+        answer.instance,
+        answer.explanation.route,
+        answer.explanation.next_hop,
+    )
+
+
+async def test_explaining_sends_nothing(api: Api, instance: Instance) -> None:
+    await api.sql(SqlRequest("CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:1'"))
+
+    await api.explain(ExplainRequest("//b"))
+
+    assert ({}, {}) == (instance.forwarder.outboxes, instance.peers.attempts)
+
+
+async def test_a_conversation_that_lives_here_is_found_in_its_file(api: Api, instance: Instance) -> None:
+    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q"))
+    with closing(sqlite3.connect(instance.settings.databases["orders"].path)) as db, db:
+        dialog = begin_dialog(db, from_service="//a", to_service="//b")
+
+    answer = await api.explain(ExplainRequest(conversation=dialog.conversation_handle))
+
+    assert ("//b", str(dialog.conversation_id)) == (answer.explanation.to_service, answer.explanation.conversation_id)
+
+
+async def test_a_conversation_that_does_not_live_here_is_told(api: Api) -> None:
+    with pytest.raises(UnknownNameError, match="no database here has the conversation"):
+        await api.explain(ExplainRequest(conversation=uuid4()))
+
+
 # --- status and check ---
 
 
@@ -184,13 +226,27 @@ async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None
     assert re.match("error 102: incorrect syntax near 'QEUE'", finding.problem)
 
 
+async def test_what_scripts_mean_is_a_warning_with_its_code(api: Api, instance: Instance) -> None:
+    path = instance.settings.databases["orders"].path.with_suffix(".sql")
+    orders = instance.settings.databases["orders"].model_copy(update={"scripts": (str(path),)})
+    instance.settings = instance.settings.model_copy(update={"databases": {"orders": orders}})
+    path.write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
+
+    answer = await api.check(Nothing())
+
+    assert (True, []) == (answer.ok, answer.problems)
+    (finding,) = answer.warnings
+    assert ("weight-unused", str(path), 1, 14) == (finding.key, finding.file, finding.line, finding.column)
+    assert "leave WEIGHT out" in finding.hint
+
+
 async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
     api: Api, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(instance.catalog.databases["orders"], "in_writer", fails)
+    monkeypatch.setattr(store, "put_queue", fails)
 
     with pytest.raises(StoreUnavailableError, match="disk I/O error"):
         await api.sql(SqlRequest("CREATE QUEUE Q"))

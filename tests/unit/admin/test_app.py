@@ -70,6 +70,7 @@ async def test_body_above_the_bound_is_refused(ask: Ask) -> None:
     status, problem = await ask("POST", "/v1/sql", io.BytesIO(bytes(BODY_MAX_BYTES + 1)))
 
     assert (status, problem["status"]) == (413, 413)
+    assert problem["detail"].startswith("a request has at most 160 MiB; name a larger script in the configuration")
 
 
 async def test_bug_is_logged_and_told_as_one(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,3 +83,27 @@ def test_a_socket_file_that_a_dead_daemon_left_behind_is_unreachable(tmp_path: P
         AdminClient(path).get("/v1/status")
 
     assert "Connection refused" == caught.value.problem
+
+
+def test_a_port_is_asked_by_its_url(fake_port: Any) -> None:
+    fake_port.answers["/v1/status"] = (200, {"name": "one"})
+
+    assert {"name": "one"} == AdminClient(f"http://127.0.0.1:{fake_port.port}").get("/v1/status")
+
+
+def test_a_port_on_which_nobody_listens_is_named() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+
+        with pytest.raises(DaemonUnreachableError, match=f"no daemon answers on {url}: Connection refused"):
+            AdminClient(url, timeout=5).get("/v1/status")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "admin.sock", "https://h:1", "http://", "http://h:1/v1", "http://h:1?x", "http://u@h:1", "http://h:99999"],
+)
+def test_what_is_no_url_of_a_port_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"no URL like|Port out of range"):
+        AdminClient(url)

@@ -68,6 +68,12 @@ def test_statement_without_a_text_has_no_place() -> None:
     assert {"number", "problem"} == members.keys() - {"type", "title", "status", "detail"}
 
 
+def test_caret_stands_below_its_line_whatever_characters_the_line_holds() -> None:
+    error = DdlSyntaxError(102, "p", Span("-", 1, 4), "a\u2028b\x0cc")
+
+    assert "a\u2028b\x0cc\n   ^" == json.loads(problem_of(error).body)["caret"]  # type: ignore[arg-type]
+
+
 def test_place_without_its_line_has_no_caret() -> None:
     members = json.loads(problem_of(StatementError(911, "x", Span("a.sql", 3, 1))).body)  # type: ignore[arg-type]
 

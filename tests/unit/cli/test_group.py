@@ -80,6 +80,7 @@ def test_wrong_usage_is_2_and_points_at_the_help(arguments: list[str]) -> None:
         ["send", "--help"],
         ["status", "--socket", "/nonexistent/admin.sock"],
         ["sql", "--socket", "/nonexistent/admin.sock", "SELECT 1"],
+        ["explain", "--socket", "/nonexistent/admin.sock", "--to", "b"],
         ["send", "-d", "DATABASE", "--from", "Orders", "--to", "b", "x"],
         ["receive", "-d", "DATABASE", "--queue", "OrdersQueue"],
     ],

@@ -69,6 +69,7 @@ NO_IPV6 = "no valid IPv6 address between its brackets"
         ("http://host:80", NEITHER),
         ("tcp:/host:4022", NEITHER),
         ("LOCALE", NEITHER),
+        ("tran\u017fport", NEITHER),  # a long s, whose capital is S
         ("tcp://", "names no host"),
         ("tcp:///", "names no host"),
         ("tcp://:4022", "names no host"),
@@ -95,6 +96,7 @@ NO_IPV6 = "no valid IPv6 address between its brackets"
         ("tcp://host-", NO_HOST),
         ("tcp://ho,st", NO_HOST),
         ("tcp://höst", NO_HOST),
+        ("tcp://\u212aiel", NO_HOST),  # a Kelvin sign, whose small letter is k
         ("tcp://" + "a" * 64, NO_HOST),
         ("tcp://" + ".".join(["a" * 60] * 5), NO_HOST),
         ("tcp://1.2.3", "no valid IPv4 address"),

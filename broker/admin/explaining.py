@@ -1,0 +1,191 @@
+"""
+Answering why a message goes where it goes: of an instance that runs, or of one that a configuration describes.
+
+Either becomes a `Place`, what a question needs to know of an instance; the answer is then the same function of place
+and question, so that both say the same words. Nothing is sent, and a running instance is only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.admin.problem import BadRequestError
+from broker.control.catalog import MSDB
+from broker.control.rehearsal import rehearse
+from broker.dialog.contact import Contact
+from broker.errors import SettingsError, UnknownNameError
+from broker.net.listener import own_addresses
+from broker.observe.conversation import find_conversation
+from broker.observe.instance import Running
+from broker.observe.query import find_name
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.decide import Surroundings
+from broker.routing.explain import Names, explain
+from broker.routing.facts import Facts
+from broker.routing.table import RouteTable, build_table
+from broker.wire.layout import NO_GUID
+
+if TYPE_CHECKING:
+    from broker.control.config import Settings
+    from broker.control.listen import ListenAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A database that messages are sent from. Shape: `broker_instance` 16 bytes; `path` its file, which may be none."""
+
+    broker_instance: bytes
+    table: RouteTable
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    An instance that can be asked.
+
+    Shape: `broker_instance` 16 bytes, None when the instance has never run; `surroundings` of what arrives there;
+    `homes` its databases by name, msdb not among them.
+    """
+
+    name: str
+    broker_instance: bytes | None
+    surroundings: Surroundings
+    homes: Mapping[str, Home]
+    problem_of: Callable[[NetworkAddress], str] = lambda _: ""
+
+
+def running_place(instance: Running) -> Place:
+    """A running instance as it is at this moment. Loop-only, and so is what asks its `problem_of` and its health."""
+    homes = {
+        name: Home(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
+        for name, endpoint in instance.endpoints.items()
+    }
+    here = instance.forwarder.here
+    return Place(instance.name, instance.broker_instance, here, homes, instance.peers.problem_of)
+
+
+def configured_place(settings: Settings, *, now: datetime) -> Place:
+    """
+    The instance that would start with these settings at this UTC instant: no address has been tried yet.
+
+    Raises:
+        SettingsError: its scripts have mistakes, so that it would not start.
+    """
+    rehearsal = rehearse(settings, now=now)
+    if rehearsal.errors:
+        raise SettingsError(rehearsal.errors)
+    tables = {name: build_table(one.routes.values(), now=now) for name, one in rehearsal.databases.items()}
+    own = {address for listen in settings.endpoint.listen if listen.port for address in _addresses_of(listen)}
+    here = Surroundings(
+        tables[MSDB],
+        rehearsal.hosted(),
+        lambda _: Health.UNTRIED,
+        settings.endpoint.message_forwarding,
+        msdb=tables[MSDB],
+        own=own | set(settings.endpoint.advertise),
+    )
+    homes = {
+        played.name: Home(played.broker_instance, tables[played.name], settings.databases[played.name].path)
+        for played in rehearsal.users
+    }
+    instance = rehearsal.msdb.broker_instance if rehearsal.msdb.is_identified else None
+    return Place(settings.instance.name, instance, here, homes)
+
+
+def find_contact(place: Place, request: ExplainRequest) -> Contact:
+    """
+    The conversation that a question is about. Blocking.
+
+    Raises:
+        BadRequestError: the question names neither a service nor a conversation.
+        UnknownNameError: 911, no such database; 8426, no database has the conversation.
+    """
+    if request.conversation is None:
+        raise BadRequestError("name the service that a message is for, or a conversation that lives here")
+    name = None if request.database is None else _home_name(place, request.database)
+    homes = place.homes if name is None or name == MSDB else {name: place.homes[name]}
+    found = (find_conversation(home.path, request.conversation) for home in homes.values())
+    contact = next((one for one in found if one is not None), None)
+    if contact is None:
+        problem = f"no database here has the conversation {request.conversation}; name the service that it is with"
+        raise UnknownNameError(8426, problem)
+    return contact
+
+
+def answer(place: Place, request: ExplainRequest, contact: Contact | None = None) -> ExplainAnswer:
+    """
+    Why a message would go where it goes.
+
+    Args:
+        place: The instance that decides.
+        request: The question.
+        contact: The conversation, when the question is about one.
+
+    Raises:
+        BadRequestError: parts of the question contradict each other.
+        UnknownNameError: 911, no such database.
+
+    Cost: that of one decision, and of telling a bounded number of routes.
+    """
+    facts, table = _facts(place, request, contact)
+    names = Names({home.broker_instance: name for name, home in place.homes.items()}, place.problem_of)
+    return ExplainAnswer(
+        instance=place.name,
+        broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
+        addresses=sorted(map(str, place.surroundings.own)),
+        is_conversation_drawn=request.conversation is None,
+        explanation=explain(facts, replace(place.surroundings, table=table), names),
+    )
+
+
+def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tuple[Facts, RouteTable]:
+    """What routing is told, and the table that it searches (R1.1)."""
+    home = _home(place, request, contact)
+    sender = None if home is None else home.broker_instance
+    table = place.surroundings.msdb if home is None else home.table
+    named = None if request.broker_instance is None else request.broker_instance.bytes
+    if contact is not None:
+        facts = contact.facts()
+        return replace(facts, to_broker_instance=named or facts.to_broker_instance, database=sender), table
+    assert request.to is not None, "a question without a service comes with its conversation"
+    conversation = (request.conversation or uuid4()).bytes
+    return Facts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
+
+
+def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Home | None:
+    """Where the message begins its way; None when it arrives from outside."""
+    name = None if request.database is None else _home_name(place, request.database)
+    if request.incoming and name not in {None, MSDB}:
+        raise BadRequestError("a message begins in a database or comes from outside: leave out one of the two")
+    if request.incoming or name == MSDB:
+        return None
+    if contact is not None:
+        return next(home for home in place.homes.values() if home.broker_instance == contact.broker_instance)
+    if name is None:
+        return next(iter(place.homes.values())) if len(place.homes) == 1 else None
+    return place.homes[name]
+
+
+def _home_name(place: Place, name: str) -> str:
+    """The database that is meant, in the spelling of the configuration."""
+    known = [MSDB, *place.homes]
+    found = find_name(name, known)
+    if found is None:
+        raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {', '.join(sorted(known))}")
+    return found
+
+
+def _addresses_of(listen: ListenAddress) -> set[NetworkAddress]:
+    """What leads to a listener of the configuration, without asking a resolver."""
+    try:
+        return own_addresses("127.0.0.1" if listen.host == "localhost" else listen.host, listen.port)
+    except ValueError:
+        return {NetworkAddress(listen.host, listen.port)}

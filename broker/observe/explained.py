@@ -1,0 +1,224 @@
+"""
+An explanation as it is read in a terminal: the question, the steps one below the other, the answer in the last line.
+
+A line is as wide as the terminal, 80 columns where there is none, and goes on indented below. A value that somebody may
+have to copy, such as a GUID, is never cut or broken. What is shown comes from peers and applications: it is never taken
+for markup, and what a terminal would obey is written out.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from broker.observe.glance import readable
+from broker.routing.explanation import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
+
+NO_TERMINAL_COLUMNS = 80
+COLUMNS_MAX = 100  # a longer line of prose is hard to read
+_ITEM, _DETAIL = 2, 6  # columns before a step, and before what belongs to it
+
+_NOTHING_STEP = 7  # the end of the list, which is no success
+
+_MARKS = {Progress.SKIPPED: "-", Progress.NOTHING: "·", Progress.MATCHED: "✓", Progress.NOT_REACHED: "-"}
+_ASCII = str.maketrans({"·": ".", "✓": "*"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Shape: `indent` columns; `mark` one character before the text; `style` of rich; `is_table` is never wrapped."""
+
+    text: str
+    indent: int = 0
+    mark: str = ""
+    style: str = ""
+    is_table: bool = False
+
+
+def render_explanation(
+    explanation: Explanation,
+    *,
+    place: str,
+    is_conversation_drawn: bool,
+    note: str = "",
+    console: Console | None = None,
+) -> None:
+    """
+    Print an explanation.
+
+    Args:
+        explanation: What one instance decides.
+        place: The instance, as people call it.
+        is_conversation_drawn: Whether the question named no conversation.
+        note: What else to know of the instance; nothing when it is empty.
+        console: Standard output when it is left out.
+    """
+    print_lines(_lines(explanation, place, note, is_drawn=is_conversation_drawn), console)
+
+
+def print_lines(lines: Iterable[Line], console: Console | None = None) -> None:
+    """Print lines, wrapped between words; marks that the encoding lacks become ASCII."""
+    console = console or Console(width=None if sys.stdout.isatty() else NO_TERMINAL_COLUMNS)
+    width = min(console.width, COLUMNS_MAX)
+    for line in lines:
+        for text in _wrapped(line, width):
+            console.print(Text(_encodable(text, console.encoding), style=line.style), soft_wrap=True)
+
+
+def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[Line]:
+    yield from _question(explanation, place, note, is_drawn=is_drawn)
+    for number, one in enumerate(explanation.passes):
+        yield Line("")
+        yield Line(_heading(one, is_first=number == 0), style="bold")
+        yield from _matching(one)
+        yield from _choosing(one)
+    yield Line("")
+    for hint in explanation.hints:
+        yield Line(f"hint: {hint}", style="yellow")
+    yield Line(explanation.sentence, style="bold")
+
+
+def _question(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[Line]:
+    first = explanation.passes[0]
+    begins = "from outside" if first.is_incoming else f"from the database {first.table}"
+    answer = ", an answer of the target" if explanation.is_from_target else ""
+    yield Line(f"{place}: to {explanation.to_service}, {begins}{answer}", style="bold")
+    if note:
+        yield Line(note, _ITEM)
+    instance = explanation.to_broker_instance
+    yield Line("any broker instance" if instance is None else f"broker instance {instance}", _ITEM)
+    remarks = ["drawn"] if is_drawn else []
+    if is_drawn or explanation.is_by_conversation:
+        remarks.append("others may differ" if explanation.is_by_conversation else "others go alike")
+    remark = f" ({'; '.join(remarks)})" if remarks else ""
+    yield Line(f"conversation {explanation.conversation_id}{remark}", _ITEM)
+
+
+def _heading(one: PassShown, *, is_first: bool) -> str:
+    if is_first:
+        return f"Matching, by the routes of {one.table}"
+    return f"Matching again, as if it had come from outside: {one.table}"
+
+
+# --- matching -----------------------------------------------------------------------------------------------
+
+
+def _matching(one: PassShown) -> Iterator[Line]:
+    for step in one.steps:
+        if step.progress is not Progress.NOT_REACHED:
+            text = f"{step.step} {step.title}: {step.why}"
+            yield Line(text, _ITEM, "!", "red") if step.step == _NOTHING_STEP else _marked(step.progress, text)
+            yield from _scores(step)
+            yield from _routes(step, _described)
+    yield from _not_reached([step for step in one.steps if step.progress is Progress.NOT_REACHED])
+
+
+def _scores(step: Step) -> Iterator[Line]:
+    """Who won the draw; nothing when there was none."""
+    if len(step.scores) < 2:
+        return
+    yield Line("       score  weight  broker instance", _DETAIL, style="dim", is_table=True)
+    for one in step.scores:
+        mark = _MARKS[Progress.MATCHED if one.is_picked else Progress.NOTHING]
+        row = f"{one.score:>10.4g}  {one.weight:>6}  {one.broker_instance}"
+        yield Line(row, _DETAIL, mark, "green" if one.is_picked else "", is_table=True)
+
+
+def _routes(part: Step | ClassTried, called: Callable[[RouteFate], str]) -> Iterator[Line]:
+    for route in part.routes:
+        progress = Progress.MATCHED if route.is_taken else Progress.NOTHING
+        style = "green" if route.is_taken else ""
+        yield Line(f"{called(route)}: {route.why}", _DETAIL, _MARKS[progress], style)
+    if part.more_routes:
+        yield Line(f"and {part.more_routes:,} more", _DETAIL)
+
+
+def _described(route: RouteFate) -> str:
+    """A route with what it says."""
+    parts = [route.address]
+    if route.mirror_address is not None:
+        parts.append(f"mirror {route.mirror_address}")
+    if route.broker_instance is not None:
+        parts.append(f"broker instance {route.broker_instance}")
+    if route.weight != 1:
+        parts.append(f"weight {route.weight}")
+    return f"{_named(route)} ({', '.join(parts)})"
+
+
+def _named(route: RouteFate) -> str:
+    """A route by its name; the one that no table holds has none."""
+    return route.name or "the implied route"
+
+
+def _not_reached(steps: list[Step]) -> Iterator[Line]:
+    """The steps behind the one that ended the search, in one line; of their routes only the number."""
+    if not steps:
+        return
+    numbers = str(steps[0].step) + (f" to {steps[-1].step}" if len(steps) > 1 else "")
+    passed = [(step.step, len(step.routes) + step.more_routes) for step in steps if step.routes]
+    over = ", ".join(f"{count:,} {'route' if count == 1 else 'routes'} of step {number}" for number, count in passed)
+    before = f", before {over}" if over else ""
+    yield _marked(Progress.NOT_REACHED, f"{numbers} not reached: {steps[0].why}{before}")
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+
+
+def _choosing(one: PassShown) -> Iterator[Line]:
+    if one.classes:
+        yield Line("Choosing", style="bold")
+    for tried in one.classes:
+        if tried.progress is not Progress.NOT_REACHED:
+            yield _marked(tried.progress, f"{tried.route_class}: {tried.why}")
+            yield from _routes(tried, _named)
+        elif tried.routes:
+            count = len(tried.routes) + tried.more_routes
+            routes = f"{count:,} {'route' if count == 1 else 'routes'}"
+            yield _marked(tried.progress, f"{tried.route_class}: {tried.why} ({routes})")
+    if one.candidates:
+        yield Line("Candidates, best first", style="bold")
+    for number, candidate in enumerate(one.candidates, 1):
+        problem = f": {candidate.problem}" if candidate.problem else ""
+        score = f", score {candidate.score:.4g}" if len(one.candidates) > 1 else ""
+        text = f"{number}. {candidate.address}, by route {candidate.route}{score}, {candidate.health}{problem}"
+        yield Line(text, _ITEM, style="green" if number == 1 else "")
+    if one.more_candidates:
+        yield Line(f"and {one.more_candidates:,} more", _ITEM)
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def _marked(progress: Progress, text: str) -> Line:
+    style = {Progress.MATCHED: "green", Progress.NOTHING: ""}.get(progress, "dim")
+    return Line(text, _ITEM, _MARKS[progress], style)
+
+
+def _wrapped(line: Line, width: int) -> list[str]:
+    lead = " " * line.indent + (f"{line.mark} " if line.mark else "")
+    text = readable(line.text)
+    if line.is_table or not text:
+        return [lead + text]
+    hang = " " * (len(lead) + 2)
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=lead,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """The text in characters that the encoding has."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text

@@ -1,0 +1,119 @@
+"""Explaining never disagrees with what the data path does, and leaves no route of the service untold."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+
+from broker.routing.choose import class_of
+from broker.routing.decide import Pass, Surroundings, decide
+from broker.routing.explain import Names, explain
+from broker.routing.explanation import Explanation, PassShown, Progress, RouteFate
+from broker.routing.facts import Facts
+from broker.routing.route import Route
+from tests.property.test_routing import facts, surroundings
+
+Told = tuple[str, str, str | None]
+
+
+def told(fate: RouteFate) -> Told:
+    return fate.name, fate.address, fate.broker_instance
+
+
+def telling(route: Route) -> Told:
+    return route.name, route.address_text, None if route.broker_instance is None else str(route.broker_instance)
+
+
+def both(facts: Facts, here: Surroundings) -> list[tuple[Pass, PassShown]]:
+    """Each pass of the decision beside the one that is shown."""
+    passes: list[Pass] = []
+    decide(facts, here, passes)
+    return list(zip(passes, explain(facts, here, Names()).passes, strict=True))
+
+
+@given(facts, surroundings)
+@settings(max_examples=500)
+def test_the_explanation_is_the_decision(facts: Facts, here: Surroundings) -> None:
+    decision = decide(facts, here)
+
+    explanation = explain(facts, here, Names())
+
+    assert (decision.disposition, decision.disposition.number) == (explanation.disposition, explanation.number)
+    assert decision.step == explanation.step
+    assert (decision.route and decision.route.name) == explanation.route
+    assert (str(decision.candidates[0].address) if decision.candidates else None) == explanation.next_hop
+    assert (decision.database and Names().database(decision.database)) == explanation.database
+    assert decision.is_by_conversation == explanation.is_by_conversation
+    assert (decision.database is None or facts.to_service in here.hosted.services_of[decision.database]) == (
+        explanation.is_service_there
+    )
+
+
+@given(facts, surroundings)
+def test_exactly_what_matched_is_marked_in_the_step_that_matched(facts: Facts, here: Surroundings) -> None:
+    for one, shown in both(facts, here):
+        [matched] = [step for step in shown.steps if step.progress is Progress.MATCHED]
+        taken = [told(fate) for step in shown.steps for fate in step.routes if fate.is_taken]
+
+        assert one.decision.step == matched.step
+        if one.matched is not None and matched.step != 6:  # whose route is in no table
+            assert [telling(route) for route in one.matched.routes] == taken
+        assert taken == [told(fate) for fate in matched.routes if fate.is_taken]
+        assert [] == [step for step in shown.steps if step.step > matched.step and step.progress != "not reached"]
+
+
+@given(facts, surroundings)
+def test_every_route_to_the_service_is_told_once_with_its_reason(facts: Facts, here: Surroundings) -> None:
+    for one, shown in both(facts, here):
+        fates = [fate for step in shown.steps if step.step in {1, 2, 3} for fate in step.routes]
+
+        assert sorted(map(told, fates), key=repr) == sorted(
+            map(telling, one.table.all_routes(facts.to_service)), key=repr
+        )
+        assert [] == [fate for step in shown.steps for fate in step.routes if not fate.why]
+        assert [] == [step for step in shown.steps if not step.why]
+
+
+@given(facts, surroundings)
+def test_the_class_taken_and_its_candidates_are_those_of_the_decision(facts: Facts, here: Surroundings) -> None:
+    for one, shown in both(facts, here):
+        taken = [tried.route_class for tried in shown.classes if tried.progress is Progress.MATCHED]
+        members = {tried.route_class: len(tried.routes) for tried in shown.classes}
+
+        assert ([] if one.choice is None else [one.choice.route_class]) == taken
+        assert [str(c.address) for c in (one.choice.candidates if one.choice else ())] == [
+            candidate.address for candidate in shown.candidates
+        ]
+        if shown.classes and one.matched is not None:
+            for route in one.matched.routes:
+                members[class_of(route)] -= 1
+            assert {0} == set(members.values())
+
+
+@given(facts, surroundings)
+def test_the_draw_is_won_by_the_highest_score(facts: Facts, here: Surroundings) -> None:
+    for one, shown in both(facts, here):
+        for step in shown.steps:
+            picked = [score for score in step.scores if score.is_picked]
+            if step.scores:
+                assert [max(step.scores, key=lambda score: score.score).score] == [score.score for score in picked]
+                assert one.matched is not None
+                assert {score.broker_instance for score in picked} == {
+                    str(route.broker_instance) for route in one.matched.routes
+                }
+
+
+@given(facts, surroundings)
+def test_json_and_back_is_the_same_explanation(facts: Facts, here: Surroundings) -> None:
+    explanation = explain(facts, here, Names())
+
+    assert explanation == msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation)
+
+
+@given(facts, surroundings)
+def test_whoever_finds_no_way_is_told_why_in_one_line(facts: Facts, here: Surroundings) -> None:
+    explanation = explain(facts, here, Names())
+
+    assert explanation.sentence.startswith(explanation.outcome)
+    if explanation.outcome not in {"forwarded", "delivered"}:
+        assert f"{explanation.disposition} ({explanation.number})" in explanation.sentence

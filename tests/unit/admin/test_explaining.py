@@ -1,0 +1,274 @@
+"""Questions become facts, instances become places; both kinds of place answer with the same words."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+import broker
+from broker.admin.explaining import Home, Place, answer, configured_place, find_contact, running_place
+from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.admin.problem import BadRequestError
+from broker.control.execute import execute
+from broker.control.load import load_settings
+from broker.daemon import Instance
+from broker.ddl.parser import parse_script
+from broker.dialog.store import open_store, put_queue, put_service
+from broker.errors import SettingsError, UnknownNameError
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.decide import Surroundings
+from broker.routing.facts import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+ORDERS, STOCK, FAR = UUID(int=0x0D), UUID(int=0x57), UUID(int=0xFA)
+GUID = UUID(int=9)
+
+
+def table(host: str) -> Any:
+    return build_table([Route(f"to {host}", NetworkAddress(host))], now=NOW)
+
+
+def place(*names: str, files: dict[str, Path] | None = None) -> Place:
+    """An instance with these databases; each has a route to a host of its own name, msdb to the host msdb."""
+    known = {"orders": ORDERS, "stock": STOCK}
+    homes = {name: Home(known[name].bytes, table(name), (files or {}).get(name, Path("none"))) for name in names}
+    here = Surroundings(table("msdb"), hosted({}), lambda _: Health.UNTRIED, is_forwarding=True, msdb=table("msdb"))
+    return Place("one", GUID.bytes, here, homes)
+
+
+def next_hop(place: Place, **request: Any) -> str | None:
+    return answer(place, ExplainRequest("S", **request)).explanation.next_hop
+
+
+@pytest.mark.parametrize(
+    ("names", "question", "host"),
+    [
+        (["orders"], {}, "orders"),
+        (["orders", "stock"], {}, "msdb"),
+        ([], {}, "msdb"),
+        (["orders", "stock"], {"database": "stock"}, "stock"),
+        (["orders"], {"database": "ORDERS"}, "orders"),
+        (["orders"], {"database": "msdb"}, "msdb"),
+        (["orders"], {"incoming": True}, "msdb"),
+        (["orders"], {"incoming": True, "database": "msdb"}, "msdb"),
+    ],
+)
+def test_the_routes_of_the_database_that_is_meant_decide(names: list[str], question: dict[str, Any], host: str) -> None:
+    assert f"tcp://{host}:4022" == next_hop(place(*names), **question)
+
+
+def test_a_message_from_a_database_is_not_incoming() -> None:
+    with pytest.raises(BadRequestError, match="leave out one of the two"):
+        next_hop(place("orders"), incoming=True, database="orders")
+
+
+def test_an_unknown_database_is_told_with_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match=r"'nope' does not exist here; there are: msdb, orders") as caught:
+        next_hop(place("orders"), database="nope")
+
+    assert 911 == caught.value.number
+
+
+def test_the_question_is_in_the_answer() -> None:
+    told = answer(place("orders"), ExplainRequest("S", FAR, GUID, from_target=True))
+
+    explanation = told.explanation
+    assert ("S", str(FAR), str(GUID), True) == (
+        explanation.to_service,
+        explanation.to_broker_instance,
+        explanation.conversation_id,
+        explanation.is_from_target,
+    )
+    assert not told.is_conversation_drawn
+    assert "orders" == explanation.passes[0].table
+
+
+def test_who_answers_says_who_it_is() -> None:
+    one = place()
+    one = replace(
+        one, surroundings=replace(one.surroundings, own=frozenset({NetworkAddress("b"), NetworkAddress("a")}))
+    )
+
+    told = answer(one, ExplainRequest("S"))
+
+    assert ("one", str(GUID), ["tcp://a:4022", "tcp://b:4022"]) == (told.instance, told.broker_instance, told.addresses)
+
+
+def test_a_conversation_is_drawn_for_who_names_none() -> None:
+    first, second = (answer(place(), ExplainRequest("S")) for _ in range(2))
+
+    assert first.is_conversation_drawn
+    assert first.explanation.conversation_id != second.explanation.conversation_id
+
+
+def test_what_is_known_against_an_address_is_told() -> None:
+    one = replace(place(), problem_of=lambda address: f"{address} is down")
+
+    [candidate] = answer(one, ExplainRequest("S")).explanation.passes[0].candidates
+
+    assert "tcp://msdb:4022 is down" == candidate.problem
+
+
+# --- conversations that live here ---
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.db"
+    with closing(open_store(path, broker_instance=ORDERS)) as db:
+        put_queue(db, "Q", is_receive_enabled=True)
+        put_service(db, "//a", 1, frozenset())
+    return path
+
+
+def begin(path: Path) -> broker.Dialog:
+    with closing(sqlite3.connect(path)) as db, db:
+        return broker.begin_dialog(db, from_service="//a", to_service="//b", broker_instance=FAR)
+
+
+def about(place: Place, request: ExplainRequest) -> ExplainAnswer:
+    return answer(place, request, find_contact(place, request))
+
+
+@pytest.mark.parametrize("database", [None, "orders"])
+def test_a_conversation_that_lives_here_says_the_rest_itself(orders: Path, database: str | None) -> None:
+    dialog = begin(orders)
+    both = place("stock", "orders", files={"orders": orders})
+
+    told = about(both, ExplainRequest(conversation=dialog.conversation_handle, database=database))
+
+    explanation = told.explanation
+    assert ("//b", str(FAR), str(dialog.conversation_id)) == (
+        explanation.to_service,
+        explanation.to_broker_instance,
+        explanation.conversation_id,
+    )
+    assert "tcp://orders:4022" == explanation.next_hop
+    assert not told.is_conversation_drawn
+
+
+@pytest.mark.parametrize("question", [{"incoming": True}, {"database": "msdb"}])
+def test_it_may_be_asked_as_if_it_came_from_outside(orders: Path, question: dict[str, Any]) -> None:
+    dialog = begin(orders)
+
+    told = about(
+        place("orders", files={"orders": orders}), ExplainRequest(conversation=dialog.conversation_id, **question)
+    )
+
+    assert "tcp://msdb:4022" == told.explanation.next_hop
+
+
+def test_another_broker_instance_may_be_asked_about(orders: Path) -> None:
+    dialog = begin(orders)
+
+    told = about(place("orders", files={"orders": orders}), ExplainRequest(None, GUID, dialog.conversation_id))
+
+    assert str(GUID) == told.explanation.to_broker_instance
+
+
+def test_a_conversation_that_is_not_here_is_8426() -> None:
+    with pytest.raises(UnknownNameError, match="no database here has the conversation") as caught:
+        find_contact(place("orders"), ExplainRequest(conversation=uuid4()))
+
+    assert 8426 == caught.value.number
+
+
+def test_a_conversation_is_looked_for_in_the_database_that_is_named(orders: Path) -> None:
+    dialog = begin(orders)
+    request = ExplainRequest(conversation=dialog.conversation_id, database="stock")
+
+    with pytest.raises(UnknownNameError):
+        find_contact(place("stock", "orders", files={"orders": orders}), request)
+
+
+def test_a_question_about_nothing_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="name the service"):
+        find_contact(place("orders"), ExplainRequest())
+
+
+# --- places ---
+
+
+SCRIPT = "CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q; CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022';"
+
+
+async def test_a_running_instance_answers_by_what_holds_now(instance: Instance) -> None:
+    await execute(instance.catalog, parse_script(SCRIPT), database="orders")
+
+    told = answer(running_place(instance), ExplainRequest("//b"))
+
+    assert ("one", "tcp://far:4022") == (told.instance, told.explanation.next_hop)
+    assert str(UUID(bytes=instance.broker_instance)) == told.broker_instance
+    assert f"tcp://127.0.0.1:{instance.listeners[0].port}" in told.addresses
+
+
+async def test_what_arrives_at_a_running_instance_is_decided_by_msdb(instance: Instance) -> None:
+    await execute(instance.catalog, parse_script(SCRIPT), database="orders")
+
+    told = answer(running_place(instance), ExplainRequest("//a", incoming=True))
+
+    assert ("orders", "AutoCreatedLocal") == (told.explanation.database, told.explanation.route)
+
+
+def described(tmp_path: Path, script: str, endpoint: str = 'listen = ["127.0.0.1:4022"]') -> Place:
+    """The instance that a configuration describes."""
+    (tmp_path / "orders.sql").write_text(script)
+    config = tmp_path / "broker.toml"
+    config.write_text(
+        f'[instance]\nname = "two"\nstate_dir = "state"\n[endpoint]\n{endpoint}\n'
+        '[databases.orders]\npath = "orders.db"\nscripts = ["orders.sql"]\n'
+    )
+    return configured_place(load_settings(config, environ={}), now=NOW)
+
+
+def test_a_configuration_answers_by_its_scripts(tmp_path: Path) -> None:
+    two = described(tmp_path, SCRIPT)
+
+    away = answer(two, ExplainRequest("//b"))
+    arriving = answer(two, ExplainRequest("//a", incoming=True))
+
+    assert ("two", None, "tcp://far:4022") == (away.instance, away.broker_instance, away.explanation.next_hop)
+    assert "untried" == away.explanation.passes[0].candidates[0].health
+    assert "orders" == arriving.explanation.database
+
+
+def test_a_configuration_that_has_run_has_an_identity(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    open_store(tmp_path / "state" / "msdb.db", broker_instance=GUID).close()
+
+    assert GUID.bytes == described(tmp_path, SCRIPT).broker_instance
+
+
+def test_a_configuration_with_mistakes_answers_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="error 9744"):
+        described(tmp_path, "CREATE ROUTE r WITH ADDRESS = 'nowhere';")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "own"),
+    [
+        ('listen = ["127.0.0.1:1"]', ["tcp://127.0.0.1:1", "tcp://localhost:1"]),
+        ('listen = ["localhost:1"]', ["tcp://127.0.0.1:1", "tcp://localhost:1"]),
+        ('listen = ["gateway.example:1"]', ["tcp://gateway.example:1"]),
+        ('listen = ["192.0.2.1:1"]\nadvertise = ["tcp://public:2"]', ["tcp://192.0.2.1:1", "tcp://public:2"]),
+        ('listen = ["127.0.0.1:0"]', []),
+    ],
+)
+def test_a_configuration_knows_its_own_addresses(tmp_path: Path, endpoint: str, own: list[str]) -> None:
+    assert own == answer(described(tmp_path, "", endpoint), ExplainRequest("S")).addresses
+
+
+def test_a_route_of_a_configuration_to_itself_is_searched_again_by_msdb(tmp_path: Path) -> None:
+    two = described(tmp_path, "CREATE ROUTE me WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://localhost:4022';")
+
+    assert ["orders", "msdb"] == [one.table for one in answer(two, ExplainRequest("S")).explanation.passes]

@@ -1,0 +1,70 @@
+"""The command `broker routes answer`: what it answers from, and how wrong usage is told. The work is tried apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "give.sql"
+    path.write_text("CREATE ROUTE a WITH SERVICE_NAME = 'a', ADDRESS = 'tcp://a:4022';")
+    return path
+
+
+def answer(shop: Path, *more: object) -> Any:
+    return run("routes", "answer", "-d", shop, "--queue", "OrdersQueue", "--requester", "none.sock", "--once", *more)
+
+
+def test_an_empty_queue_is_answered(shop: Path, file: Path) -> None:
+    assert 0 == answer(shop, "--from", file).exit_code
+    assert 0 == answer(shop, "--srv", "--nameserver", "127.0.0.1:5353").exit_code
+
+
+def test_without_anything_to_answer_from_there_is_nothing_to_do(shop: Path) -> None:
+    result = answer(shop)
+
+    assert 2 == result.exit_code
+    assert "--from FILE or --srv" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--lifetime", "1"],
+        ["--lifetime", "0s"],
+        ["--lifetime", "99999d"],
+        ["--srv", "--nameserver", "example.com"],
+        ["--srv", "--nameserver", "[::1]:x"],
+    ],
+)
+def test_values_that_mean_nothing_are_refused(shop: Path, file: Path, more: list[str]) -> None:
+    result = answer(shop, "--from", file, *more)
+
+    assert 2 == result.exit_code
+    assert more[-2] in result.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:5353", "[::1]:5353", "::1"])
+def test_name_servers_are_addresses_with_or_without_a_port(shop: Path, address: str) -> None:
+    assert 0 == answer(shop, "--srv", "--nameserver", address).exit_code
+
+
+def test_a_bad_file_is_told_with_its_place(shop: Path, file: Path) -> None:
+    file.write_text("CREATE ROUTE a WITH ADDRESS = 'LOCAL';")
+
+    result = answer(shop, "--from", file)
+
+    assert 1 == result.exit_code
+    assert f"{file}:1:" in result.stderr
+
+
+def test_a_queue_that_is_not_there_is_not_found(shop: Path, file: Path) -> None:
+    result = run("routes", "answer", "-d", shop, "--queue", "None", "--requester", "x", "--from", file, "--once")
+
+    assert 3 == result.exit_code

@@ -1,0 +1,448 @@
+"""What is told about each step, each route and each address, case by case; that it is true is a property test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.choose import Health
+from broker.routing.decide import Surroundings
+from broker.routing.explain import ROUTES_SHOWN, Names, explain
+from broker.routing.explanation import Explanation, Outcome, Progress, Step
+from broker.routing.facts import Facts, hosted
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.routing.table import build_table
+from broker.wire.layout import NO_GUID
+
+NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+ORDERS, BILLING, ELSEWHERE = UUID(int=0x0D), UUID(int=0xB1), UUID(int=0xE1)
+CONVERSATION = UUID(int=1)
+HEALTH = {NetworkAddress("up"): Health.CONNECTED, NetworkAddress("down"): Health.SUPPRESSED}
+
+
+def to(address: str, service: str | None = None, instance: UUID | None = None, **more: Any) -> Route:
+    """A route that is called like its address."""
+    mirror = more.pop("mirror", None)
+    mirror_address = None if mirror is None else NetworkAddress(mirror)
+    name = more.pop("name", address.removeprefix("tcp://"))
+    return Route(name, parse_address(address), service, instance, mirror_address=mirror_address, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked, and of which instance. Shape: `billing` the services of the other database; `own` hosts."""
+
+    routes: Iterable[Route] = ()
+    msdb: Iterable[Route] = ()
+    service: str = "S"
+    instance: UUID | None = None
+    incoming: bool = False
+    from_target: bool = False
+    billing: Iterable[str] = ()
+    forwarding: bool = True
+    own: Iterable[str] = ()
+
+
+def tell(**question: Any) -> Explanation:
+    """Why a message from the database orders, or from outside, goes where it goes."""
+    asked = Question(**question)
+    msdb = build_table(asked.msdb, now=NOW)
+    here = Surroundings(
+        msdb if asked.incoming else build_table(asked.routes, now=NOW),
+        hosted({ORDERS.bytes: (), BILLING.bytes: asked.billing}),
+        lambda address: HEALTH.get(address, Health.UNTRIED),
+        asked.forwarding,
+        msdb=msdb,
+        own=frozenset(map(NetworkAddress, asked.own)),
+    )
+    names = Names(
+        {ORDERS.bytes: "orders", BILLING.bytes: "billing"},
+        lambda address: "refused" if HEALTH.get(address) is Health.SUPPRESSED else "",
+    )
+    instance = NO_GUID if asked.instance is None else asked.instance.bytes
+    database = None if asked.incoming else ORDERS.bytes
+    return explain(Facts(asked.service, instance, CONVERSATION.bytes, asked.from_target, database), here, names)
+
+
+def steps(explanation: Explanation) -> list[Step]:
+    """Of the only pass."""
+    [one] = explanation.passes
+    return list(one.steps)
+
+
+def fates(step: Step) -> dict[str, str]:
+    """Why, by route."""
+    return {fate.name: fate.why for fate in step.routes}
+
+
+def tried(explanation: Explanation) -> dict[str, tuple[Progress, str]]:
+    """How far each class came in the last pass, and why."""
+    return {one.route_class: (one.progress, one.why) for one in explanation.passes[-1].classes}
+
+
+def members(explanation: Explanation) -> dict[str, str]:
+    """What became of each route when its class was tried, in the last pass."""
+    return {fate.name: fate.why for one in explanation.passes[-1].classes for fate in one.routes}
+
+
+# --- the question and the answer ----------------------------------------------------------------------------
+
+
+def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
+    explanation = tell(routes=[to("tcp://far:1", "S", ELSEWHERE)], instance=ELSEWHERE, from_target=True)
+
+    assert ("S", str(ELSEWHERE), str(CONVERSATION)) == (
+        explanation.to_service,
+        explanation.to_broker_instance,
+        explanation.conversation_id,
+    )
+    assert explanation.is_from_target
+    assert (Outcome.FORWARDED, 1, "far:1", "tcp://far:1") == (
+        explanation.outcome,
+        explanation.step,
+        explanation.route,
+        explanation.next_hop,
+    )
+
+
+def test_a_conversation_that_names_nobody_has_no_broker_instance() -> None:
+    assert tell().to_broker_instance is None
+
+
+MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
+SENTENCES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
+    "forwarded": ({"routes": [to("tcp://far", "S")]}, Outcome.FORWARDED, "forwarded to tcp://far:4022 by route far"),
+    "delivered": (
+        {"routes": [to("LOCAL")], "billing": ["S"]},
+        Outcome.DELIVERED,
+        "delivered here, to the database billing by route LOCAL",
+    ),
+    "implicit": (
+        {"instance": BILLING, "billing": ["S"]},
+        Outcome.DELIVERED,
+        "delivered here, to the database billing",
+    ),
+    "reply": (
+        {"instance": BILLING, "incoming": True, "from_target": True, "billing": ["S"]},
+        Outcome.DELIVERED,
+        "delivered here, to the database billing",
+    ),
+    "absent in the database that it names": (
+        {"routes": [to("LOCAL")], "instance": BILLING},
+        Outcome.DELIVERED,
+        (
+            "delivered here, to the database billing by route LOCAL;"
+            " it has no service 'S' and answers with the error -8490"
+        ),
+    ),
+    "absent in the database that the route names": (
+        {"routes": [to("LOCAL", "S", BILLING)]},
+        Outcome.DELIVERED,
+        (
+            "delivered here, to the database billing by route LOCAL;"
+            " it has no service 'S' and answers with the error -8490"
+        ),
+    ),
+    "absent, reply": (
+        {"instance": BILLING, "incoming": True, "from_target": True},
+        Outcome.DELIVERED,
+        "delivered here, to the database billing; it has no service 'S' and drops it",
+    ),
+    "held": (
+        {"routes": [MIRRORED], "instance": ELSEWHERE},
+        Outcome.HELD,
+        "held by route far: principal unknown (9794)",
+    ),
+    "delayed": (
+        {},
+        Outcome.DELAYED,
+        "delayed: no route (9798); matched again after 10 s and whenever routes or services change",
+    ),
+    "asking": (
+        {"routes": [to("tcp://far", BROKER_CONFIGURATION)]},
+        Outcome.DELAYED,
+        (
+            "delayed by route far: asking for route (9770);"
+            " matched again after 10 s and whenever routes or services change"
+        ),
+    ),
+    "dropped": (
+        {"msdb": [to("tcp://far")], "incoming": True, "forwarding": False},
+        Outcome.DROPPED,
+        "dropped by route far: forwarding disabled (9792); the sender keeps the message and sends it again",
+    ),
+}
+
+
+@pytest.mark.parametrize(("question", "outcome", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_the_decision_in_one_sentence(question: dict[str, Any], outcome: Outcome, sentence: str) -> None:
+    explanation = tell(**question)
+
+    assert (outcome, sentence) == (explanation.outcome, explanation.sentence)
+    assert explanation.is_service_there == ("no service" not in sentence)
+
+
+def test_a_database_that_nobody_named_goes_by_its_guid() -> None:
+    assert str(ELSEWHERE) == Names().database(ELSEWHERE.bytes)
+
+
+# --- matching -----------------------------------------------------------------------------------------------
+
+
+def test_each_step_says_how_far_it_came() -> None:
+    explanation = tell(routes=[to("tcp://far"), AUTO_CREATED_LOCAL])
+
+    assert [
+        (0, Progress.SKIPPED, "the message begins its way here"),
+        (1, Progress.SKIPPED, "the conversation names no broker instance"),
+        (2, Progress.NOTHING, "no such route"),
+        (3, Progress.NOTHING, "no such route"),
+        (4, Progress.NOTHING, "no such route"),
+        (5, Progress.MATCHED, "2 routes match"),
+        (6, Progress.NOT_REACHED, "step 5 ended the search"),
+        (7, Progress.NOT_REACHED, "step 5 ended the search"),
+    ] == [(step.step, step.progress, step.why) for step in steps(explanation)]
+
+
+def test_nothing_matched_is_the_seventh_step() -> None:
+    assert (Progress.MATCHED, "no step found a route") == (steps(tell())[7].progress, steps(tell())[7].why)
+
+
+@pytest.mark.parametrize(
+    ("question", "progress", "why"),
+    [
+        ({}, Progress.SKIPPED, "the message begins its way here"),
+        ({"incoming": True}, Progress.SKIPPED, "the message is not from a target"),
+        ({"incoming": True, "from_target": True}, Progress.SKIPPED, "the message names no broker instance"),
+        (
+            {"incoming": True, "from_target": True, "instance": ELSEWHERE},
+            Progress.NOTHING,
+            f"the broker instance {ELSEWHERE} is not hosted here",
+        ),
+        (
+            {"incoming": True, "from_target": True, "instance": BILLING},
+            Progress.MATCHED,
+            "from a target, to the database billing",
+        ),
+    ],
+)
+def test_whether_it_is_a_reply_to_a_database_here(question: dict[str, Any], progress: Progress, why: str) -> None:
+    step = steps(tell(**question))[0]
+
+    assert (progress, why) == (step.progress, step.why)
+
+
+def test_a_reply_passes_over_all_routes() -> None:
+    explanation = tell(msdb=[to("tcp://far", "S")], incoming=True, from_target=True, instance=BILLING)
+
+    assert {"a reply needs no route"} == {step.why for step in steps(explanation)[1:]}
+    assert {"far": "a reply needs no route"} == fates(steps(explanation)[2])
+    assert () == explanation.passes[0].classes
+
+
+def test_a_route_to_another_broker_instance_falls_out_of_the_first_step() -> None:
+    explanation = tell(routes=[to("tcp://far", "S", ELSEWHERE), to("tcp://near", "S", BILLING)], instance=BILLING)
+
+    assert {"near": "matches", "far": "names another broker instance"} == fates(steps(explanation)[1])
+    assert [True, False] == [fate.is_taken for fate in steps(explanation)[1].routes]
+
+
+def test_an_expired_route_says_when_it_expired() -> None:
+    routes = [to("tcp://far", "S", lifetime=NOW - timedelta(minutes=1)), to("tcp://near", "S", lifetime=NOW)]
+
+    step = steps(tell(routes=routes))[2]
+
+    assert {"far": "expired at 2025-03-01 11:59:00 UTC", "near": "expired at 2025-03-01 12:00:00 UTC"} == fates(step)
+    assert (Progress.NOTHING, "2 such routes fall out, expired") == (step.progress, step.why)
+
+
+def test_a_step_tells_how_many_of_its_routes_have_expired() -> None:
+    routes = [to("tcp://far", "S", ELSEWHERE), to("tcp://old", "S", ELSEWHERE, lifetime=NOW)]
+
+    assert "2 such routes fall out, 1 of them expired" == steps(tell(routes=routes, instance=BILLING))[1].why
+
+
+def test_routes_behind_the_step_that_matched_are_told_all_the_same() -> None:
+    routes = [to("tcp://far", "S"), to("tcp://one", "S", BILLING), to("tcp://old", "S", ELSEWHERE, lifetime=NOW)]
+
+    step = steps(tell(routes=routes))[3]
+
+    assert Progress.NOT_REACHED is step.progress
+    assert {"one": "step 2 ended the search", "old": "expired at 2025-03-01 12:00:00 UTC"} == fates(step)
+
+
+def test_the_draw_shows_every_broker_instance_with_its_score_the_winner_first() -> None:
+    routes = [to("tcp://one", "S", BILLING, weight=3), to("tcp://two", "S", ELSEWHERE)]
+
+    step = steps(tell(routes=routes))[3]
+
+    first, second = step.scores
+    loser = "one" if second.broker_instance == str(BILLING) else "two"
+    assert {str(BILLING): 3, str(ELSEWHERE): 1} == {one.broker_instance: one.weight for one in step.scores}
+    assert (True, False) == (first.is_picked, second.is_picked)
+    assert first.score > second.score
+    assert f"the conversation picked broker instance {first.broker_instance}" == fates(step)[loser]
+    assert "the conversation picks one of 2" == step.why
+
+
+def test_one_broker_instance_is_no_draw() -> None:
+    step = steps(tell(routes=[to("tcp://one", "S", BILLING)]))[3]
+
+    assert ("1 route matches", 1) == (step.why, len(step.scores))
+
+
+@pytest.mark.parametrize("service", [BROKER_CONFIGURATION, SERVICE_BROKER])
+def test_nobody_is_asked_about_the_services_that_ask(service: str) -> None:
+    step = steps(tell(routes=[to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE)], service=service, instance=BILLING))[4]
+
+    assert (Progress.SKIPPED, f"nobody asks about {service}") == (step.progress, step.why)
+
+
+def test_who_is_asked_is_told_and_nothing_is_chosen() -> None:
+    explanation = tell(routes=[to("tcp://far", BROKER_CONFIGURATION)])
+
+    assert {"far": "matches"} == fates(steps(explanation)[4])
+    assert () == explanation.passes[0].classes
+
+
+def test_rows_that_no_statement_could_have_made_have_a_reason_too() -> None:
+    strange = [to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE), to("tcp://near", None, ELSEWHERE)]
+
+    explanation = tell(routes=strange)
+
+    assert {"far": "names a broker instance, and whoever answers is asked"} == fates(steps(explanation)[4])
+    assert {"near": "names a broker instance without a service"} == fates(steps(explanation)[5])
+
+
+def test_a_service_that_is_here_matches_for_who_names_a_broker_instance() -> None:
+    databases = tell(instance=ELSEWHERE, billing=["S"])
+
+    assert (Progress.MATCHED, "as if a route to LOCAL were there: billing") == (
+        steps(databases)[6].progress,
+        steps(databases)[6].why,
+    )
+    assert "no database here has a service 'S'" == steps(tell(instance=ELSEWHERE))[6].why
+    assert "the conversation names no broker instance" == steps(tell(billing=["S"]))[6].why
+
+
+# --- choosing -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_class_that_works_is_taken_and_those_behind_it_are_not_looked_at() -> None:
+    routes = [to("tcp://far"), to("TRANSPORT"), AUTO_CREATED_LOCAL]
+
+    explanation = tell(routes=routes)
+
+    assert {
+        "mirrored": (Progress.SKIPPED, "no member"),
+        "LOCAL": (Progress.NOTHING, "no member works"),
+        "network address": (Progress.MATCHED, "taken"),
+        "TRANSPORT": (Progress.NOT_REACHED, "network address comes first"),
+    } == tried(explanation)
+    assert {
+        "AutoCreatedLocal": "no database here has a service 'S'",
+        "far": "leads to tcp://far:4022",
+        "TRANSPORT": "network address comes first",
+    } == members(explanation)
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ({"routes": [AUTO_CREATED_LOCAL], "billing": ["S"]}, "the service is here"),
+        (
+            {"routes": [to("LOCAL", "S", ELSEWHERE)], "billing": ["S"]},
+            f"the broker instance {ELSEWHERE} is not hosted here",
+        ),
+        ({"routes": [to("TRANSPORT")]}, "the service name 'S' does not begin with an address"),
+        ({"routes": [to("TRANSPORT")], "service": "tcp://far:1/S"}, "leads to tcp://far:1"),
+        ({"routes": [MIRRORED]}, "its principal is not known yet; nothing leaves before one claims it"),
+    ],
+)
+def test_a_member_says_why_it_works_or_not(question: dict[str, Any], why: str) -> None:
+    assert [why] == list(members(tell(**question)).values())
+
+
+def test_identical_routes_count_once() -> None:
+    explanation = tell(routes=[to("tcp://far", "S", name="a"), to("tcp://far", "S", name="b")])
+
+    assert {"a": "leads to tcp://far:4022", "b": "identical to a, counts once"} == members(explanation)
+
+
+def test_candidates_come_best_first_with_health_and_problem() -> None:
+    explanation = tell(routes=[to(f"tcp://{host}", "S") for host in ("down", "far", "up")])
+
+    assert [
+        ("tcp://up:4022", "up", "connected", ""),
+        ("tcp://far:4022", "far", "untried", ""),
+        ("tcp://down:4022", "down", "suppressed", "refused"),
+    ] == [(one.address, one.route, one.health, one.problem) for one in explanation.passes[0].candidates]
+    assert explanation.is_by_conversation
+
+
+# --- this very instance -------------------------------------------------------------------------------------
+
+
+def test_an_own_address_makes_a_second_pass_by_msdb() -> None:
+    explanation = tell(routes=[to("tcp://down", "S")], msdb=[to("tcp://far")], own=["down"])
+
+    first, second = explanation.passes
+    assert [("orders", False), ("msdb", True)] == [(one.table, one.is_incoming) for one in (first, second)]
+    assert [("this very instance", "")] == [(one.health, one.problem) for one in first.candidates]
+    assert {"down": "leads to this very instance, tcp://down:4022"} == {
+        fate.name: fate.why for one in first.classes for fate in one.routes
+    }
+    assert ("far", 5) == (explanation.route, explanation.step)
+
+
+def test_it_never_leads_back_here_twice_and_the_conversation_is_delayed() -> None:
+    explanation = tell(routes=[to("tcp://me", "S")], msdb=[to("tcp://me")], own=["me"])
+
+    assert {"me": "leads to this very instance, for the second time"} == members(explanation)
+    assert Outcome.DELAYED is explanation.outcome
+
+
+# --- bounds -------------------------------------------------------------------------------------------------
+
+
+def test_of_many_routes_a_bounded_number_is_listed_what_matched_first_and_the_rest_is_counted() -> None:
+    number = ROUTES_SHOWN + 30
+    routes = [to(f"tcp://h{n:03}", "S", UUID(int=n + 1)) for n in range(number)]
+
+    step = steps(tell(routes=routes))[3]
+
+    assert (ROUTES_SHOWN, 30, ROUTES_SHOWN) == (len(step.routes), step.more_routes, len(step.scores))
+    assert [True] + [False] * (ROUTES_SHOWN - 1) == [fate.is_taken for fate in step.routes]
+
+
+def test_of_many_candidates_too() -> None:
+    explanation = tell(routes=[to(f"tcp://h{n:03}", "S") for n in range(ROUTES_SHOWN + 3)])
+
+    [one] = explanation.passes
+    assert (ROUTES_SHOWN, 3) == (len(one.candidates), one.more_candidates)
+    assert (ROUTES_SHOWN, 3) == (len(one.classes[2].routes), one.classes[2].more_routes)
+    assert (ROUTES_SHOWN, 3) == (len(one.steps[2].routes), one.steps[2].more_routes)
+
+
+def test_what_is_not_reached_is_bounded_too() -> None:
+    routes = [to("tcp://far", "S"), *(to(f"tcp://h{n:03}") for n in range(ROUTES_SHOWN + 3))]
+
+    step = steps(tell(routes=routes))[5]
+
+    assert (ROUTES_SHOWN, 3) == (len(step.routes), step.more_routes)
+
+
+def test_of_many_databases_with_the_service_a_few_are_named() -> None:
+    databases = {UUID(int=n + 1).bytes: ["S"] for n in range(12)}
+    here = Surroundings(build_table([], now=NOW), hosted(databases), lambda _: Health.UNTRIED, is_forwarding=True)
+    names = Names({instance: f"d{number}" for number, instance in enumerate(databases)})
+
+    explanation = explain(Facts("S", UUID(int=1).bytes, CONVERSATION.bytes, database=UUID(int=1).bytes), here, names)
+
+    assert steps(explanation)[6].why.endswith("d8, d9 and 2 more")
