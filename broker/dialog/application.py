@@ -71,6 +71,13 @@ class Dialog:
         self.conversation_handle = handle
         self.conversation_id = conversation
 
+    @property
+    def far_broker_instance(self) -> uuid.UUID | None:
+        """The database of the far side; None while any may answer, or when nothing is known of the dialog any more."""
+        query = "SELECT far_broker_instance FROM broker_conversation WHERE endpoint_id = ?"
+        row = ask(self._db, query, (self._endpoint_id,)).fetchone()
+        return None if row is None or row[0] is None else uuid.UUID(bytes=row[0])
+
     def send(self, body: bytes | str, *, type: str = DEFAULT) -> int:  # noqa: A002 - the original's word
         """
         SEND ON CONVERSATION: queue one message behind all that were sent before it.

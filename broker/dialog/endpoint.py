@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
 from broker.dialog.contact import ack_frame, fault_frame
+from broker.dialog.detour import alternatives
+from broker.dialog.inquirer import Inquirer
 from broker.dialog.receiving import Receipt
 from broker.dialog.store import broker_instance, open_watch, settle_fragment_size
 from broker.dialog.transmitter import DialogSettings, Transmitter
@@ -28,6 +33,9 @@ from broker.dialog.turn import Turn, turn_in_writer
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.way import Buffer, Origin, Way
+from broker.routing.decide import Pass, decide
+from broker.routing.facts import Facts
+from broker.routing.route import SERVICE_BROKER
 from broker.wire.layout import Kind
 
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
@@ -53,7 +61,8 @@ class Endpoint:
         self.name = name
         self.path = path
         self.broker_instance = broker_instance(db)
-        self.transmitter = Transmitter(settings, forwarder, self._wake_up)
+        self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask)
+        self.inquirer = Inquirer(name, self.in_writer)
         self.delivered: Counter[str] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.problem = ""
@@ -77,6 +86,7 @@ class Endpoint:
         self._tasks = [
             self._loop.create_task(self._work(), name=f"{self.name} turns"),
             self._loop.create_task(self._poll(), name=f"{self.name} poll"),
+            self._loop.create_task(self.inquirer.run(), name=f"{self.name} requests"),
         ]
         for task in self._tasks:
             task.add_done_callback(self._on_end)
@@ -96,6 +106,26 @@ class Endpoint:
         """Do something with the database between two turns, in the writer thread; for catalog changes."""
         return await self._loop.run_in_executor(self._writer, work, self._db)
 
+    @contextmanager
+    def borrow(self) -> Iterator[sqlite3.Connection]:
+        """
+        The connection, while the writer thread stands still between two turns; for another thread than the loop's.
+
+        Whoever has it needs nothing of the loop to give it back, so it is given back even when the loop has ended.
+        """
+        stands, may_go = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            stands.set()
+            may_go.wait()
+
+        self._writer.submit(stand_still)
+        stands.wait()
+        try:
+            yield self._db
+        finally:
+            may_go.set()
+
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
         for frame in frames:
@@ -107,6 +137,15 @@ class Endpoint:
                 self._inbox_bytes += len(frame)
         self._wake_up()
 
+    def ask(self, facts: Facts) -> None:
+        """What has these facts has no route, and its table says whom to ask for one (R2.4)."""
+        passes: list[Pass] = []
+        decide(facts, replace(self._forwarder.here, table=self.transmitter.table), passes)
+        if len(passes) == 1:
+            self.inquirer.ask(facts.to_service, facts.to_broker_instance)
+        else:  # its route leads back to this very instance, whose own table did not know on (R3.9)
+            self._forwarder.ask(facts)
+
     def _wake_up(self) -> None:
         self._wake.set()
 
@@ -115,7 +154,7 @@ class Endpoint:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.problem = f"stopped by {error!r}"
-            log.critical("database stopped", database=self.name, task=task.get_name(), exc_info=error)
+            log.error("database stopped", database=self.name, task=task.get_name(), exc_info=error)
 
     # --- turns of the writer thread ---
 
@@ -174,6 +213,8 @@ class Endpoint:
         transmitter, travel = self.transmitter, self._travel
         self.delivered += receipt.delivered
         self.dropped += receipt.dropped
+        if receipt.delivered[SERVICE_BROKER]:
+            self.inquirer.look()
         for endpoint_id, contact in receipt.contacts.items():
             transmitter.bind(endpoint_id, contact)
         for endpoint_id, place in receipt.acknowledged.items():
@@ -184,8 +225,14 @@ class Endpoint:
             way, _ = transmitter.way(endpoint_id, contact, Kind.ACK)
             frames.append((way, ack_frame(contact, travel, transmitter.message_id(), place)))
         for contact, fault in receipt.faults:
-            way = transmitter.way_of(contact, Kind.FAULT)
-            frames.append((way, fault_frame(contact, travel, transmitter.message_id(), fault)))
+            # Nobody sends it again, and the best address may lead to another target: a copy to each.
+            frames += [
+                (
+                    self._forwarder.way_for(one, Kind.FAULT),
+                    fault_frame(contact, travel, transmitter.message_id(), fault),
+                )
+                for one in alternatives(transmitter.decide(contact))
+            ]
         for endpoint_id in receipt.finished:
             transmitter.finish(endpoint_id)
         if frames:

@@ -18,14 +18,13 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
-from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties, check_route
+from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow, row_of
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
@@ -197,7 +196,7 @@ def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
         "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
         (SCHEMA_VERSION, instance.bytes, time.time()),
     )
-    put_route(db, AUTO_CREATED_LOCAL)
+    put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -213,19 +212,36 @@ def _statements(script: str) -> Iterator[str]:
 # --- catalog ------------------------------------------------------------------------------------------------
 
 
+_QUEUES = "SELECT queue_id, name, is_receive_enabled FROM broker_queue"
+_SERVICES = "SELECT service_id, name, queue_id, contracts FROM broker_service"
+
+
 def queues(db: sqlite3.Connection) -> dict[str, Queue]:
     """The queues by name."""
-    rows = db.execute("SELECT queue_id, name, is_receive_enabled FROM broker_queue")
-    return {name: Queue(queue_id, name, bool(enabled)) for queue_id, name, enabled in rows}
+    return {row[1]: _queue(row) for row in db.execute(_QUEUES)}
 
 
 def services(db: sqlite3.Connection) -> dict[str, Service]:
     """The services by name."""
-    rows = db.execute("SELECT service_id, name, queue_id, contracts FROM broker_service")
-    return {
-        name: Service(service_id, name, queue_id, frozenset(json.loads(contracts)))
-        for service_id, name, queue_id, contracts in rows
-    }
+    return {row[1]: _service(row) for row in db.execute(_SERVICES)}
+
+
+def find_queue(db: sqlite3.Connection, name: str) -> Queue | None:
+    """The queue of this name."""
+    row = db.execute(f"{_QUEUES} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _queue(row)
+
+
+def find_service(db: sqlite3.Connection, name: str) -> Service | None:
+    """The service of this name."""
+    row = db.execute(f"{_SERVICES} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _service(row)
+
+
+def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
+    """The name of a service that uses this queue."""
+    row = db.execute("SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", (queue_id,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def put_queue(db: sqlite3.Connection, name: str, *, is_receive_enabled: bool) -> None:
@@ -260,41 +276,36 @@ def drop_service(db: sqlite3.Connection, name: str) -> None:
 
 
 _ROUTES = (
-    "SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
-    " FROM broker_route"
+    "SELECT name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight FROM broker_route"
 )
 
 
-def routes(db: sqlite3.Connection) -> dict[str, tuple[int, Route]]:
-    """The routes by name, expired ones included, each with its route_id."""
-    rows = db.execute(f"{_ROUTES} ORDER BY route_id")
-    return {row[1]: (row[0], _route(row[1:])) for row in rows}
+def routes(db: sqlite3.Connection) -> Iterator[RouteRow]:
+    """All routes as stored, expired ones included; those of one service stand together."""
+    return db.execute(f"{_ROUTES} ORDER BY remote_service_name")
 
 
-def find_route(db: sqlite3.Connection, name: str) -> Route | None:
+def find_route(db: sqlite3.Connection, name: str) -> RouteRow | None:
     """The route of this name."""
-    row = db.execute(f"{_ROUTES} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _route(row[1:])
+    return find_routes(db, [name]).get(name)
 
 
-def put_route(db: sqlite3.Connection, route: Route) -> None:
-    """Make a route, or change the one of this name."""
-    db.execute(
+def find_routes(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, RouteRow]:
+    """The routes of these names, some hundreds at most, by name."""
+    marks = ",".join("?" * len(names))
+    return {row[0]: row for row in db.execute(f"{_ROUTES} WHERE name IN ({marks})", names)}
+
+
+def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:
+    """Make routes, or change those of the same names."""
+    db.executemany(
         "INSERT INTO broker_route"
         " (name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight)"
         " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
         " remote_service_name = excluded.remote_service_name, broker_instance = excluded.broker_instance,"
         " lifetime = excluded.lifetime, address = excluded.address, mirror_address = excluded.mirror_address,"
         " weight = excluded.weight",
-        (
-            route.name,
-            route.remote_service_name,
-            route.broker_instance.bytes if route.broker_instance else None,
-            route.lifetime.timestamp() if route.lifetime else None,
-            route.address_text,
-            route.mirror_address_text,
-            route.weight,
-        ),
+        rows,
     )
 
 
@@ -303,14 +314,11 @@ def drop_route(db: sqlite3.Connection, name: str) -> None:
     db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
 
 
-def _route(row: tuple[str, str | None, bytes | None, float | None, str, str | None, int]) -> Route:
-    name, service, instance, lifetime, address, mirror, weight = row
-    properties = RouteProperties(
-        service_name=service,
-        broker_instance=str(uuid.UUID(bytes=instance)) if instance else None,
-        address=address,
-        mirror_address=mirror,
-        weight=weight,
-    )
-    expiry = datetime.fromtimestamp(lifetime, UTC) if lifetime is not None else None
-    return replace(check_route(name, properties), lifetime=expiry)
+def _queue(row: tuple[int, str, int]) -> Queue:
+    queue_id, name, is_receive_enabled = row
+    return Queue(queue_id, name, bool(is_receive_enabled))
+
+
+def _service(row: tuple[int, str, int, str]) -> Service:
+    service_id, name, queue_id, contracts = row
+    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)))

@@ -19,9 +19,10 @@ from itertools import count
 
 from broker.dialog.contact import Contact, Fragment, Travel, message_frame
 from broker.dialog.conversation import NEVER, Backoff, Outbound, Outgoing
+from broker.dialog.detour import detour
 from broker.dialog.sending import Found, Want
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.forwarder import Ask, Forwarder
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.way import Buffer, Way
 from broker.routing.decide import Decision, decide
@@ -80,7 +81,9 @@ class Transmitter:
     `received` frames by kind that the forwarder received from here.
     """
 
-    def __init__(self, settings: DialogSettings, forwarder: Forwarder, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: DialogSettings, forwarder: Forwarder, wake: Callable[[], None], *, ask: Ask = lambda _: None
+    ) -> None:
         self.table = RouteTable()
         self.senders: dict[int, Sender] = {}
         self.sent: Counter[str] = Counter()
@@ -91,6 +94,7 @@ class Transmitter:
         self._settings = settings
         self._forwarder = forwarder
         self._wake = wake
+        self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._by_conversation: dict[tuple[bytes, bool], Sender] = {}
         self._runnable: deque[Sender] = deque()
@@ -228,11 +232,9 @@ class Transmitter:
         decision = self._decisions.get(endpoint_id)
         if decision is None:
             decision = self._decisions[endpoint_id] = self.decide(contact)
+            if decision.disposition is Disposition.ASKING_FOR_ROUTE:
+                self._ask(contact.facts())
         return self._forwarder.way_for(decision, kind), decision
-
-    def way_of(self, contact: Contact, kind: Kind) -> Way:
-        """The way of a frame whose dialog has no endpoint here."""
-        return self._forwarder.way_for(self.decide(contact), kind)
 
     def decide(self, contact: Contact) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
@@ -357,8 +359,11 @@ class Transmitter:
             if sender.outbound.resend_at <= now:
                 self._unload(sender)
                 sender.outbound.time_out()
+                if endpoint_id in self._decisions:
+                    self._decisions[endpoint_id] = detour(self._decisions[endpoint_id], self._forwarder.outbox)
                 self._run(sender)
             elif endpoint_id in self._waiting:
+                self._decisions.pop(endpoint_id, None)
                 self._run(sender)
             else:
                 self._arm(sender)

@@ -34,7 +34,7 @@ from broker.wire.layout import NO_GUID, Kind
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
 
-GATEWAY = NetworkAddress("gateway", 1)
+GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
 SOON = 0.2  # seconds within which a healthy database has done what there is to do
 
 
@@ -335,6 +335,22 @@ async def test_absent_service_is_answered_with_a_fault(path: Path) -> None:
 
 
 @virtual_time
+async def test_fault_goes_to_every_address_as_nobody_sends_it_again(path: Path) -> None:
+    async with open_shop(path) as shop:
+        other, now = Link(), datetime.now(UTC)
+        shop.forwarder.outbox(OTHER).outlet = other
+        routes = [create_route(str(a), RouteProperties(address=str(a)), now=now) for a in (GATEWAY, OTHER)]
+        shop.endpoint.transmitter.table = build_table(routes, now=now)
+
+        shop.arrive(far_initiator("Nobody", far_broker_instance=shop.endpoint.broker_instance).message(0))
+        await asyncio.sleep(SOON)
+
+        faults = shop.link.headers(Kind.FAULT) + other.headers(Kind.FAULT)
+        assert [1, 1] == [len(link.headers(Kind.FAULT)) for link in (shop.link, other)]
+        assert 2 == len({header.message_id for header in faults})
+
+
+@virtual_time
 async def test_fault_ends_the_sending(path: Path) -> None:
     async with open_shop(path) as shop:
         dialog = shop.begin(b"a")
@@ -441,6 +457,34 @@ async def test_store_that_cannot_be_watched_is_asked_by_the_writer(path: Path) -
             await asyncio.sleep(FAILURE_PAUSE)
 
         assert len(shop.link.headers()) == 1
+
+
+@virtual_time
+async def test_borrowed_connection_is_touched_by_no_turn(path: Path) -> None:
+    """A script may take long; turns wait for it, and go on behind it."""
+    async with open_shop(path) as shop:
+
+        def borrow() -> tuple[bool, bool]:
+            with shop.endpoint.borrow() as db:
+                turn = shop.endpoint._writer.submit(lambda: None)
+                return db is shop.endpoint._db, turn.done()
+
+        assert await asyncio.to_thread(borrow) == (True, False)
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._db)
+
+
+@virtual_time
+async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
+    async with open_shop(path) as shop:
+
+        def fail() -> None:
+            with shop.endpoint.borrow():
+                raise ValueError
+
+        with pytest.raises(ValueError):  # noqa: PT011 - it is ours
+            await asyncio.to_thread(fail)
+
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._db)
 
 
 @virtual_time

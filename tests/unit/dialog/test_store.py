@@ -27,7 +27,7 @@ from broker.dialog.store import (
     writing,
 )
 from broker.errors import StoreUnavailableError
-from broker.routing.route import AUTO_CREATED_LOCAL
+from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -71,7 +71,7 @@ def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path) -
     assert has_schema(db)
     assert INSTANCE.bytes == broker_instance(db)
     assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
-    assert routes(db) == {"AutoCreatedLocal": (1, AUTO_CREATED_LOCAL)}
+    assert list(routes(db)) == [row_of(AUTO_CREATED_LOCAL)]
     db.close()
 
 
@@ -95,7 +95,7 @@ def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> 
 
     again = open_store(path, broker_instance=configured)
 
-    assert (INSTANCE.bytes, ["Orders"], {}) == (broker_instance(again), list(queues(again)), routes(again))
+    assert (INSTANCE.bytes, ["Orders"], []) == (broker_instance(again), list(queues(again)), list(routes(again)))
     again.close()
 
 
@@ -171,7 +171,7 @@ def test_schema_is_made_whole_or_not_at_all(path: Path, monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(store, "put_route", fail)
+    monkeypatch.setattr(store, "put_routes", fail)
     problem = _refusal(path)
     monkeypatch.undo()
     left = sqlite3.connect(path)

@@ -16,17 +16,21 @@ from broker.dialog.store import (
     drop_queue,
     drop_route,
     drop_service,
+    find_queue,
     find_route,
+    find_routes,
+    find_service,
+    find_service_of,
     open_store,
     put_queue,
-    put_route,
+    put_routes,
     put_service,
     queues,
     routes,
     services,
 )
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.route import AUTO_CREATED_LOCAL, Route
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -115,18 +119,53 @@ ROUTES = [
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.address_text)
 def test_route_comes_back_as_put(db: sqlite3.Connection, route: Route) -> None:
-    put_route(db, route)
+    put_routes(db, [row_of(route)])
 
-    assert route == routes(db)[route.name][1] == find_route(db, route.name)
+    assert row_of(route) in set(routes(db))
+    assert row_of(route) == find_route(db, route.name)
+
+
+def _route_id(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("SELECT route_id FROM broker_route WHERE name = 'it''s'").fetchone()
+    return int(number)
 
 
 def test_route_that_is_put_again_keeps_its_id_and_nothing_else(db: sqlite3.Connection) -> None:
-    put_route(db, ROUTES[-1])
-    before = routes(db)["it's"][0]
+    put_routes(db, [row_of(ROUTES[-1])])
+    before = _route_id(db)
 
-    put_route(db, Route("it's", LOCAL))
+    put_routes(db, [row_of(Route("it's", LOCAL))])
 
-    assert (before, Route("it's", LOCAL)) == routes(db)["it's"]
+    assert (before, row_of(Route("it's", LOCAL))) == (_route_id(db), find_route(db, "it's"))
+
+
+def test_routes_of_one_service_stand_together(db: sqlite3.Connection) -> None:
+    put_routes(db, [row_of(Route(f"r{number}", LOCAL, "ABC"[number % 3])) for number in range(9)])
+
+    services = [row[1] for row in routes(db)]
+
+    assert services == [None, *"AAABBBCCC"]
+
+
+def test_several_routes_are_found_at_once(db: sqlite3.Connection) -> None:
+    put_routes(db, [row_of(Route(name, LOCAL)) for name in ("a", "b", "c")])
+
+    assert find_routes(db, ["a", "c", "x"]) == {name: row_of(Route(name, LOCAL)) for name in ("a", "c")}
+
+
+def test_queue_and_service_are_found_by_name(db: sqlite3.Connection) -> None:
+    put_queue(db, "Q", is_receive_enabled=False)
+    put_service(db, "S", queues(db)["Q"].queue_id, frozenset({"C"}))
+
+    assert (find_queue(db, "Q"), find_service(db, "S")) == (queues(db)["Q"], services(db)["S"])
+    assert (find_queue(db, "q"), find_service(db, "s")) == (None, None)
+
+
+def test_service_of_a_queue_is_found(db: sqlite3.Connection) -> None:
+    for name in ("B", "A"):
+        put_service(db, name, 1, frozenset())
+
+    assert (find_service_of(db, 1), find_service_of(db, 2)) == ("A", None)
 
 
 def test_route_that_does_not_exist_is_not_found(db: sqlite3.Connection) -> None:
@@ -134,8 +173,8 @@ def test_route_that_does_not_exist_is_not_found(db: sqlite3.Connection) -> None:
 
 
 def test_dropped_route_is_gone(db: sqlite3.Connection) -> None:
-    put_route(db, Route("r", LOCAL))
+    put_routes(db, [row_of(Route("r", LOCAL))])
 
     drop_route(db, "AutoCreatedLocal")
 
-    assert list(routes(db)) == ["r"]
+    assert [row[0] for row in routes(db)] == ["r"]

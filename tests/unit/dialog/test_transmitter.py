@@ -586,6 +586,37 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
 
 
 @virtual_time
+async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_stays_there() -> None:
+    stage = Stage()
+    stage.health = {GATEWAY: Health.CONNECTED, OTHER: Health.CONNECTED}
+    stage.reroute(str(GATEWAY), str(OTHER))
+    links = [stage.link, stage.connect(OTHER)]
+    stage.send(1, b"a")
+    await settle()
+    silent, other = sorted(links, key=lambda link: not link.frames)
+
+    await asyncio.sleep(FIRST_WAIT)
+    stage.send(1, b"b")
+    await settle()
+
+    assert [(0, 0)] == silent.places()
+    assert [(0, 0), (1, 0)] == other.places()
+
+
+@virtual_time
+async def test_address_that_was_not_tried_is_asked_for_and_not_waited_for_when_no_answer_comes() -> None:
+    stage = Stage()
+    stage.health[GATEWAY] = Health.CONNECTED
+    stage.reroute(str(GATEWAY), str(OTHER))
+    stage.send(1, b"a")
+
+    await asyncio.sleep(FIRST_WAIT + 0.1)
+
+    assert [OTHER] == stage.asked
+    assert [(0, 0), (0, 0)] == stage.link.places()
+
+
+@virtual_time
 async def test_new_link_to_the_same_address_sends_again_at_once() -> None:
     stage = Stage()
     stage.send(1, b"a")
@@ -623,15 +654,6 @@ async def test_far_service_in_this_very_instance_is_delivered() -> None:
     await settle()
 
     assert len(stage.delivered) == 1
-
-
-@virtual_time
-async def test_frame_of_a_dialog_without_endpoint_has_a_way() -> None:
-    stage = Stage()
-
-    way = stage.transmitter.way_of(contact(1), Kind.FAULT)
-
-    assert (way.sink, way.kind) == (stage.forwarder.outbox(GATEWAY), Kind.FAULT)
 
 
 @virtual_time

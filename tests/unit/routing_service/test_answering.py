@@ -1,0 +1,223 @@
+"""The handler on a queue: every request is answered once, refused with a reason, or stays until it can be answered."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.ddl.statements import CreateRoute
+from broker.dialog.inquiry import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
+from broker.dialog.receiving import receive_in_writer
+from broker.dialog.store import broker_instance
+from broker.errors import ConversationError
+from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
+from broker.routing_service import answering
+from broker.routing_service.answering import Answerer
+from broker.routing_service.requester import Requesters
+from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, rows, states
+
+INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+ROUTE = CreateRoute("found", RouteProperties(service_name="Orders", lifetime=60, address="tcp://a:4022"))
+
+
+class Known:
+    """A source that knows Orders."""
+
+    def find(self, inquiry: Inquiry) -> Sequence[CreateRoute]:
+        return [ROUTE] if inquiry.service_name == "Orders" else []
+
+
+class Fails:
+    """A source that has a reason."""
+
+    def find(self, inquiry: Inquiry) -> Sequence[CreateRoute]:
+        raise ConversationError(9750, f"nobody knows {inquiry.service_name}")
+
+
+class Directory:
+    """A database with the service that is asked, and an answerer on its queue."""
+
+    def __init__(self, path: Path, socket: Path, *sources: Any) -> None:
+        self.db = open_database(path, BROKER_CONFIGURATION)
+        self.application = sqlite3.connect(path)
+        self.answerer = Answerer(self.application, QUEUE, sources=sources or [Known()], requesters=Requesters([socket]))
+
+    def ask(
+        self, body: bytes | str = "Orders", *, kind: str = MISSING_ROUTE, instance: uuid.UUID = INSTANCE
+    ) -> FarSide:
+        """A request arrives."""
+        asker = far_initiator(BROKER_CONFIGURATION, broker_instance=instance.bytes)
+        asker.envelope = msgspec.structs.replace(asker.envelope, type=kind, contract=CONTRACT)
+        self.arrive(asker.message(0, render_inquiry(Inquiry(body)) if isinstance(body, str) else body))
+        return asker
+
+    def arrive(self, *frames: bytes) -> None:
+        receive_in_writer(self.db, broker_instance(self.db), list(frames), time.time())
+
+    def answers(self) -> list[tuple[str, bytes]]:
+        query = "SELECT message_type_name, message_body FROM broker_transmission ORDER BY transmission_id"
+        return [(kind.rpartition("/")[2], body) for kind, body in rows(self.db, query)]
+
+    def waiting(self) -> int:
+        return len(rows(self.db, "SELECT 1 FROM broker_message"))
+
+    def close(self) -> None:
+        self.application.close()
+        self.db.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path, socket: Path, requesting: Any) -> Iterator[Directory]:
+    directory = Directory(tmp_path / "directory.db", socket)
+    yield directory
+    directory.close()
+
+
+def test_a_request_is_answered_by_a_route_and_the_end(directory: Directory, requesting: Any) -> None:
+    directory.ask()
+
+    assert 0 == directory.answerer.answer_waiting()
+
+    assert ["shop"] == [database for _, database in requesting.scripts]
+    assert [("EndDialog", b"")] == directory.answers()
+    assert (0, 1) == (directory.waiting(), directory.answerer.answered)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "why"),
+    [
+        ({"body": b"<poison"}, 9615, "cannot be read"),
+        ({"body": b"\xff" * 10}, 9615, "cannot be read"),
+        ({"kind": "unheard-of"}, 9615, "not supported"),
+        ({"kind": MISSING_BINDING}, 9615, "remote service bindings are not supported"),
+        ({"body": "//unknown"}, 9750, "no route to"),
+        ({"instance": uuid.UUID(int=9)}, 9795, "no instance"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_the_reason(
+    directory: Directory, request_: dict[str, Any], code: int, why: str
+) -> None:
+    directory.ask(**request_)
+
+    assert 0 == directory.answerer.answer_waiting()
+
+    ((kind, body),) = directory.answers()
+    assert "Error" == kind
+    assert f"<Code>{code}</Code>" in body.decode()
+    assert why in body.decode()
+    assert (0, 1) == (directory.waiting(), directory.answerer.refused)
+
+
+def test_both_spellings_of_the_message_type_are_taken(directory: Directory) -> None:
+    directory.ask(kind=MISSING_ROUTE.replace("http:", "https:"))
+
+    directory.answerer.answer_waiting()
+
+    assert [("EndDialog", b"")] == directory.answers()
+
+
+def test_the_first_source_that_knows_gives_the_route(tmp_path: Path, socket: Path, requesting: Any) -> None:
+    directory = Directory(tmp_path / "directory.db", socket, Fails(), Known())
+    directory.ask()
+    directory.ask("//unknown")
+
+    directory.answerer.answer_waiting()
+
+    (end, (_, refused)) = directory.answers()
+    assert ("EndDialog", b"") == end
+    assert b"nobody knows //unknown" in refused
+    directory.close()
+
+
+def test_a_request_whose_instance_is_silent_waits_and_others_do_not(directory: Directory, requesting: Any) -> None:
+    requesting.is_up = False
+    directory.ask()
+    directory.ask(b"<poison")
+
+    left = directory.answerer.answer_waiting()
+    requesting.is_up = True
+
+    assert (1, 1) == (left, directory.waiting())
+    assert 0 == directory.answerer.answer_waiting()
+    assert ["Error", "EndDialog"] == [kind for kind, _ in directory.answers()]
+
+
+def test_no_lock_is_held_while_the_instance_is_asked(directory: Directory, requesting: Any) -> None:
+    """It may be the one that serves this very database."""
+    locked: list[bool] = []
+    sql = requesting.sql
+
+    def asked(*arguments: Any) -> Any:
+        locked.append(directory.application.in_transaction)
+        directory.db.execute("UPDATE broker_queue SET is_receive_enabled = 1")
+        return sql(*arguments)
+
+    requesting.sql = asked
+    directory.ask()
+
+    directory.answerer.answer_waiting()
+
+    assert locked
+    assert not any(locked)
+
+
+def test_a_dialog_that_the_asker_has_ended_is_ended(directory: Directory) -> None:
+    asker = directory.ask()
+    directory.answerer.answer_waiting()
+    other = directory.ask("//unknown")
+    directory.db.execute("DELETE FROM broker_message")
+    directory.arrive(asker.ack(1, 0), other.end(1))
+
+    directory.answerer.answer_waiting()
+
+    assert ["CD", "CD"] == sorted(states(directory.db))
+
+
+def test_two_messages_of_one_dialog_are_answered_once(directory: Directory) -> None:
+    asker = directory.ask()
+    directory.arrive(asker.message(1, render_inquiry(Inquiry("Orders"))))
+
+    assert 0 == directory.answerer.answer_waiting()
+
+    assert [("EndDialog", b"")] == directory.answers()
+    assert 0 == directory.waiting()
+
+
+def test_the_handler_stops_when_told(directory: Directory, requesting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even while requests wait for an instance that is silent."""
+    requesting.is_up = False
+    directory.ask()
+    monkeypatch.setattr(answering, "RETRY_SECONDS", 1000.0)
+    threading.Timer(0.3, directory.answerer.stop.set).start()
+
+    directory.answerer.run()
+
+    assert 1 == directory.waiting()
+
+
+def test_a_database_that_cannot_be_read_is_tried_again(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broker.errors import StoreUnavailableError
+
+    monkeypatch.setattr(answering, "RETRY_SECONDS", 0.01)
+    problems: list[Exception | None] = [StoreUnavailableError("directory.db", "locked"), None]
+
+    def receive(*_: Any, **__: Any) -> list[Any]:
+        problem = problems.pop(0)
+        if problem is not None:
+            raise problem
+        directory.answerer.stop.set()
+        return []
+
+    monkeypatch.setattr(answering, "receive", receive)
+
+    directory.answerer.run()
+
+    assert [] == problems

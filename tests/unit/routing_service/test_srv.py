@@ -1,0 +1,162 @@
+"""Routes from the DNS: which name is asked for, which record wins, and how long the route lives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from unittest import mock
+
+import dns.rcode
+import pytest
+
+from broker.ddl.statements import CreateRoute
+from broker.dialog.inquiry import Inquiry
+from broker.errors import ConversationError
+from broker.routing.route import PROPERTY_MAX_CHARACTERS, RouteProperties
+from broker.routing_service import srv
+from broker.routing_service.srv import SrvRecord, SrvRoutes, choose_record, dns_lookup, record_name, route_name
+from tests.support.dns import NameServer
+
+NAME = "//shop.example/Orders"
+RECORD = "_broker._tcp.shop.example"
+
+
+@pytest.fixture
+def server() -> Iterator[NameServer]:
+    with NameServer() as server:
+        yield server
+
+
+def find(server: NameServer, name: str = NAME, *, domain: str | None = None) -> list[CreateRoute]:
+    return SrvRoutes(dns_lookup(server.address), domain=domain).find(Inquiry(name))
+
+
+def refusal(server: NameServer, name: str = NAME) -> str:
+    with pytest.raises(ConversationError) as caught:
+        find(server, name)
+    assert 9750 == caught.value.number
+    return caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("service", "domain", "asked"),
+    [
+        ("//shop.example/Orders", None, "_broker._tcp.shop.example"),
+        ("tcp://Shop.Example:4022/Orders", None, "_broker._tcp.shop.example"),
+        ("http://shop.example/Orders/2", None, "_broker._tcp.shop.example"),
+        ("https://user@shop.example?x", None, "_broker._tcp.shop.example"),
+        ("//shop.example", None, "_broker._tcp.shop.example"),
+        ("//shop/Orders", "example.com", "_broker._tcp.shop.example.com"),
+        ("//shop/Orders", None, None),
+        ("Orders", "example.com.", "_broker._tcp.orders.example.com"),
+        ("Orders", None, None),
+        ("orders.example", None, "_broker._tcp.orders.example"),
+        ("Orders of the shop", "example.com", None),
+        ("SQL/ServiceBroker/Other", "example.com", None),
+        ("//192.0.2.1/Orders", "example.com", None),
+        ("tcp://[2001:db8::1]:4022/Orders", "example.com", None),
+        ("//-bad-/Orders", "example.com", None),
+        ("//", "example.com", None),
+    ],
+)
+def test_the_name_that_is_asked_for_is_the_host_of_the_service(
+    service: str, domain: str | None, asked: str | None
+) -> None:
+    assert asked == record_name(service, domain=domain)
+
+
+def test_a_record_becomes_a_route_that_lives_as_long(server: NameServer) -> None:
+    server.records[RECORD] = (300, ["10 5 4022 one.shop.example."])
+
+    properties = RouteProperties(service_name=NAME, lifetime=300, address="tcp://one.shop.example:4022")
+    assert [CreateRoute(route_name(NAME), properties)] == find(server)
+    assert [RECORD] == server.asked
+
+
+def test_a_host_without_a_dot_is_completed_by_the_domain(server: NameServer) -> None:
+    server.records["_broker._tcp.shop.example.com"] = (300, ["0 0 1 a.example."])
+
+    assert 1 == len(find(server, "//shop/Orders", domain="example.com"))
+
+
+@pytest.mark.parametrize(("ttl", "lifetime"), [(0, 30), (30, 30), (86_400, 86_400), (604_800, 86_400)])
+def test_the_lifetime_stays_within_its_range(server: NameServer, ttl: int, lifetime: int) -> None:
+    server.records[RECORD] = (ttl, ["10 5 4022 one.shop.example."])
+
+    assert lifetime == find(server)[0].properties.lifetime
+
+
+def test_the_lowest_priority_wins() -> None:
+    records = [SrvRecord(20, 1000, 1, "far"), SrvRecord(10, 1, 2, "near"), SrvRecord(30, 0, 3, "last")]
+
+    assert {"near"} == {record.target for n in range(100) if (record := choose_record(records, f"//{n}")) is not None}
+
+
+def test_each_is_chosen_as_often_as_its_weight_says() -> None:
+    records = [SrvRecord(0, 30, 1, "heavy"), SrvRecord(0, 10, 1, "light"), SrvRecord(0, 0, 1, "never")]
+
+    chosen = Counter(record.target for n in range(4000) if (record := choose_record(records, f"//{n}")) is not None)
+
+    assert 2850 < chosen["heavy"] < 3150
+    assert 4000 == chosen["heavy"] + chosen["light"]
+
+
+def test_weights_of_zero_share_alike() -> None:
+    records = [SrvRecord(0, 0, 1, "one"), SrvRecord(0, 0, 1, "other")]
+
+    chosen = Counter(record.target for n in range(1000) if (record := choose_record(records, f"//{n}")) is not None)
+
+    assert 400 < chosen["one"] < 600
+
+
+def test_one_service_always_has_the_same_record_in_whatever_order_they_come() -> None:
+    records = [SrvRecord(0, weight, 1, f"host{weight}") for weight in range(1, 20)]
+
+    assert choose_record(records, NAME) == choose_record(records[::-1], NAME)
+
+
+def test_a_service_that_is_not_offered_has_no_route(server: NameServer) -> None:
+    server.records[RECORD] = (300, ["0 0 0 ."])
+
+    assert "not offered" in refusal(server)
+
+
+def test_a_name_without_host_is_not_asked_for(server: NameServer) -> None:
+    assert "holds no host" in refusal(server, "Orders of the shop")
+    assert [] == server.asked
+
+
+def test_a_name_that_does_not_exist_is_told(server: NameServer) -> None:
+    assert "does not exist" in refusal(server)
+
+
+@pytest.mark.parametrize("rcode", [dns.rcode.SERVFAIL, dns.rcode.REFUSED])
+def test_a_server_that_fails_is_told(server: NameServer, rcode: dns.rcode.Rcode) -> None:
+    server.rcode = rcode
+
+    assert f"no SRV record of {RECORD}" in refusal(server)
+
+
+def test_a_server_that_does_not_answer_is_waited_for_only_so_long(server: NameServer) -> None:
+    server.is_deaf = True
+
+    with mock.patch.object(srv, "LOOKUP_SECONDS", 0.3):
+        assert "expired" in refusal(server)
+
+
+def test_a_system_without_name_servers_is_told() -> None:
+    from dns.resolver import NoResolverConfiguration
+
+    with (
+        mock.patch("dns.resolver.Resolver", side_effect=NoResolverConfiguration),
+        pytest.raises(LookupError, match="nameservers"),
+    ):
+        dns_lookup()
+
+
+def test_route_names_are_of_their_own_and_short() -> None:
+    long = [route_name("x" * 256 + end) for end in "ab"]
+
+    assert 2 == len(set(long))
+    assert all(len(name) <= PROPERTY_MAX_CHARACTERS // 2 for name in long)
+    assert NAME in route_name(NAME)
