@@ -45,6 +45,7 @@ from broker.wire.layout import (
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
 OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
+PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
 OUTBOXES_MAX = 4096  # with ADDRESS 'TRANSPORT' a peer may invent addresses; past it a new one is refused
 
 
@@ -87,6 +88,7 @@ class Forwarder:
         self.generation = 0
         self.retired_frames = 0
         self.ask = ask
+        self._passed: dict[Facts, None] = {}
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
         self._want = want
@@ -129,12 +131,10 @@ class Forwarder:
         self._kernel.forget()
         self.generation += 1
 
-    def remembered(self) -> Iterator[Facts]:
-        """What passed since ways were last forgotten: by route key, and by conversation where that has a say."""
-        for key, conversation, is_from_target in dict.fromkeys(self._kernel.remembered()):
-            facts = _facts(key, conversation or NO_GUID, is_from_target=is_from_target)
-            if facts is not None:
-                yield facts
+    @property
+    def passed(self) -> Iterable[Facts]:
+        """What passed or arrived lately, at most `PASSED_MAX`: by route key, and by conversation where it has a say."""
+        return self._passed
 
     # --- frames come in ---
 
@@ -257,13 +257,23 @@ class Forwarder:
         self.changed()
 
     def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001 - the kernel's callback has no names
-        facts = _facts(key, conversation, is_from_target=is_from_target)
-        if facts is None:
+        try:
+            to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
+        except UnicodeDecodeError:
             return self._drop_way(Disposition.MALFORMED, kind), False
+        facts = Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
         decision = decide(facts, self._here)
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
             self.ask(facts)
+        self._note(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
         return self.way_for(decision, kind), decision.is_by_conversation
+
+    def _note(self, facts: Facts) -> None:
+        """Remember what passes, the latest at the end."""
+        self._passed.pop(facts, None)
+        self._passed[facts] = None
+        if len(self._passed) > PASSED_MAX:
+            del self._passed[next(iter(self._passed))]
 
     def _drop_way(self, disposition: Disposition, kind: int) -> Way:
         sink = self._drop_sinks.get(disposition)
@@ -277,15 +287,6 @@ class Forwarder:
         if way is None:
             way = self.ways[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
         return way
-
-
-def _facts(key: bytes, conversation: bytes, *, is_from_target: bool) -> Facts | None:
-    """What a route key says; None when its service name is no text."""
-    try:
-        to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
-    except UnicodeDecodeError:
-        return None
-    return Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
 
 
 def _message_id(frame: Buffer) -> bytes:

@@ -16,7 +16,7 @@ No I/O and no clock: a frame that leaves in the loop turn in which it came has n
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
 
 from broker.errors import PeerError
@@ -123,13 +123,6 @@ class Kernel:
         for ways in self._ways.values():
             ways.clear()
         self._remembered_bytes = 0
-
-    def remembered(self) -> Iterator[tuple[bytes, bytes | None, bool]]:
-        """(route key, conversation id where it has a say, is_from_target) of every remembered way, once a kind."""
-        for (_, is_from_target), ways in self._ways.items():
-            for key, way in ways.items():
-                for conversation in (None,) if way.choices is None else way.choices:
-                    yield key, conversation, is_from_target
 
     def walk(self, slab: bytearray, end: int) -> Batch:
         """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""

@@ -18,7 +18,7 @@ from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import decide
 from broker.routing.facts import Facts, hosted
-from broker.routing.route import Route
+from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, Ping, decode_dialog, encode_link
 from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Flag, Kind
@@ -373,19 +373,22 @@ def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.Mo
     assert {NetworkAddress("alias0"), NetworkAddress("alias1")} == station.forwarder.here.own
 
 
-def test_what_passed_is_remembered_until_something_changes(make_frame: MakeFrame) -> None:
+def test_what_passed_lately_is_remembered_the_latest_last(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PASSED_MAX", 2)
     station = Station()
     station.surround(*ROUTES, Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
     by_key = make_frame(to_service="//north")
     by_conversation = make_frame(to_service="//two ways", conversation_id=b"c" * 16, flags=Flag.FROM_TARGET)
-    station.take(by_key, by_conversation, make_frame(kind=Kind.ACK, to_service="//north"))
 
-    assert list(station.forwarder.remembered()) == [
-        Facts("//north", NO_GUID, NO_GUID),
-        Facts("//two ways", NO_GUID, b"c" * 16, is_from_target=True),
-    ]
+    station.take(by_key, by_conversation, make_frame(kind=Kind.ACK, to_service="//north"))
+    kept = [Facts("//two ways", NO_GUID, b"c" * 16, is_from_target=True), Facts("//north", NO_GUID, NO_GUID)]
+    assert kept == list(station.forwarder.passed)
+
     station.forwarder.changed()
-    assert list(station.forwarder.remembered()) == []
+    station.take(by_conversation, make_frame(to_service="//south"))
+    assert [kept[0], Facts("//south", NO_GUID, NO_GUID)] == list(station.forwarder.passed)
 
 
 # --- what peers may invent ---
@@ -427,3 +430,29 @@ def test_frames_that_left_through_a_retired_outbox_stay_counted(
 
     assert list(station.forwarder.outboxes) == [NORTH]
     assert (station.forwarder.forwarded, station.forwarder.unaccounted) == (2, 0)
+
+
+# --- a route is asked for ---
+
+
+def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.surround(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
+    asked: list[str] = []
+    station.forwarder.ask = lambda facts: asked.append(facts.to_service)
+
+    station.take(*(make_frame(to_service="//unknown", sequence_number=n) for n in range(3)))
+    station.take(make_frame(to_service="//north"), make_frame(to_service=BROKER_CONFIGURATION))
+
+    assert ["//unknown"] * 3 == asked
+    assert {Disposition.ASKING_FOR_ROUTE: 3} == station.forwarder.dropped
+    assert [Disposition.ASKING_FOR_ROUTE] * 3 == [why for _, why in station.sender.rejected]
+
+
+def test_who_has_nobody_to_ask_drops_all_the_same(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.surround(Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
+
+    station.take(make_frame(to_service="//unknown"))
+
+    assert {Disposition.ASKING_FOR_ROUTE: 1} == station.forwarder.dropped

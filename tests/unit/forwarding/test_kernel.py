@@ -343,3 +343,17 @@ def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch
 
     assert len(walker.kernel._words) <= 4
     assert ({Kind.MESSAGE: 32}, hopped(*frames, *frames)) == (batch.received, b"".join(shelves["A"]))
+
+
+def test_a_way_of_what_is_asked_for_is_not_remembered(make_frame: MakeFrame) -> None:
+    """Each such frame is a reason to ask again, as soon as that is allowed."""
+    walker = Walker()
+    asking = walker.way(Disposition.ASKING_FOR_ROUTE, Kind.MESSAGE)
+    walker.ways["A", Kind.MESSAGE] = asking
+
+    walker.walk(make_frame(to_service="A") * 3)
+    walker.ways["A", Kind.MESSAGE] = walker.way("A found", Kind.MESSAGE)
+    walker.walk(make_frame(to_service="A") * 3)
+
+    assert (3, 3) == (asking.frames, walker.way("A found", Kind.MESSAGE).frames)
+    assert 4 == len(walker.asked)
