@@ -11,6 +11,7 @@ import decisions
 import dialogs
 import forwarding
 import memory
+import routes
 from machine import machine
 
 BENCHES = {
@@ -18,6 +19,7 @@ BENCHES = {
     "dialogs": (dialogs.run, "messages a second, 1 KiB, durable at both ends, 100 in a transaction"),
     "decisions": (decisions.run, "CPU microseconds of one routing decision"),
     "memory": (memory.run, f"MiB of a gateway whose next hop never reads, pool limit {memory.POOL_MIB} MiB"),
+    "routes": (routes.run, "a million routes: seconds, milliseconds, bytes"),
 }
 
 

@@ -14,24 +14,22 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
 from broker.admin.server import AdminServer
-from broker.control.catalog import MSDB, Catalog, Database, read_rows
+from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.config import Settings
-from broker.control.execute import execute
+from broker.control.declared import run_declared
 from broker.control.load import load_settings
+from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.script import script_files
-from broker.ddl.parser import parse_script
 from broker.dialog.contact import Travel
 from broker.dialog.conversation import Backoff
 from broker.dialog.endpoint import Endpoint
@@ -43,6 +41,8 @@ from broker.forwarding.way import Origin
 from broker.net.listener import Listener, bind, own_addresses
 from broker.net.peers import Peers, Timeouts
 from broker.routing.address import NetworkAddress
+from broker.routing.facts import Facts
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
 from broker.wire.layout import VERSION
 
@@ -50,24 +50,6 @@ DRAIN_SECONDS = 5.0  # for what is held to leave when the instance stops
 EXPIRY_MAX_SECONDS = 86_400.0  # a timer further ahead is set again
 
 log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
-
-
-class MsdbWriter:
-    """The thread that owns msdb's connection; msdb holds routes, so it is rarely used."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="writer msdb")
-
-    def __call__(self, work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
-        """Run `work` in the thread."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, work, self._db)
-
-    def close(self) -> None:
-        """End the thread and close the file."""
-        self._executor.shutdown()
-        self._db.close()
 
 
 class Instance:
@@ -75,7 +57,8 @@ class Instance:
     A running instance. Made by `serve`.
 
     Shape: `broker_instance` 16 bytes that name it to its peers; `started_at` UTC seconds; `listeners` with the ports
-    that were bound; `is_ready` once everything serves, and until it begins to stop.
+    that were bound; `endpoints` the databases at work, msdb once it asks for routes; `is_ready` once everything serves,
+    and until it begins to stop.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -92,6 +75,8 @@ class Instance:
         self.forwarder: Forwarder
         self.peers: Peers
         self.admin: AdminServer
+        self._msdb: Endpoint
+        self._are_started = False  # the endpoints
         self._endpoint_of: dict[bytes, Endpoint] = {}
         self._generation = -1
         self._loop = asyncio.get_running_loop()
@@ -109,15 +94,17 @@ class Instance:
         sockets = [bind(address.host, address.port) for address in settings.endpoint.listen]
         for sock in sockets:
             stack.callback(sock.close)
-        msdb = self._open_msdb(stack)
+        msdb = self._open_store(settings.instance.state_dir / "msdb.db", stack)
+        self.broker_instance = broker_instance(msdb)
         self._build(sockets)
-        databases = {MSDB: msdb} | {name: self._open_database(name, stack) for name in settings.databases}
+        databases = {MSDB: self._open_msdb(msdb, stack)}
+        databases |= {name: self._open_database(name, stack) for name in settings.databases}
         self.catalog = Catalog(databases, self._on_catalog)
-        for database in databases.values():
-            database.rows = await database.in_writer(read_rows)
+        stack.push_async_callback(self.catalog.close)
         await self._run_scripts()
-        self.catalog.changed()
+        await self.catalog.load()
         stack.callback(self._cancel_expiry)
+        self._are_started = True
         for endpoint in self.endpoints.values():
             endpoint.start()
         # Before the links, so that it stops behind them and can be asked while the instance drains.
@@ -139,26 +126,37 @@ class Instance:
 
     # --- building ---
 
-    def _open_msdb(self, stack: AsyncExitStack) -> Database:
-        directory = self.settings.instance.state_dir
-        path = directory / "msdb.db"
-        _make_directory(directory)
+    def _open_store(
+        self, path: Path, stack: AsyncExitStack, *, broker_instance: uuid.UUID | None = None
+    ) -> sqlite3.Connection:
+        _make_directory(path.parent)
         stack.callback(os.close, lock_store(path))
-        db = open_store(path)
-        writer = MsdbWriter(db)
-        stack.callback(writer.close)
-        self.broker_instance = broker_instance(db)
-        return Database(MSDB, self.broker_instance, path, writer)
+        db = open_store(path, broker_instance=broker_instance)
+        stack.callback(db.close)
+        return db
+
+    def _open_msdb(self, db: sqlite3.Connection, stack: AsyncExitStack) -> Database:
+        """Its connection has a writer thread from the beginning, and conversations only once it asks for routes."""
+        path = self.settings.instance.state_dir / "msdb.db"
+        self._msdb = self._make_endpoint(MSDB, path, db, stack)
+        return Database(MSDB, self.broker_instance, path, self._msdb.borrow)
 
     def _open_database(self, name: str, stack: AsyncExitStack) -> Database:
         settings = self.settings.databases[name]
+        db = self._open_store(settings.path, stack, broker_instance=settings.broker_instance)
+        endpoint = self._make_endpoint(name, settings.path, db, stack)
+        if endpoint.broker_instance in {self.broker_instance, *self._endpoint_of}:
+            raise self.settings.error(("databases", name, "path"), COPY_PROBLEM, COPY_HINT)
+        self.endpoints[name] = endpoint
+        self._endpoint_of[endpoint.broker_instance] = endpoint
+        return Database(name, endpoint.broker_instance, settings.path, endpoint.borrow)
+
+    def _make_endpoint(self, name: str, path: Path, db: sqlite3.Connection, stack: AsyncExitStack) -> Endpoint:
         dialog = self.settings.dialog
-        _make_directory(settings.path.parent)
-        stack.callback(os.close, lock_store(settings.path))
         endpoint = Endpoint(
             name,
-            settings.path,
-            open_store(settings.path, broker_instance=settings.broker_instance),
+            path,
+            db,
             settings=DialogSettings(
                 backoff=Backoff(dialog.resend_first, dialog.resend_cap),
                 travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
@@ -168,9 +166,7 @@ class Instance:
             forwarder=self.forwarder,
         )
         stack.push_async_callback(endpoint.close)
-        self.endpoints[name] = endpoint
-        self._endpoint_of[endpoint.broker_instance] = endpoint
-        return Database(name, endpoint.broker_instance, settings.path, endpoint.in_writer)
+        return endpoint
 
     def _build(self, sockets: list[socket.socket]) -> None:
         """The pass and the links, each given the ports it asks for."""
@@ -193,6 +189,7 @@ class Instance:
             deliver=self._deliver,
             want=self.peers.want,
             health_of=self.peers.health_of,
+            ask=self._ask,
         )
         # More of them are found by dialling.
         own = {address for listener in self.listeners for address in own_addresses(listener.host, listener.port)}
@@ -212,8 +209,7 @@ class Instance:
         for name, settings in self.settings.databases.items():
             scripts += [(name, path) for path in script_files(settings.scripts)]
         for database, path in scripts:
-            statements = parse_script(path.read_text(encoding="utf-8"), source=str(path))
-            await execute(self.catalog, statements, database=database, is_declared=True)
+            await run_declared(self.catalog, path, database)
 
     # --- ports ---
 
@@ -222,6 +218,10 @@ class Instance:
 
     def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
         self._endpoint_of[database].arrive(frames, origin)
+
+    def _ask(self, facts: Facts) -> None:
+        """What arrived has no route, and msdb says whom to ask for one."""
+        self._msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
 
     def _on_rejected(self, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
@@ -245,11 +245,15 @@ class Instance:
     def _on_catalog(self) -> None:
         """Routes, queues or services are new, or a route has expired: decide by them from the next frame on."""
         tables = self.catalog.tables()
+        asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
+        if MSDB in asking or SERVICE_BROKER in self.catalog.msdb.rows.services:
+            asking.add(MSDB)
+            self._converse_in_msdb()
         for name, endpoint in self.endpoints.items():
             endpoint.transmitter.table = tables[name]
         self.forwarder.surround(
             table=tables[MSDB],
-            hosted=self.catalog.hosted(),
+            hosted=self.catalog.hosted(asking),
             is_forwarding=self.settings.endpoint.message_forwarding,
         )
         self.forwarder.rematch(self._loop.time())
@@ -259,6 +263,13 @@ class Instance:
             # A timer may fire a little early by the wall clock; the table would then be built in vain, and again.
             wait = (self.catalog.next_expiry - datetime.now(UTC)).total_seconds() + 0.001
             self._expiry = self._loop.call_later(min(max(0.0, wait), EXPIRY_MAX_SECONDS), self.catalog.changed)
+
+    def _converse_in_msdb(self) -> None:
+        """From now on msdb has conversations: requests for routes, and nothing else."""
+        if MSDB not in self.endpoints:
+            self.endpoints[MSDB] = self._endpoint_of[self.broker_instance] = self._msdb
+            if self._are_started:
+                self._msdb.start()
 
     def _cancel_expiry(self) -> None:
         if self._expiry is not None:

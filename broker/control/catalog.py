@@ -1,75 +1,90 @@
 """
 What this instance knows about its databases: their routes, queues and services, in memory as stored.
 
-A `Database` pairs the rows of one file with the writer thread that may touch it; msdb is one of them, with routes
-alone. Whoever changes rows does it through `broker.control.execute`, which reads them back and calls `Catalog.changed`,
-so that the next frame is routed by what was just committed (R1.6). A table holds live routes only, so the catalog also
-tells when the next one expires (R1.4).
+A `Database` pairs what is known of one file with the way to its connection; msdb is one of them. Whoever changes rows
+does it through `broker.control.execute`, which makes the next table beside the traffic and swaps it in with
+`Catalog.adopt`, so that the next frame is routed by what was just committed (R1.6). A table is for one instant, so the
+catalog also tells when the next route expires (R1.4).
 
-Loop-only, except what is handed to a database's writer.
+Loop-only, except the functions that take a connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias
 
+from broker.control.progress import Progress
+from broker.control.stored import sound_rows
 from broker.dialog import store
 from broker.routing.facts import Hosted, hosted
-from broker.routing.route import Route
-from broker.routing.table import RouteTable, build_table
+from broker.routing.route import SERVICE_BROKER
+from broker.routing.table import RouteTable, table_of_rows
 
 MSDB = "msdb"
 
-_T = TypeVar("_T")
-
-
-class InWriter(Protocol):
-    """The port to the thread that owns a database's connection."""
-
-    def __call__(self, work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
-        """Run `work` there, between two of its turns."""
+# The port to a database's connection: while the context is open, no other thread touches it. Not for the loop's thread.
+Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The catalog of one database as stored. Shape: `routes` by name, expired ones included, each with its route_id."""
+    """Queues and services of one database as stored, by name."""
 
-    routes: Mapping[str, tuple[int, Route]] = field(default_factory=dict)
     queues: Mapping[str, store.Queue] = field(default_factory=dict)
     services: Mapping[str, store.Service] = field(default_factory=dict)
 
 
-def read_rows(db: sqlite3.Connection) -> Rows:
-    """What is stored; for the thread that owns the connection."""
-    return Rows(store.routes(db), store.queues(db), store.services(db))
-
-
 @dataclass(slots=True)
 class Database:
-    """One database. Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only."""
+    """
+    One database.
+
+    Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes.
+    """
 
     name: str
     broker_instance: bytes
     path: Path | None
-    in_writer: InWriter
+    borrow: Borrow
     rows: Rows = field(default_factory=Rows)
+    table: RouteTable = field(default_factory=RouteTable)
 
-    def table(self, now: datetime) -> RouteTable:
-        """Its live routes, indexed."""
-        return build_table((route for _, route in self.rows.routes.values()), now=now)
+
+def read_rows(db: sqlite3.Connection) -> Rows:
+    """The queues and services that are stored."""
+    return Rows(store.queues(db), store.services(db))
+
+
+def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
+    """
+    The table of all routes that are stored.
+
+    Cost: some microseconds a route; no more memory than the table.
+    """
+    return table_of_rows(sound_rows(store.routes(db), database=database), now=now)
 
 
 class Catalog:
-    """All databases of the instance, msdb among them; `on_change` is called after every change, all in place."""
+    """
+    All databases of the instance, msdb among them; `on_change` is called after every change, all in place.
+
+    Shape: `is_loaded` once the files were read; `scripts` those under way, the running one first; whoever changes a
+    database holds `lock`.
+    """
 
     def __init__(self, databases: Mapping[str, Database], on_change: Callable[[], Any]) -> None:
         self.databases = dict(databases)
         self.next_expiry: datetime | None = None
+        self.is_loaded = False
+        self.scripts: list[Progress] = []
+        self.lock = asyncio.Lock()
         self._on_change = on_change
 
     @property
@@ -83,15 +98,53 @@ class Catalog:
         return [database for name, database in self.databases.items() if name != MSDB]
 
     def tables(self) -> dict[str, RouteTable]:
-        """The live routes of every database at this moment; notes when the first of them expires."""
+        """
+        The tables of all databases at this moment; notes when the first route expires.
+
+        Cost: O(log of the routes) for each database.
+        """
         now = datetime.now(UTC)
-        tables = {name: database.table(now) for name, database in self.databases.items()}
+        tables = {name: database.table.at(now) for name, database in self.databases.items()}
         self.next_expiry = min((table.next_expiry for table in tables.values() if table.next_expiry), default=None)
         return tables
 
-    def hosted(self) -> Hosted:
-        """The services that are here, by broker instance."""
-        return hosted({database.broker_instance: database.rows.services for database in self.users})
+    def hosted(self, asking: Iterable[str] = ()) -> Hosted:
+        """
+        The services that are here, by broker instance.
+
+        Args:
+            asking: Databases that ask for routes, msdb among them or not: there is the service in whose name they do,
+                and of msdb nothing else.
+        """
+        services = {database.broker_instance: set(database.rows.services) for database in self.users}
+        for name in asking:
+            services.setdefault(self.databases[name].broker_instance, set()).add(SERVICE_BROKER)
+        return hosted(services)
+
+    async def load(self) -> None:
+        """
+        Read all files, and tell of it.
+
+        Raises:
+            sqlite3.Error: one cannot be read.
+        """
+
+        def read(database: Database) -> tuple[Rows, RouteTable]:
+            with database.borrow() as db:
+                return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
+
+        async with self.lock:
+            for database in self.databases.values():
+                database.rows, database.table = await asyncio.to_thread(read, database)
+            self.is_loaded = True
+            self.changed()
+
+    async def close(self) -> None:
+        """End the scripts under way; they change nothing any more. Behind this no connection is borrowed."""
+        for progress in self.scripts:
+            progress.is_stopped = True
+        async with self.lock:
+            self.scripts.clear()
 
     def changed(self) -> None:
         """Rows of some database are new, or a route has expired."""

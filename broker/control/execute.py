@@ -1,259 +1,290 @@
 """
 Carrying out statements: the one door for every change, from file, command line or HTTP.
 
-A script is cut at USE into segments, one database each; a segment is one transaction, so a mistake in its middle
-changes nothing of it and names the place. Statements run in the writer thread of their database; afterwards the
-catalog is read back and swapped.
+A script is one change, whatever databases it names with USE: it is read and carried out statement by statement inside
+one open transaction for each of them, by one thread that borrows their connections; the next route tables are made
+there as well; then all are committed, and the loop swaps them in at once. A mistake anywhere rolls all of them back and
+names the place. What cannot be excluded: when the machine dies, or the disk fills up, between two of those commits, the
+script has happened in some files and not in others.
 
-Scripts named in the configuration are *declared*: they run at every start, so there CREATE of something that exists
-makes it what the script says, and DROP of something that is gone is done already.
+Scripts run one after another. While one runs, the writers of the databases it has named so far stand still, so nobody
+waits for a second database with the first one in hand but the script itself. Memory does not grow with the script.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial, singledispatch
-from itertools import groupby
-from typing import TypeVar
 
-from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows
-from broker.ddl.statements import (
-    AlterQueue,
-    AlterRoute,
-    AlterService,
-    CreateQueue,
-    CreateRoute,
-    CreateService,
-    DropQueue,
-    DropRoute,
-    DropService,
-    EndConversation,
-    QueueName,
-    Statement,
-    UseDatabase,
-    blaming,
-)
-from broker.dialog import store
-from broker.dialog.application import end_with_cleanup, get_dialog
-from broker.errors import ConversationError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
-from broker.routing.route import alter_route, create_route
-
-_T = TypeVar("_T")
+from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
+from broker.control.effect import RouteChanges, Session, carry_out
+from broker.control.progress import Messages, Progress, Stage
+from broker.control.route_batch import BATCH_MAX, create_routes
+from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute, EndConversation, Statement, UseDatabase, blaming
+from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.routing.table import RouteTable
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Where a statement runs. Shape: `is_declared` for scripts of the configuration."""
+class ScriptStoppedError(ResourceError):
+    """The script was told to end before its end."""
 
-    db: sqlite3.Connection
-    now: datetime
-    is_declared: bool
+    def __str__(self) -> str:
+        return "the script was stopped, because the instance stops or nobody waits for it; it has changed nothing"
 
 
 async def execute(
-    catalog: Catalog, statements: Iterable[Statement], *, database: str, is_declared: bool = False
+    catalog: Catalog,
+    statements: Iterable[Statement | DdlSyntaxError],
+    *,
+    database: str,
+    is_declared: bool = False,
+    progress: Progress | None = None,
 ) -> list[str]:
     """
-    Carry out statements, segment by segment; every database that USE names is known before the first one runs.
+    Carry out a script, wholly or not at all.
 
     Args:
-        catalog: Brought up to date before this returns.
-        statements: In order.
-        database: Where the first segment runs; USE changes it.
+        catalog: Brought up to date before this returns, once it is loaded.
+        statements: In order, read by another thread while the script runs; mistakes stand in their places.
+        database: Where it begins; USE changes it.
         is_declared: Whether this is a script of the configuration.
+        progress: What tells how far it is.
 
     Returns:
-        One message for each statement but USE.
+        One message for each statement but USE; of a long script the first, and how many more.
 
     Raises:
-        StatementError: with the place; segments before it are done, its own is undone.
-        StoreUnavailableError: the file could not be written; likewise.
+        StatementError: with the place; nothing is changed.
+        StoreUnavailableError: a file could not be read or written; nothing is changed, unless it says so.
     """
-    messages: list[str] = []
-    changed = False
+    progress = progress or Progress()
+    catalog.scripts.append(progress)
     try:
-        for target, segment in list(_segments(catalog, statements, database)):
-            work = partial(_run_in_writer, segment=segment, is_msdb=target.name == MSDB, is_declared=is_declared)
+        async with catalog.lock:
+            script = _Script(catalog.databases, progress, is_declared=is_declared, is_loaded=catalog.is_loaded)
             try:
-                done, target.rows = await target.in_writer(work)
-            except sqlite3.Error as error:
-                raise StoreUnavailableError(str(target.path), str(error)) from error
-            messages += done
-            changed = True
+                await _to_its_end(script, statements, database)
+            finally:
+                for name, (rows, table) in script.committed.items():
+                    catalog.databases[name].rows, catalog.databases[name].table = rows, table
+                if script.committed:
+                    catalog.changed()
     finally:
-        if changed:
-            catalog.changed()
-    return messages
+        if progress in catalog.scripts:
+            catalog.scripts.remove(progress)
+    return script.messages.lines()
 
 
-def _segments(
-    catalog: Catalog, statements: Iterable[Statement], database: str
-) -> Iterator[tuple[Database, list[Statement]]]:
-    """Runs of statements for one database."""
-    current = database
+async def preview(
+    catalog: Catalog, statements: Iterable[Statement | DdlSyntaxError], *, database: str
+) -> Mapping[str, Outcome]:
+    """
+    What a script would do: it is carried out as `execute` does, and rolled back.
 
-    def target(statement: Statement) -> str:
-        nonlocal current
-        if isinstance(statement, UseDatabase):
-            current = statement.name
-            with blaming(statement):
-                _database(catalog, current)
-        return current
+    Returns:
+        What each database that it names would hold.
 
-    for name, run in groupby(list(statements), key=target):
-        yield _database(catalog, name), [statement for statement in run if not isinstance(statement, UseDatabase)]
-
-
-def _database(catalog: Catalog, name: str) -> Database:
-    found = catalog.databases.get(name)
-    if found is None:
-        known = ", ".join(sorted(catalog.databases))
-        raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
-    return found
+    Raises:
+        StatementError, StoreUnavailableError: as `execute`; nothing is changed in any case.
+    """
+    async with catalog.lock:
+        script = _Script(catalog.databases, Progress(), is_declared=False, is_loaded=True, is_preview=True)
+        await _to_its_end(script, statements, database)
+    return script.outcomes
 
 
-def _run_in_writer(
-    db: sqlite3.Connection, *, segment: list[Statement], is_msdb: bool, is_declared: bool
-) -> tuple[list[str], Rows]:
-    session = Session(db, datetime.now(UTC), is_declared)
-    messages = []
-    with store.writing(db):
-        for statement in segment:
-            with blaming(statement):
-                if is_msdb and not isinstance(statement, CreateRoute | AlterRoute | DropRoute):
-                    raise StatementError(15151, "msdb holds routes only; name a database with USE")
-                messages.append(_run(statement, session))
-    return messages, read_rows(db)
+async def _to_its_end(script: _Script, statements: Iterable[Statement | DdlSyntaxError], database: str) -> None:
+    """Run it in a thread; whoever cancels this waits until the thread has let go of the databases."""
+    running = asyncio.get_running_loop().run_in_executor(None, script.run, statements, database)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            script.progress.is_stopped = True
+            cancelled = error
+    if cancelled is not None:
+        running.exception()  # nobody waits for it
+        raise cancelled
+    running.result()
 
 
-# --- one statement ------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one database would hold after a script, and what the script does to its routes."""
+
+    rows: Rows
+    table: RouteTable
+    changes: RouteChanges
 
 
-@singledispatch
-def _run(statement: Statement, _session: Session) -> str:
-    raise AssertionError(f"no way to carry out {type(statement).__name__}")
+class _Part:
+    """One database of a script, borrowed, in its transaction."""
 
+    def __init__(self, database: Database, session: Session) -> None:
+        self.database = database
+        self.session = session
 
-@_run.register
-def _(statement: CreateRoute, session: Session) -> str:
-    exists = store.find_route(session.db, statement.name) is not None
-    _expect_absent("route", statement.name, session, exists=exists)
-    store.put_route(session.db, create_route(statement.name, statement.properties, now=session.now))
-    return f"route {statement.name} {'replaced' if exists else 'created'}"
-
-
-@_run.register
-def _(statement: AlterRoute, session: Session) -> str:
-    route = store.find_route(session.db, statement.name)
-    if route is None:
-        raise UnknownNameError(15151, f"cannot alter the route {statement.name!r}, because it does not exist")
-    store.put_route(session.db, alter_route(route, statement.properties, now=session.now))
-    return f"route {statement.name} altered"
-
-
-@_run.register
-def _(statement: DropRoute, session: Session) -> str:
-    if _may_drop("route", statement.name, session, exists=store.find_route(session.db, statement.name) is not None):
-        store.drop_route(session.db, statement.name)
-    return f"route {statement.name} dropped"
-
-
-@_run.register
-def _(statement: CreateQueue, session: Session) -> str:
-    exists = statement.queue.name in store.queues(session.db)
-    _expect_absent("queue", statement.queue.name, session, exists=exists)
-    store.put_queue(session.db, statement.queue.name, is_receive_enabled=statement.status)
-    return f"queue {statement.queue.name} {'replaced' if exists else 'created'}"
-
-
-@_run.register
-def _(statement: AlterQueue, session: Session) -> str:
-    _find(store.queues(session.db), "queue", statement.queue.name)
-    store.put_queue(session.db, statement.queue.name, is_receive_enabled=statement.status)
-    return f"queue {statement.queue.name} altered"
-
-
-@_run.register
-def _(statement: DropQueue, session: Session) -> str:
-    name = statement.queue.name
-    queue = store.queues(session.db).get(name)
-    if not _may_drop("queue", name, session, exists=queue is not None) or queue is None:
-        return f"queue {name} dropped"
-    used = [service.name for service in store.services(session.db).values() if service.queue_id == queue.queue_id]
-    if used:
-        raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used[0]!r} uses it")
-    store.drop_queue(session.db, name)
-    return f"queue {name} dropped"
-
-
-@_run.register
-def _(statement: CreateService, session: Session) -> str:
-    exists = statement.name in store.services(session.db)
-    _expect_absent("service", statement.name, session, exists=exists)
-    queue = _queue(session, statement.queue)
-    store.put_service(session.db, statement.name, queue.queue_id, frozenset(statement.contracts))
-    return f"service {statement.name} {'replaced' if exists else 'created'}"
-
-
-@_run.register
-def _(statement: AlterService, session: Session) -> str:
-    service = _find(store.services(session.db), "service", statement.name)
-    queue_id = _queue(session, statement.queue).queue_id if statement.queue else service.queue_id
-    absent = set(statement.drop_contracts) - service.contracts
-    if absent:
-        raise UnknownNameError(15151, f"the service {statement.name!r} has no contract {min(absent)!r} to drop")
-    contracts = (service.contracts - set(statement.drop_contracts)) | set(statement.add_contracts)
-    store.put_service(session.db, statement.name, queue_id, frozenset(contracts))
-    return f"service {statement.name} altered"
-
-
-@_run.register
-def _(statement: DropService, session: Session) -> str:
-    if _may_drop("service", statement.name, session, exists=statement.name in store.services(session.db)):
-        store.drop_service(session.db, statement.name)
-    return f"service {statement.name} dropped"
-
-
-@_run.register
-def _(statement: EndConversation, session: Session) -> str:
-    try:
-        dialog = get_dialog(session.db, statement.conversation_handle)
-        if statement.cleanup:
-            end_with_cleanup(session.db, dialog)
+    def next_state(self) -> tuple[Rows, RouteTable]:
+        """What it holds now."""
+        database, session = self.database, self.session
+        if session.changes.are_many:
+            table = read_table(session.db, database=database.name, now=session.now)
         else:
-            dialog.end(error=statement.error_code, description=statement.description or "")
-    except ConversationError as error:
-        raise StatementError(error.number, error.problem) from error
-    return f"conversation {statement.conversation_handle} ended"
+            table = database.table.changed(session.changes.kept) if session.changes.kept else database.table
+        return read_rows(session.db), table
 
 
-# --- names --------------------------------------------------------------------------------------------------
+class _Script:
+    """
+    A script in its thread.
+
+    Shape: `committed` what the databases that were committed hold, by name, once the catalog is loaded; `outcomes` of a
+    preview, which commits nothing.
+    """
+
+    def __init__(
+        self,
+        databases: Mapping[str, Database],
+        progress: Progress,
+        *,
+        is_declared: bool,
+        is_loaded: bool,
+        is_preview: bool = False,
+    ) -> None:
+        self.progress = progress
+        self.messages = Messages()
+        self.committed: dict[str, tuple[Rows, RouteTable]] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        self._databases = databases
+        self._is_preview = is_preview
+        self._is_declared = is_declared
+        self._is_loaded = is_loaded
+        self._parts: dict[str, _Part] = {}
+        self._batch: list[CreateRoute] = []
+        self._now = datetime.now(UTC)
+
+    def run(self, statements: Iterable[Statement | DdlSyntaxError], database: str) -> None:
+        """
+        Everything, up to the commits.
+
+        Raises:
+            StatementError, StoreUnavailableError: as `execute`.
+            ScriptStoppedError: it was told to stop; nothing is changed.
+        """
+        if self.progress.is_stopped:
+            raise ScriptStoppedError
+        self.progress.stage = Stage.RUNNING
+        self._now = datetime.now(UTC)
+        with ExitStack() as borrowed:
+            try:
+                self._carry_out(statements, database, borrowed)
+                self.progress.stage = Stage.FINISHING
+                if self._is_preview:
+                    self.outcomes = {
+                        name: Outcome(*part.next_state(), part.session.changes) for name, part in self._parts.items()
+                    }
+                else:
+                    self._commit()
+            finally:
+                for part in self._parts.values():
+                    if part.session.db.in_transaction:  # a full disk may have ended it already
+                        part.session.db.execute("ROLLBACK")
+
+    def _carry_out(self, statements: Iterable[Statement | DdlSyntaxError], database: str, borrowed: ExitStack) -> None:
+        """Statement by statement; CREATE ROUTE collects until something else comes."""
+        progress, batch = self.progress, self._batch
+        current = database
+        for statement in statements:
+            if isinstance(statement, CreateRoute):
+                batch.append(statement)
+                if len(batch) < BATCH_MAX:
+                    continue
+            self._create_routes(current, borrowed)
+            if progress.is_stopped:
+                raise ScriptStoppedError
+            if isinstance(statement, DdlSyntaxError):
+                raise statement
+            if isinstance(statement, UseDatabase):
+                with blaming(statement):
+                    current = self._database(statement.name).name
+            elif not isinstance(statement, CreateRoute):
+                self._carry_out_one(statement, self._part(current, borrowed))
+            self._note(statement)
+        self._create_routes(current, borrowed)
+
+    def _carry_out_one(self, statement: Statement, part: _Part) -> None:
+        with blaming(statement):
+            # Its only conversations are requests for routes, and an administrator may have to end one.
+            if part.database.name == MSDB and not isinstance(statement, AlterRoute | DropRoute | EndConversation):
+                raise StatementError(15151, "msdb holds routes only; name a database with USE")
+            try:
+                carry_out(statement, part.session)
+            except sqlite3.Error as error:
+                raise _unavailable(part.database, error) from error
+        self.progress.statements += 1
+
+    def _create_routes(self, database: str, borrowed: ExitStack) -> None:
+        if not self._batch:
+            return
+        part = self._part(database, borrowed)
+        try:
+            create_routes(self._batch, part.session)
+        except sqlite3.Error as error:
+            raise _unavailable(part.database, error) from error
+        self.progress.statements += len(self._batch)
+        self._batch.clear()
+
+    def _note(self, statement: Statement) -> None:
+        if statement.origin is not None:
+            self.progress.position = statement.origin.end
+
+    def _part(self, name: str, borrowed: ExitStack) -> _Part:
+        """The database, borrowed and in a transaction from its first statement on."""
+        part = self._parts.get(name)
+        if part is None:
+            database = self._database(name)
+            db = borrowed.enter_context(database.borrow())
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise _unavailable(database, error) from error
+            part = self._parts[name] = _Part(database, Session(db, self._now, self._is_declared, self.messages))
+        return part
+
+    def _database(self, name: str) -> Database:
+        found = self._databases.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._databases))
+            raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
+        return found
+
+    def _commit(self) -> None:
+        """All of it, when everything that can fail before has not failed."""
+        states: dict[str, tuple[Rows, RouteTable]] = {}
+        done: list[str] = []
+        for name, part in self._parts.items() if self._is_loaded else ():
+            try:
+                states[name] = part.next_state()
+            except sqlite3.Error as error:
+                raise _unavailable(part.database, error) from error
+        if self.progress.is_stopped:
+            raise ScriptStoppedError
+        for name, part in self._parts.items():
+            try:
+                part.session.db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise _unavailable(part.database, error, done) from error
+            done.append(name)
+            if self._is_loaded:
+                self.committed[name] = states[name]
 
 
-def _find(objects: Mapping[str, _T], what: str, name: str) -> _T:
-    """The object that an ALTER names."""
-    if name not in objects:
-        raise UnknownNameError(15151, f"cannot alter the {what} {name!r}, because it does not exist")
-    return objects[name]
-
-
-def _queue(session: Session, name: QueueName) -> store.Queue:
-    queue = store.queues(session.db).get(name.name)
-    if queue is None:
-        raise UnknownNameError(208, f"the queue {name.name!r} does not exist; CREATE QUEUE [{name.name}] first")
-    return queue
-
-
-def _expect_absent(what: str, name: str, session: Session, *, exists: bool) -> None:
-    if exists and not session.is_declared:
-        raise DuplicateNameError(2714, f"there is already a {what} named {name!r} in the database")
-
-
-def _may_drop(what: str, name: str, session: Session, *, exists: bool) -> bool:
-    """Whether there is something to drop."""
-    if not exists and not session.is_declared:
-        raise UnknownNameError(15151, f"cannot drop the {what} {name!r}, because it does not exist")
-    return exists
+def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:
+    where = ", ".join(done)
+    already = f"; the script is already carried out in: {where}" if where else ""
+    return StoreUnavailableError(str(database.path), f"{error}{already}")

@@ -7,8 +7,9 @@ words are keywords comes from the grammar. Values leave decoded: a token of type
 enclose.
 
 A statement ends at `;`, at `GO`, at the end of the text, and before a word that opens a statement (outside
-parentheses), because T-SQL does not ask for the `;`. So memory is bounded by the longest statement, a mistake spoils
-one statement only, and every character is looked at once: the pattern uses possessive repeats, which never go back.
+parentheses), because T-SQL does not ask for the `;`. So memory is bounded by the longest statement, whose length has a
+bound, a mistake spoils one statement only, and every character is looked at once: the pattern uses possessive repeats,
+which never go back.
 """
 
 from __future__ import annotations
@@ -42,16 +43,19 @@ _SEPARATORS = frozenset({"SEMICOLON", "GO", "END_OF_TEXT"})
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 _REST_OF_GO = re.compile(r"[ \t\r]*(?:--[^\n]*)?(?:\n|\Z)")
 
+TOKENS_MAX = 10_000  # of one statement; none needs a hundredth of it but a service with thousands of contracts
+
 _UNCLOSED = {
     "'": (105, "this text is not closed: its ' is missing"),
     '"': (105, 'this name is not closed: its " is missing'),
     "[": (105, "this name is not closed: its ] is missing"),
     "/": (113, "this comment is not closed: its */ is missing"),
+    ";": (102, f"this statement does not end within {TOKENS_MAX} words and marks; is this a script of statements?"),
 }
 
 
 class UnclosedError(Exception):
-    """A quote or comment without its end; `at` is the offset of its beginning. Only the parser sees it."""
+    """A quote, comment or statement without its end; `at` is the offset of its beginning. Only the parser sees it."""
 
     def __init__(self, mark: str, at: int) -> None:
         super().__init__(mark, at)
@@ -79,7 +83,7 @@ def next_draft(text: str, at: int, keywords: Mapping[str, str], openers: Collect
         openers: Terminals that open a statement.
 
     Raises:
-        UnclosedError: a quote or comment in it has no end.
+        UnclosedError: a quote or comment in it has no end, or there are more than `TOKENS_MAX` tokens.
     """
     tokens: list[Token] = []
     depth = 0
@@ -96,6 +100,8 @@ def next_draft(text: str, at: int, keywords: Mapping[str, str], openers: Collect
         elif kind == "RPAR":
             depth -= 1
         tokens.append(token)
+        if len(tokens) > TOKENS_MAX:
+            raise UnclosedError(";", place_of(tokens[0])[0])
 
 
 def place_of(token: Token) -> tuple[int, int]:

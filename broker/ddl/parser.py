@@ -19,8 +19,8 @@ from lark.lexer import Lexer, PatternStr
 
 from broker.ddl.builder import Builder, Built, Place, RefusedError
 from broker.ddl.lexer import UnclosedError, next_draft, place_of
-from broker.ddl.plain import read_plain
-from broker.ddl.statements import Origin, Statement
+from broker.ddl.plain import PlainPlaces, read_plain
+from broker.ddl.statements import CreateRoute, Origin, Statement
 from broker.errors import DdlSyntaxError
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ def read_script(text: str, *, source: str = "-") -> Iterator[Statement | DdlSynt
     while at < len(text):
         plain = read_plain(text, at, _KEYWORDS)
         if plain is not None:
-            built, (start, end), at = plain
-            yield built.make(origin=Origin(source, text, lines.line(start), start, end, built.places))
+            name, properties, start, end, at = plain
+            places = PlainPlaces(text, start)
+            yield CreateRoute(name, properties, origin=Origin(source, text, lines.line(start), start, end, places))
             continue
         try:
             draft = next_draft(text, at, _KEYWORDS, OPENERS)

@@ -23,7 +23,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from broker.control.catalog import Rows
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox
 from broker.net.dialer import Attempts
@@ -38,6 +37,7 @@ from broker.observe.route_up import RouteUp
 from broker.observe.status import KERNEL, direction, dropped_by_reason, kind_name, loop_name
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
+from broker.routing.table import RouteTable
 
 Samples = Iterable[tuple[Labels, float]]
 
@@ -148,12 +148,12 @@ class Reading:
     """
     What the loop had at one moment.
 
-    Shape: `samples` by metric; `rows` the catalogs of all databases, msdb included; `down` the addresses that are not
+    Shape: `samples` by metric; `tables` the routes of all databases, msdb included; `down` the addresses that are not
     reached; `paths` the files of the user databases.
     """
 
     samples: Mapping[str, list[tuple[Labels, float]]]
-    rows: tuple[Rows, ...]
+    tables: tuple[RouteTable, ...]
     down: frozenset[NetworkAddress]
     paths: Mapping[str, Path]
 
@@ -174,7 +174,7 @@ class Metrics:
         return Reading(
             samples={name: list(read(instance)) for name, read in _READERS.items()}
             | {"broker_event_loop_lag_seconds": [((), self._lag.seconds)]},
-            rows=tuple(database.rows for database in instance.catalog.databases.values()),
+            tables=tuple(database.table for database in instance.catalog.databases.values()),
             down=frozenset(address for address, tried in peers.attempts.items() if _is_down(peers, address, tried)),
             paths={name: endpoint.path for name, endpoint in instance.endpoints.items()},
         )
@@ -192,7 +192,7 @@ class Metrics:
         """
         samples: dict[str, Samples] = {**reading.samples, **_transmission_queues(reading.paths)}
         folded = {name: self._cap.fold(name, samples[name], _BY_NAME[name].fold) for name in samples}
-        folded[ROUTE_UP] = self._route_up.samples(reading.rows, reading.down, now=datetime.now(UTC))
+        folded[ROUTE_UP] = self._route_up.samples(reading.tables, reading.down, now=datetime.now(UTC))
         folded["broker_metrics_label_overflow_total"] = {(): float(self._cap.overflows)}
         encode, content_type = choose_encoder(accept)
         return encode(_Once([_family(metric, folded[metric.name]) for metric in METRICS])), content_type

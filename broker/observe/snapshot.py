@@ -111,7 +111,10 @@ class Snapshots:
         transmitter, now = endpoint.transmitter, self._loop.time()
         senders = [transmitter.senders.get(endpoint_id) for endpoint_id in endpoint_ids]
         return [
-            (sender.endpoint_id, transmission_status(sender, transmitter, self._instance.peers, now=now))
+            (
+                sender.endpoint_id,
+                transmission_status(sender, transmitter, self._instance.peers, now=now, inquirer=endpoint.inquirer),
+            )
             for sender in senders
             if sender is not None
         ]

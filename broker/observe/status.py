@@ -45,6 +45,16 @@ def read_status(instance: Running) -> dict[str, Any]:
         "forwarding": _forwarding(instance.forwarder, is_enabled=instance.settings.endpoint.message_forwarding),
         "connections": [_connection(link) for link in instance.peers.links.values()],
         "addresses": _addresses(instance),
+        "running_scripts": [
+            {
+                "source": progress.source,
+                "stage": progress.stage.value,
+                "size": progress.size,
+                "position": progress.position,
+                "statements": progress.statements,
+            }
+            for progress in instance.catalog.scripts
+        ],
         "databases": {
             name: _database(endpoint, instance.catalog.databases[name].rows.services)
             for name, endpoint in instance.endpoints.items()

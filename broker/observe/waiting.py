@@ -7,6 +7,7 @@ users cannot tell one from the other; here each says what is waited for. Loop-on
 
 from __future__ import annotations
 
+from broker.dialog.inquirer import Inquirer
 from broker.dialog.transmitter import Sender, Transmitter
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox
@@ -16,10 +17,17 @@ from broker.routing.decide import Decision
 from broker.routing.route import MirroredPair
 
 
-def transmission_status(sender: Sender, transmitter: Transmitter, peers: Peers, *, now: float) -> str:
-    """What the messages of a dialog wait for. Shape: `now` monotonic seconds."""
+def transmission_status(
+    sender: Sender, transmitter: Transmitter, peers: Peers, *, now: float, inquirer: Inquirer | None = None
+) -> str:
+    """What the messages of a dialog wait for. Shape: `now` monotonic seconds; `inquirer` of the same database."""
     decision = transmitter.decide(sender.contact)
     problem = _path_problem(decision, peers)
+    if decision.disposition is Disposition.ASKING_FOR_ROUTE and decision.route is not None and inquirer is not None:
+        problem = (
+            f"delayed, {decision.disposition} ({decision.disposition.number}) by {decision.route.name}"
+            f" to {decision.route.address_text}: {inquirer.status(sender.contact.far_service)}"
+        )
     if problem is None and sender.outbound.in_flight:
         outbound = sender.outbound
         status = f"sent, {outbound.in_flight} in flight, waiting for acknowledgement{_resend(sender, now)}"

@@ -63,7 +63,7 @@ def parse_address(text: str) -> NetworkAddress | Keyword:
         ValueError: anything else; its text is a sentence for the person who wrote the address.
     """
     keyword = text.upper()
-    if keyword in Keyword.__members__:
+    if text.isascii() and keyword in Keyword.__members__:  # there are other letters whose capital is an ASCII one
         return Keyword(keyword)
     if any(character.isspace() for character in text):
         raise ValueError(f"{text!r} contains a blank")
@@ -112,9 +112,10 @@ def _host(host: str, text: str) -> str:
             return _ipv6(host[1:-1])
         except AddressValueError:
             raise ValueError(f"{text!r} holds no valid IPv6 address between its brackets") from None
+    is_ascii = host.isascii()  # asked before: a Kelvin sign becomes an ASCII k
     host = host.lower()
     labels = host.removesuffix(".").split(".")
-    if len(host) > HOST_MAX_CHARACTERS or not all(_LABEL.fullmatch(label) for label in labels):
+    if not is_ascii or len(host) > HOST_MAX_CHARACTERS or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError(f"{text!r} names no valid host: letters, digits, '-', '_' and '.', at most 63 between dots")
     if labels[-1].isdecimal():
         # A name whose last label is a number is an IPv4 address to every resolver, so it has to be a good one.

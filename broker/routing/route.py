@@ -178,6 +178,16 @@ def route_of(row: RouteRow) -> Route:
     )
 
 
+def has_addresses(row: RouteRow) -> bool:
+    """Whether the addresses of a row that another hand may have written are some."""
+    _, _, _, _, address, mirror, _ = row
+    try:
+        _address_of(address)
+        return mirror is None or isinstance(_address_of(mirror), NetworkAddress)
+    except ValueError:
+        return False
+
+
 def create_route(name: str, properties: RouteProperties, *, now: datetime) -> Route:
     """
     The route that CREATE ROUTE makes at this UTC instant.
@@ -230,14 +240,14 @@ def check_route(name: str, properties: RouteProperties) -> Route:
 def _checked(name: str, properties: RouteProperties, now: datetime | None) -> Route:
     route = Route(
         name,
-        _address("ADDRESS", properties.address),
-        _service_name(properties.service_name),
-        _broker_instance(properties.broker_instance),
-        _expiry(properties.lifetime, now),
-        _mirror_address(properties.mirror_address),
-        _weight(properties.weight),
-        _address_text(properties.address),
-        properties.mirror_address,
+        remote_service_name=_service_name(properties.service_name),
+        broker_instance=_broker_instance(properties.broker_instance),
+        address=_address("ADDRESS", properties.address),
+        mirror_address=_mirror_address(properties.mirror_address),
+        weight=_weight(properties.weight),
+        lifetime=_expiry(properties.lifetime, now),
+        address_text=_address_text(properties.address),
+        mirror_address_text=properties.mirror_address,
     )
     _check_names(route)
     _check_mirror(route)

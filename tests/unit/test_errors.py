@@ -4,6 +4,7 @@ import pytest
 
 from broker import errors
 from broker.errors import (
+    SHOWN_MAX,
     BrokerError,
     ConversationError,
     DaemonUnreachableError,
@@ -24,6 +25,7 @@ from broker.errors import (
     StatementError,
     StoreUnavailableError,
     UnknownNameError,
+    caret,
 )
 
 PLACE = Span("a.toml", 3, 7)
@@ -93,6 +95,23 @@ def test_a_caret_stands_under_the_part_an_error_is_about(line: str, column: int,
     error = DdlSyntaxError(102, "incorrect syntax", Span("a.sql", 4, column, length), line)
 
     assert f"Msg 102, Level 16, a.sql:4:{column}\nincorrect syntax\n{line}\n{caret}" == str(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "length", "shown"),
+    [
+        ("x" * 10**6, 1, 1, "x" * SHOWN_MAX + "\n^"),
+        ("x" * 10**6, 5, 10**6, "x" * (SHOWN_MAX + 4) + "\n    " + "^" * SHOWN_MAX),
+        ("\t" + "x" * 10**6, SHOWN_MAX + 2, 2, "x" * 2 * SHOWN_MAX + "\n" + " " * SHOWN_MAX + "^^"),
+        ("x" * 10**6 + "y", 10**6 + 1, 1, "x" * SHOWN_MAX + "y\n" + " " * SHOWN_MAX + "^"),
+        ("x" * 10**6, 10**6 + 1, 1, "x" * SHOWN_MAX + "\n" + " " * SHOWN_MAX + "^"),
+    ],
+    ids=["start", "length", "middle", "last", "end"],
+)
+def test_of_a_long_line_what_stands_around_the_mistake_is_shown(
+    line: str, column: int, length: int, shown: str
+) -> None:
+    assert shown == caret(line, Span("a.sql", 1, column, length))
 
 
 def test_a_report_keeps_its_errors() -> None:

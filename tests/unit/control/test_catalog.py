@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from broker.control.catalog import MSDB, Catalog, Database, InWriter, Rows, read_rows
+from broker.control.catalog import MSDB, Borrow, Catalog, Database, Rows, read_rows, read_table
+from broker.control.progress import Progress
 from broker.dialog import store
-from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties, create_route
+from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route
+from broker.routing.table import build_table
 
-_T = TypeVar("_T")
 ORDERS, BILLING = bytes([1]) * 16, bytes([2]) * 16
 NOW = datetime.now(UTC)  # lifetimes are hours from here, so that none ends while the tests run
 
@@ -26,24 +28,19 @@ def route(name: str, *, service: str | None = None, lives: float | None = None) 
     return made if lives is None else replace(made, lifetime=NOW + timedelta(hours=lives))
 
 
-def rows(*routes: Route, services: tuple[str, ...] = ()) -> Rows:
-    return Rows(
-        {route.name: (number, route) for number, route in enumerate(routes)},
-        services={name: store.Service(n, name, 1, frozenset()) for n, name in enumerate(services)},
-    )
-
-
-def never(work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
+def never() -> AbstractContextManager[sqlite3.Connection]:
     raise AssertionError("nothing is written here")
 
 
-def database(name: str, instance: bytes, known: Rows, in_writer: InWriter = never) -> Database:
-    return Database(name, instance, None, in_writer, known)
+def database(
+    name: str, instance: bytes, *routes: Route, services: tuple[str, ...] = (), borrow: Borrow = never
+) -> Database:
+    known = Rows(services={name: store.Service(n, name, 1, frozenset()) for n, name in enumerate(services)})
+    return Database(name, instance, None, borrow, known, build_table(routes, now=NOW))
 
 
-def catalog(msdb: Rows, *others: Database, on_change: Callable[[], None] = lambda: None) -> Catalog:
-    databases = {other.name: other for other in others}
-    return Catalog({MSDB: database(MSDB, bytes(16), msdb)} | databases, on_change)
+def catalog(*databases: Database, on_change: Callable[[], None] = lambda: None) -> Catalog:
+    return Catalog({one.name: one for one in databases}, on_change)
 
 
 def test_rows_are_read_as_stored(tmp_path: Path) -> None:
@@ -56,21 +53,21 @@ def test_rows_are_read_as_stored(tmp_path: Path) -> None:
 
     assert known.queues == {"Queue": store.Queue(1, "Queue", is_receive_enabled=False)}
     assert known.services == {"Orders": store.Service(1, "Orders", 1, frozenset({"C"}))}
-    assert known.routes == {"AutoCreatedLocal": (1, AUTO_CREATED_LOCAL)}
+    assert list(read_table(db, database="orders", now=NOW)) == [AUTO_CREATED_LOCAL]
     db.close()
 
 
 def test_msdb_is_no_database_of_users() -> None:
-    orders = database("orders", ORDERS, Rows())
+    orders = database("orders", ORDERS)
 
-    known = catalog(Rows(), orders)
+    known = catalog(database(MSDB, bytes(16)), orders)
 
     assert (known.msdb.name, known.users) == (MSDB, [orders])
 
 
-def test_tables_hold_live_routes_only_each_database_its_own() -> None:
+def test_tables_find_live_routes_only_each_database_its_own() -> None:
     live, expired = route("live", service="A", lives=60), route("expired", service="B", lives=-1)
-    known = catalog(rows(live, expired), database("orders", ORDERS, rows(route("own"))))
+    known = catalog(database(MSDB, bytes(16), live, expired), database("orders", ORDERS, route("own")))
 
     tables = known.tables()
 
@@ -79,11 +76,11 @@ def test_tables_hold_live_routes_only_each_database_its_own() -> None:
 
 
 def test_expired_route_stays_listed() -> None:
-    known = catalog(rows(route("expired", lives=-1)))
+    known = catalog(database(MSDB, bytes(16), route("expired", lives=-1)))
 
-    known.tables()
+    table = known.tables()[MSDB]
 
-    assert list(known.msdb.rows.routes) == ["expired"]
+    assert [one.name for one in table] == ["expired"]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +98,8 @@ def test_expired_route_stays_listed() -> None:
 def test_next_expiry_is_that_of_the_first_live_route_of_any_database(
     msdb: tuple[float | None, ...], orders: tuple[float | None, ...], expected: float | None
 ) -> None:
-    made = [rows(*(route(str(n), lives=lives) for n, lives in enumerate(lifetimes))) for lifetimes in (msdb, orders)]
-    known = catalog(made[0], database("orders", ORDERS, made[1]))
+    made = [[route(str(n), lives=lives) for n, lives in enumerate(lifetimes)] for lifetimes in (msdb, orders)]
+    known = catalog(database(MSDB, bytes(16), *made[0]), database("orders", ORDERS, *made[1]))
 
     known.tables()
 
@@ -111,9 +108,9 @@ def test_next_expiry_is_that_of_the_first_live_route_of_any_database(
 
 def test_hosted_are_the_services_of_users_databases() -> None:
     known = catalog(
-        rows(services=("NotThis",)),
-        database("orders", ORDERS, rows(services=("Orders", "Both"))),
-        database("billing", BILLING, rows(services=("Both",))),
+        database(MSDB, bytes(16), services=("NotThis",)),
+        database("orders", ORDERS, services=("Orders", "Both")),
+        database("billing", BILLING, services=("Both",)),
     )
 
     here = known.hosted()
@@ -124,8 +121,56 @@ def test_hosted_are_the_services_of_users_databases() -> None:
 
 def test_change_is_told() -> None:
     told: list[str] = []
-    known = catalog(Rows(), on_change=lambda: told.append("changed"))
+    known = catalog(database(MSDB, bytes(16)), on_change=lambda: told.append("changed"))
 
     known.changed()
 
     assert told == ["changed"]
+
+
+async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
+    told: list[bool] = []
+    with closing(store.open_store(tmp_path / "msdb.db")) as db:
+        known = catalog(
+            database(MSDB, bytes(16), borrow=lambda: nullcontext(db)), on_change=lambda: told.append(known.is_loaded)
+        )
+        await known.load()
+
+    assert (list(known.msdb.table), told) == ([AUTO_CREATED_LOCAL], [True])
+
+
+async def test_row_of_another_hand_that_is_no_route_is_left_out(tmp_path: Path) -> None:
+    """It must not keep the instance from starting, nor reach the pass."""
+    with closing(store.open_store(tmp_path / "msdb.db")) as db:
+        db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
+        known = catalog(database(MSDB, bytes(16), borrow=lambda: nullcontext(db)))
+        await known.load()
+
+    assert list(known.msdb.table) == [AUTO_CREATED_LOCAL]
+
+
+async def test_closing_stops_scripts_and_waits_for_them() -> None:
+    known = catalog(database(MSDB, bytes(16)))
+    progress = Progress()
+    known.scripts.append(progress)
+    await known.lock.acquire()
+
+    closing_task = asyncio.create_task(known.close())
+    await asyncio.sleep(0)
+    was_waiting = not closing_task.done()
+    known.lock.release()
+    await closing_task
+
+    assert (was_waiting, progress.is_stopped, known.scripts) == (True, True, [])
+
+
+def test_who_asks_for_routes_has_the_service_in_whose_name_it_asks_and_msdb_nothing_else() -> None:
+    known = catalog(
+        database(MSDB, bytes(16), services=("NotThis",)),
+        database("orders", ORDERS, services=("Orders",)),
+        database("billing", BILLING, services=("Billing",)),
+    )
+
+    here = known.hosted({MSDB, "orders"})
+
+    assert here.services_of == {bytes(16): {SERVICE_BROKER}, ORDERS: {"Orders", SERVICE_BROKER}, BILLING: {"Billing"}}

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
+from broker.control import effect
 from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.execute import _run, execute
+from broker.control.execute import ScriptStoppedError, execute
+from broker.control.progress import Progress, Stage
+from broker.control.route_batch import BATCH_MAX
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import DropRoute, Statement
 from broker.dialog import store
 from broker.dialog.application import Dialog, begin_dialog
 from broker.errors import DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.routing.route import Route
 
-_T = TypeVar("_T")
 FAR = "tcp://far:4022"
 NOBODY = uuid.UUID(int=7)
-
-
-class Writer:
-    """The thread that owns a connection; here it is nobody's."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    async def __call__(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        return work(self._db)
 
 
 class World:
@@ -39,9 +36,10 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.changes = 0
+        self.borrowed: list[str] = []
         self.dbs = {name: store.open_store(directory / f"{name}.db") for name in (MSDB, "orders", "billing")}
         databases = {
-            name: Database(name, store.broker_instance(db), directory / f"{name}.db", Writer(db))
+            name: Database(name, store.broker_instance(db), directory / f"{name}.db", partial(self._borrow, name))
             for name, db in self.dbs.items()
         }
         self.catalog = Catalog(databases, self._on_change)
@@ -58,7 +56,21 @@ class World:
 
     def routes(self, database: str = "orders") -> list[str]:
         """Names of the routes, the one that exists everywhere left out."""
-        return [name for name in self.catalog.databases[database].rows.routes if name != "AutoCreatedLocal"]
+        return [route.name for route in self.catalog.databases[database].table if route.name != "AutoCreatedLocal"]
+
+    def route(self, name: str) -> Route:
+        """A route of orders."""
+        (found,) = [route for route in self.catalog.databases["orders"].table if route.name == name]
+        return found
+
+    def route_id(self, name: str) -> int:
+        """What names a route of orders in its file."""
+        (number,) = self.dbs["orders"].execute("SELECT route_id FROM broker_route WHERE name = ?", (name,)).fetchone()
+        return int(number)
+
+    def dump(self) -> dict[str, str]:
+        """Everything that is stored."""
+        return {name: "\n".join(db.iterdump()) for name, db in self.dbs.items()}
 
     def queues(self, database: str = "orders") -> dict[str, bool]:
         known = self.catalog.databases[database].rows.queues
@@ -74,14 +86,26 @@ class World:
         for db in self.dbs.values():
             db.close()
 
+    @contextmanager
+    def _borrow(self, name: str) -> Iterator[sqlite3.Connection]:
+        self.borrowed.append(name)
+        try:
+            yield self.dbs[name]
+            assert not self.dbs[name].in_transaction, "given back in a transaction"
+        finally:
+            self.borrowed.remove(name)
+
     def _on_change(self) -> None:
         self.changes += 1
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
+    await world.catalog.load()
+    world.changes = 0
     yield world
+    assert (world.borrowed, world.catalog.scripts) == ([], [])
     world.close()
 
 
@@ -91,7 +115,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 async def test_route_is_created_altered_and_dropped(world: World) -> None:
     assert await world.run(f"CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = '{FAR}'") == ["route r created"]
     assert await world.run("ALTER ROUTE r WITH ADDRESS = 'tcp://other:1'") == ["route r altered"]
-    ((_, route),) = [world.catalog.databases["orders"].rows.routes["r"]]
+    route = world.route("r")
     assert (route.remote_service_name, route.address_text) == ("S", "tcp://other:1")
 
     assert await world.run("DROP ROUTE r") == ["route r dropped"]
@@ -106,7 +130,7 @@ async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_bac
     first = world.catalog.next_expiry
     past = (datetime.now(UTC) - timedelta(hours=1)).timestamp()
     world.dbs["orders"].execute("UPDATE broker_route SET lifetime = ? WHERE name = 'r'", (past,))
-    await world.run("ALTER ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'")
+    await world.catalog.load()
     assert world.catalog.tables()["orders"].next_expiry is None
     assert [route.name for route in world.catalog.tables()["orders"].routes(None)] == ["AutoCreatedLocal"]
 
@@ -144,12 +168,12 @@ async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_bac
 )
 async def test_refusal_has_its_number_and_changes_nothing(world: World, statement: str, number: int) -> None:
     await world.run("CREATE QUEUE Taken; CREATE SERVICE Known ON QUEUE Taken")
-    before = {name: "\n".join(db.iterdump()) for name, db in world.dbs.items()}
+    before = world.dump()
 
     report = await world.refuse(statement)
 
     assert report.startswith(f"Msg {number}, Level 16, a.sql:1:")
-    assert before == {name: "\n".join(db.iterdump()) for name, db in world.dbs.items()}
+    assert before == world.dump()
     assert world.changes == 1
 
 
@@ -299,10 +323,139 @@ async def test_use_leads_to_another_database_and_says_nothing(world: World) -> N
     assert (set(world.queues()), set(world.queues("billing"))) == ({"one", "three"}, {"two"})
 
 
-async def test_segments_before_a_mistake_are_done_and_the_catalog_knows(world: World) -> None:
-    await world.refuse("CREATE QUEUE one; USE billing; CREATE QUEUE two; DROP QUEUE nix; USE orders; CREATE QUEUE x")
+@pytest.mark.parametrize(
+    "mistake", ["DROP QUEUE nix", "CREATE QEUE x", f"CREATE ROUTE r WITH ADDRESS = 'x'; USE {MSDB}"]
+)
+async def test_mistake_in_a_later_segment_undoes_those_in_other_databases(world: World, mistake: str) -> None:
+    before = world.dump()
 
-    assert (world.queues(), world.queues("billing"), world.changes) == ({"one": True}, {}, 1)
+    report = await world.refuse(
+        f"CREATE QUEUE one; USE billing; CREATE QUEUE two; USE msdb; CREATE ROUTE m WITH ADDRESS = '{FAR}';\n"
+        f"USE orders; CREATE ROUTE t WITH ADDRESS = '{FAR}';\n{mistake}"
+    )
+
+    assert ", a.sql:3:" in report
+    assert (world.dump(), world.changes) == (before, 0)
+    assert (world.queues(), world.queues("billing"), world.routes(), world.routes(MSDB)) == ({}, {}, [], [])
+
+
+async def test_full_disk_in_the_second_database_undoes_the_first(world: World, tmp_path: Path) -> None:
+    (pages,) = world.dbs["billing"].execute("PRAGMA page_count").fetchone()
+    world.dbs["billing"].execute(f"PRAGMA max_page_count = {pages}")
+    before = world.dump()
+    routes = "".join(f"CREATE ROUTE r{number} WITH ADDRESS = '{FAR}';\n" for number in range(1000))
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await world.run(f"CREATE QUEUE one; USE billing;\n{routes}")
+
+    assert str(caught.value) == f"store {tmp_path / 'billing.db'}: database or disk is full"
+    assert (world.dump(), world.changes, world.queues()) == (before, 0, {})
+
+
+class Refusing(sqlite3.Connection):
+    """Fails at the end of a transaction, as a disk may."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *parameters)
+
+
+@pytest.mark.parametrize(("first", "second", "done"), [("billing", "orders", False), ("orders", "billing", True)])
+async def test_commit_that_fails_says_what_was_committed_before_it(
+    world: World, tmp_path: Path, first: str, second: str, *, done: bool
+) -> None:
+    """Two files cannot be committed as one: what is known must then be what is stored."""
+    world.dbs["billing"].close()
+    world.dbs["billing"] = sqlite3.connect(
+        tmp_path / "billing.db", factory=Refusing, isolation_level=None, check_same_thread=False
+    )
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await world.run(f"CREATE QUEUE q; USE {second}; CREATE QUEUE q", database=first)
+
+    already = "; the script is already carried out in: orders" if done else ""
+    assert str(caught.value) == f"store {tmp_path / 'billing.db'}: disk I/O error{already}"
+    assert (bool(world.queues()), world.queues("billing"), world.changes) == (done, {}, int(done))
+
+
+async def test_cancelled_script_changes_nothing_and_lets_go(world: World) -> None:
+    before = world.dump()
+    read, may_go_on = threading.Event(), threading.Event()
+
+    def statements() -> Iterator[Statement]:
+        yield from parse_script("CREATE QUEUE one; USE billing; CREATE QUEUE two")
+        read.set()
+        may_go_on.wait()
+        yield from parse_script("CREATE QUEUE three")
+
+    running = asyncio.create_task(execute(world.catalog, statements(), database="orders"))
+    await asyncio.to_thread(read.wait)
+    running.cancel()
+    await asyncio.sleep(0)
+    running.cancel()  # whoever is impatient changes nothing
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert (world.dump(), world.changes) == (before, 0)
+    assert await world.run("CREATE QUEUE four") == ["queue four created"]
+
+
+async def test_script_that_has_to_stop_says_so(world: World) -> None:
+    progress = Progress(is_stopped=True)
+
+    with pytest.raises(ScriptStoppedError, match="it has changed nothing"):
+        await execute(world.catalog, parse_script("CREATE QUEUE q"), database="orders", progress=progress)
+
+    assert world.queues() == {}
+
+
+async def test_scripts_run_one_after_another(world: World) -> None:
+    """Two that name the same databases in opposite order would else wait for each other."""
+    one, other = "USE orders; CREATE QUEUE a; USE billing; CREATE QUEUE a", "CREATE QUEUE b; USE orders; CREATE QUEUE b"
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(world.run(script, database="billing") for script in (one, other)))
+
+    assert world.queues() == world.queues("billing") == {"a": True, "b": True}
+
+
+async def test_statements_are_read_as_they_are_carried_out(world: World) -> None:
+    """So that memory does not grow with the script."""
+    progress = Progress()
+    seen: list[int] = []
+
+    def statements() -> Iterator[Statement]:
+        for number in range(3 * BATCH_MAX):
+            seen.append(progress.statements)
+            yield from parse_script(f"CREATE ROUTE r{number} WITH ADDRESS = '{FAR}';")
+
+    messages = await execute(world.catalog, statements(), database="orders", progress=progress)
+
+    assert max(number - carried_out for number, carried_out in enumerate(seen)) <= BATCH_MAX
+    assert (len(messages), messages[-1]) == (101, "1,400 more: route created 1,400")
+    assert (progress.statements, progress.stage) == (3 * BATCH_MAX, Stage.FINISHING)
+
+
+async def test_many_changes_are_read_back_as_few_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effect, "CHANGES_MAX", 2)
+    script = "".join(f"CREATE ROUTE r{number} WITH ADDRESS = '{FAR}';" for number in range(5))
+
+    await world.run(f"{script} DROP ROUTE r1")
+
+    assert sorted(world.routes()) == ["r0", "r2", "r3", "r4"]
+
+
+async def test_before_the_catalog_is_loaded_nothing_is_read_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    await world.run("CREATE QUEUE q")
+    before = (world.queues(), world.changes)
+    await world.catalog.load()
+
+    assert (before, world.queues(), world.changes) == (({}, 0), {"q": True}, 1)
+    world.close()
 
 
 @pytest.mark.parametrize("script", ["CREATE QUEUE q;\nUSE nowhere", "CREATE QUEUE q; USE billing;\nUSE nowhere"])
@@ -342,7 +495,6 @@ async def test_msdb_takes_routes(world: World) -> None:
         "CREATE SERVICE s ON QUEUE q",
         "ALTER SERVICE s ON QUEUE q",
         "DROP SERVICE s",
-        f"END CONVERSATION '{NOBODY}'",
     ],
 )
 @pytest.mark.parametrize("declared", [False, True])
@@ -350,6 +502,12 @@ async def test_msdb_takes_nothing_else(world: World, statement: str, *, declared
     report = await world.refuse(statement, database=MSDB, declared=declared)
 
     assert "\nmsdb holds routes only; name a database with USE\n" in report
+
+
+async def test_msdb_lets_a_request_for_a_route_be_ended(world: World) -> None:
+    report = await world.refuse(f"END CONVERSATION '{NOBODY}'", database=MSDB)
+
+    assert "Msg 8426" in report
 
 
 # --- scripts of the configuration -------------------------------------------------------------------------------
@@ -366,20 +524,25 @@ async def test_declared_script_may_run_at_every_start(world: World) -> None:
 
     gone = ["route AutoCreatedLocal dropped", "queue old dropped", "service old dropped"]
     assert first == ["queue q created", "service s created", "route r created", *gone]
-    assert second == ["queue q replaced", "service s replaced", "route r replaced", *gone]
+    assert second == ["queue q replaced", "service s replaced", "route r unchanged", *gone]
     assert (world.queues(), world.services(), world.routes()) == ({"q": False}, {"s": ("q", {"A"})}, ["r"])
 
 
 async def test_declared_create_makes_what_exists_what_the_script_says(world: World) -> None:
     await world.run("CREATE QUEUE q; CREATE QUEUE p; CREATE SERVICE s ON QUEUE q (A)")
     await world.run(f"CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = '{FAR}', WEIGHT = 3")
-    route_id, _ = world.catalog.databases["orders"].rows.routes["r"]
+    route_id = world.route_id("r")
 
     await world.run("CREATE SERVICE s ON QUEUE p; CREATE ROUTE r WITH ADDRESS = 'LOCAL'", declared=True)
 
     assert world.services() == {"s": ("p", set())}
-    same_id, route = world.catalog.databases["orders"].rows.routes["r"]
-    assert (same_id, route.remote_service_name, route.address_text, route.weight) == (route_id, None, "LOCAL", 1)
+    route = world.route("r")
+    assert (world.route_id("r"), route.remote_service_name, route.address_text, route.weight) == (
+        route_id,
+        None,
+        "LOCAL",
+        1,
+    )
 
 
 async def test_declared_alter_still_needs_what_it_alters(world: World) -> None:
@@ -407,11 +570,6 @@ async def test_store_that_fails_is_told_as_such(world: World, tmp_path: Path) ->
 
     assert str(caught.value) == f"store {tmp_path / 'orders.db'}: attempt to write a readonly database"
     assert world.changes == 0
-
-
-def test_kind_of_statement_that_nobody_carries_out_is_a_bug() -> None:
-    with pytest.raises(AssertionError, match="no way to carry out Statement"):
-        _run(Statement(), None)  # type: ignore[arg-type]
 
 
 async def test_errors_say_whose_turn_it_is(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.ddl.lexer import UnclosedError, next_draft, place_of
+from broker.ddl.lexer import TOKENS_MAX, UnclosedError, next_draft, place_of
 
 KEYWORDS = {"CREATE": "CREATE", "DROP": "DROP", "ROUTE": "ROUTE", "(": "LPAR", ")": "RPAR", "=": "EQUAL", ".": "DOT"}
 OPENERS = {"CREATE", "DROP"}
@@ -122,3 +122,16 @@ def test_unclosed_quote_or_comment_is_told_at_its_beginning(text: str, number: i
 
     assert (number, at, length) == (caught.value.number, caught.value.at, caught.value.length)
     assert "is not closed" in caught.value.problem
+
+
+def test_statement_of_as_many_tokens_as_there_may_be_is_read() -> None:
+    assert [["a"] * TOKENS_MAX, ["b"]] == cut("a " * TOKENS_MAX + "; b")
+
+
+def test_statement_that_does_not_end_is_told_at_its_beginning() -> None:
+    """Its tokens would take hundreds of bytes each."""
+    with pytest.raises(UnclosedError) as caught:
+        cut("b;\n" + "a " * (TOKENS_MAX + 1))
+
+    assert (102, 3, 1) == (caught.value.number, caught.value.at, caught.value.length)
+    assert "does not end within 10000 words and marks" in caught.value.problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.ddl.plain import read_plain
+from broker.ddl.plain import PlainPlaces, read_plain
 from broker.ddl.statements import CreateRoute
 from broker.routing.route import RouteProperties
 
@@ -16,9 +16,7 @@ def read(text: str, at: int = 0) -> CreateRoute | None:
     found = read_plain(text, at, KEYWORDS)
     if found is None:
         return None
-    statement = found[0].make()
-    assert isinstance(statement, CreateRoute)
-    return statement
+    return CreateRoute(found.name, found.properties)
 
 
 @pytest.mark.parametrize(
@@ -47,12 +45,13 @@ def test_places_and_end_are_those_of_the_text() -> None:
     found = read_plain(text, 2, KEYWORDS)
 
     assert found is not None
-    built, (start, end), following = found
-    assert text[start:end] == "CREATE ROUTE [r] WITH LIFETIME = 60, ADDRESS = 'LOCAL'"
-    assert text[following:] == " y"
+    places = PlainPlaces(text, found.start)
+    assert text[found.start : found.end] == "CREATE ROUTE [r] WITH LIFETIME = 60, ADDRESS = 'LOCAL'"
+    assert text[found.following :] == " y"
     expected = {"NAME": "[r]", "LIFETIME": "60", "ADDRESS": "'LOCAL'"}
-    parts = {name: text[slice(*place)] for name, place in built.places.items()}
-    assert expected == parts
+    parts = {name: text[slice(*place)] for name, place in places.items()}
+    assert (expected, 3) == (parts, len(places))
+    assert "WEIGHT" not in places
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from broker.net.dialer import Attempts
 from broker.observe.lag import LoopLag
 from broker.observe.metrics import METRICS, Metrics
 from broker.routing.address import NetworkAddress
+from broker.routing.table import RouteChange
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 CONTRACT = {
@@ -262,11 +264,12 @@ async def test_both_addresses_of_a_mirrored_route_are_told(start: Any) -> None:
 
 async def test_expired_route_is_not_told(start: Any) -> None:
     instance = await start("near", f"{DEAD_ROUTE.replace('ADDRESS', 'LIFETIME = 1000, ADDRESS')}")
-    routes = instance.catalog.databases["near"].rows.routes
-    number, route = routes["far"]
-    object.__setattr__(route, "lifetime", datetime.now(UTC) - timedelta(seconds=1))
+    database = instance.catalog.databases["near"]
+    (route,) = database.table.all_routes("//far")
+    expired = replace(route, lifetime=datetime.now(UTC) - timedelta(seconds=1))
 
-    assert number
+    database.table = database.table.changed([RouteChange(route, expired)])
+
     assert "broker_route_up" not in await _samples(instance)
 
 

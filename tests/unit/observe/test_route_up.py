@@ -4,11 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from broker.control.catalog import Rows
+from broker.observe import route_up
 from broker.observe.label import LabelCap
 from broker.observe.route_up import RouteUp
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
 from broker.routing.route import Route
+from broker.routing.table import RouteTable, build_table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B = NetworkAddress("a"), NetworkAddress("b")
@@ -25,39 +26,39 @@ def _route(
     return Route(name=name, address=address, mirror_address=mirror, lifetime=lifetime)
 
 
-def _rows(*routes: Route) -> Rows:
-    return Rows(routes={route.name: (number, route) for number, route in enumerate(routes)})
+def _table(*routes: Route) -> RouteTable:
+    return build_table(routes, now=NOW)
 
 
 def test_route_is_up_until_its_address_is_down() -> None:
-    route_up = RouteUp(LabelCap())
-    rows = (_rows(_route("r", A), _route("s", B)),)
+    metric = RouteUp(LabelCap())
+    tables = (_table(_route("r", A), _route("s", B)),)
 
-    before = route_up.samples(rows, NONE, now=NOW)
-    after = route_up.samples(rows, {A}, now=NOW)
+    before = metric.samples(tables, NONE, now=NOW)
+    after = metric.samples(tables, {A}, now=NOW)
 
     assert before == {("r", "tcp://a:4022"): 1, ("s", "tcp://b:4022"): 1}
     assert after == {("r", "tcp://a:4022"): 0, ("s", "tcp://b:4022"): 1}
 
 
 def test_both_addresses_of_a_mirrored_route_are_told() -> None:
-    samples = RouteUp(LabelCap()).samples((_rows(_route("m", A, mirror=B)),), {B}, now=NOW)
+    samples = RouteUp(LabelCap()).samples((_table(_route("m", A, mirror=B)),), {B}, now=NOW)
 
     assert samples == {("m", "tcp://a:4022"): 1, ("m", "tcp://b:4022"): 0}
 
 
 @pytest.mark.parametrize("keyword", [LOCAL, TRANSPORT])
 def test_route_without_an_address_is_not_told(keyword: Keyword) -> None:
-    assert RouteUp(LabelCap()).samples((_rows(_route("r", keyword)),), NONE, now=NOW) == {}
+    assert RouteUp(LabelCap()).samples((_table(_route("r", keyword)),), NONE, now=NOW) == {}
 
 
 def test_route_is_told_until_it_expires() -> None:
-    route_up = RouteUp(LabelCap())
+    metric = RouteUp(LabelCap())
     soon, later = NOW + timedelta(seconds=1), NOW + timedelta(seconds=9)
-    rows = (_rows(_route("later", B, lifetime=later), _route("soon", A, lifetime=soon), _route("r", A)),)
+    tables = (_table(_route("later", B, lifetime=later), _route("soon", A, lifetime=soon), _route("r", A)),)
 
     names = [
-        sorted(name for name, _ in route_up.samples(rows, NONE, now=now))
+        sorted(name for name, _ in metric.samples(tables, NONE, now=now))
         for now in (NOW, soon, later - timedelta.resolution, later)
     ]
 
@@ -65,11 +66,11 @@ def test_route_is_told_until_it_expires() -> None:
 
 
 def test_change_of_routes_is_seen() -> None:
-    route_up = RouteUp(LabelCap())
-    kept = _rows(_route("r", A))
-    route_up.samples((kept, _rows(_route("old", A))), NONE, now=NOW)
+    metric = RouteUp(LabelCap())
+    kept = _table(_route("r", A))
+    metric.samples((kept, _table(_route("old", A))), NONE, now=NOW)
 
-    samples = route_up.samples((kept, _rows(_route("new", B))), NONE, now=NOW)
+    samples = metric.samples((kept, _table(_route("new", B))), NONE, now=NOW)
 
     assert samples.keys() == {("r", "tcp://a:4022"), ("new", "tcp://b:4022")}
 
@@ -77,21 +78,30 @@ def test_change_of_routes_is_seen() -> None:
 def test_routes_are_walked_once_for_each_change() -> None:
     """A million routes must not be walked by every scrape."""
     cap = LabelCap(1)
-    route_up = RouteUp(cap)
-    rows = (_rows(_route("r", A), _route("s", A)),)
+    metric = RouteUp(cap)
+    tables = (_table(_route("r", A), _route("s", A)),)
 
     for _ in range(3):
-        route_up.samples(rows, NONE, now=NOW)
+        metric.samples(tables, NONE, now=NOW)
 
     assert cap.overflows == 1
 
 
-def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
-    route_up = RouteUp(LabelCap(1))
-    rows = (_rows(_route("r", A), _route("s", A), _route("t", B)),)
+def test_no_more_routes_of_a_table_are_walked_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_up, "ROUTES_MAX", 2)
+    tables = (_table(*(_route(name, A) for name in "abc")), _table(_route("d", A)))
 
-    up = route_up.samples(rows, NONE, now=NOW)
-    down = route_up.samples(rows, {B}, now=NOW)
+    samples = RouteUp(LabelCap()).samples(tables, NONE, now=NOW)
+
+    assert {name for name, _ in samples} == {"a", "b", "d"}
+
+
+def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
+    metric = RouteUp(LabelCap(1))
+    tables = (_table(_route("r", A), _route("s", A), _route("t", B)),)
+
+    up = metric.samples(tables, NONE, now=NOW)
+    down = metric.samples(tables, {B}, now=NOW)
 
     assert up == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 1}
     assert down == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}

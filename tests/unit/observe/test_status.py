@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.control.execute import execute
+from broker.control.progress import Progress, Stage
 from broker.ddl.parser import parse_script
 from broker.observe.backlog import Backlog
 from broker.observe.status import add_backlog, backlog_paths, by_kind, kind_name, read_status, show_guid
@@ -142,3 +143,15 @@ def test_kinds_of_later_versions_are_counted_together() -> None:
 
 def test_guid_is_shown_as_in_the_views() -> None:
     assert show_guid(bytes(range(16))) == "00010203-0405-0607-0809-0A0B0C0D0E0F"
+
+
+async def test_scripts_under_way_are_told(start: Any) -> None:
+    instance = await start("near")
+    progress = Progress("routes.sql", size=100, position=34, statements=7, stage=Stage.RUNNING)
+    instance.catalog.scripts.append(progress)
+
+    told = read_status(instance)["running_scripts"]
+    instance.catalog.scripts.remove(progress)
+
+    assert told == [{"source": "routes.sql", "stage": "running", "size": 100, "position": 34, "statements": 7}]
+    assert read_status(instance)["running_scripts"] == []

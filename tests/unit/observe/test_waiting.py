@@ -137,3 +137,19 @@ async def test_held_frames_wait_for_the_connection_or_for_room(start: Any, take:
 
     assert unconnected == "waiting for connection to tcp://127.0.0.1:1 (Connection refused)"
     assert full == "the connection to tcp://127.0.0.1:1 takes no more at the moment"
+
+
+async def test_a_route_that_is_asked_for_is_told_with_whom_and_since_when(start: Any, send: Any, until: Any) -> None:
+    ask = "CREATE ROUTE ask WITH SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration', ADDRESS = 'tcp://far:1'"
+    instance = await start("near", ask)
+    send(instance, "//far")
+    endpoint = instance.endpoints["near"]
+    await until(lambda: endpoint.inquirer.requests)
+    sender = next(s for s in endpoint.transmitter.senders.values() if s.contact.far_service == "//far")
+
+    status = transmission_status(sender, endpoint.transmitter, instance.peers, now=0.0, inquirer=endpoint.inquirer)
+
+    assert re.fullmatch(
+        r"delayed, asking for route \(9770\) by ask to tcp://far:1: asked \d{4}-\d\d-\d\d [\d:]+ UTC, not answered yet",
+        status,
+    )

@@ -1,0 +1,61 @@
+"""
+How far a script is, and what it has done so far in words, both bounded whatever the size of the script.
+
+The thread that carries out the script writes here, and anybody may read: every field is one reference, so what is read
+is at worst a moment old.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+MESSAGES_MAX = 100  # told one by one; a script of a million statements would answer with 30 MB
+
+
+class Stage(StrEnum):
+    """Where a script is."""
+
+    WAITING = "waiting"  # for the script before it
+    RUNNING = "running"
+    FINISHING = "finishing"  # everything is carried out; the new tables are made, then all of it is committed
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """
+    A script under way.
+
+    Shape: `source` as in the places of errors; `size` and `position` characters, 0 when the statements come from no
+    text; `statements` carried out so far. Whoever sets `is_stopped` has the script end, and change nothing, soon.
+    """
+
+    source: str = "-"
+    size: int = 0
+    position: int = 0
+    statements: int = 0
+    stage: Stage = Stage.WAITING
+    is_stopped: bool = False
+
+
+class Messages:
+    """One message for each statement, as long as they are few; of the others their number by kind."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._more: Counter[tuple[str, str]] = Counter()
+
+    def add(self, what: str, name: object, verb: str) -> None:
+        """A statement was carried out."""
+        if len(self._first) < MESSAGES_MAX:
+            self._first.append(f"{what} {name} {verb}")
+        else:
+            self._more[what, verb] += 1
+
+    def lines(self) -> list[str]:
+        """The messages; at most one more than `MESSAGES_MAX`."""
+        if not self._more:
+            return self._first
+        kinds = ", ".join(f"{what} {verb} {count:,}" for (what, verb), count in self._more.items())
+        return [*self._first, f"{self._more.total():,} more: {kinds}"]

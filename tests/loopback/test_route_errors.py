@@ -1,0 +1,452 @@
+"""
+Bad input to a real daemon: every mistake through every door, scripts that fail in their middle, and huge ones.
+
+The doors are a script of the configuration, the command line, and HTTP on the admin port. What is wrong is told with
+its number and its place, and nothing is changed by it: the routes are compared before and after every test.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.demo.topology import Daemon, Topology, free_port
+from tests.support.command import run
+from tests.support.route_errors import ACCEPTED, CASES, EXISTING, NUMBERS, UNCLOSED, Case, cases_of
+
+HUGE_MB = int(os.environ.get("BROKER_TEST_HUGE_MB", "10"))  # of the huge scripts; 100 tries what is promised
+DATABASES = ("msdb", "orders", "billing")
+WRITABLE = [case for case in CASES if case.is_writable]
+STATUS = {911: 404, 2714: 409, 15151: 404}
+EXIT = {911: 3, 15151: 3}
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Daemon]:
+    """One instance for all; the routes of the table are in msdb."""
+    with Topology(tmp_path_factory.mktemp("routes")) as net:
+        admin = {"admin": {"listen": f"127.0.0.1:{port}"}}
+        daemon = net.add("one", forwarding=True, databases=DATABASES[1:], settings=admin)
+        net.script("one", "msdb", EXISTING)
+        net.start()
+        yield daemon
+
+
+def contents(daemon: Daemon, databases: Sequence[str] = DATABASES) -> list[list[dict[str, Any]]]:
+    """Routes, queues and services of databases, msdb first."""
+    views = [f"{database}.sys.routes" for database in databases]
+    views += [f"{database}.sys.{view}" for database in databases[1:] for view in ("service_queues", "services")]
+    return [daemon.query(f"SELECT * FROM {view}") for view in views]
+
+
+@pytest.fixture(autouse=True)
+def _unchanged(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test says to the instance has changed nothing."""
+    if "daemon" not in request.fixturenames:
+        yield
+        return
+    daemon = request.getfixturevalue("daemon")
+    before = contents(daemon)
+    yield
+    assert before == contents(daemon)
+
+
+def post(port: int, statement: str, database: str = "msdb") -> tuple[int, str | None, dict[str, Any]]:
+    """Status, media type and body of the answer to a statement."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=600)) as connection:
+        body = json.dumps({"statement": statement, "database": database})
+        connection.request("POST", "/v1/sql", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.headers.get_content_type(), json.loads(response.read())
+
+
+def broker(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """The program as a process of its own."""
+    command = [sys.executable, "-m", "broker", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, check=False)
+
+
+def told(case: Case) -> tuple[str, str]:
+    """How the first line begins, and how the text ends."""
+    return f"Msg {case.number}, Level 16, -:{case.line}:{case.column}\n", f"\n{case.caret}\n"
+
+
+# --- every mistake, by HTTP -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+def test_http_tells_number_and_place_as_a_problem(daemon: Daemon, port: int, number: int) -> None:
+    expected, answers = [], []
+    for case in cases_of(number):
+        if case.is_writable:
+            status, media_type, problem = post(port, case.script)
+            members = (problem["number"], problem["line"], problem["column"], problem["caret"])
+            answers.append((status, media_type, members, problem["status"]))
+            status = STATUS.get(number, 400)
+            expected.append((status, PROBLEM, (number, case.line, case.column, case.caret), status))
+            assert problem["problem"] in problem["detail"]
+
+    assert expected == answers
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.is_writable], ids=str)
+def test_half_a_character_is_no_json(daemon: Daemon, port: int, case: Case) -> None:
+    status, media_type, problem = post(port, case.script)
+
+    assert (400, PROBLEM) == (status, media_type)
+    assert "the request is not understood" in problem["detail"]
+
+
+def test_http_carries_out_what_is_just_legal(daemon: Daemon, port: int) -> None:
+    refused = [
+        answer
+        for script in ACCEPTED
+        if (answer := post(port, f"{script}; DROP ROUTE r"))[:2] != (200, "application/json")
+    ]
+
+    assert [] == refused
+
+
+# --- by command line --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+def test_the_command_line_tells_number_and_place_with_its_exit_code(daemon: Daemon, number: int) -> None:
+    for case in cases_of(number):
+        if case.is_writable:
+            result = run("sql", "--socket", daemon.directory / "admin.sock", "-d", "msdb", case.script)
+
+            begin, end = told(case)
+            assert (EXIT.get(number, 1), "") == (result.exit_code, result.stdout), case
+            assert result.stderr.startswith(begin), case
+            assert result.stderr.endswith(end), case
+
+
+@pytest.mark.parametrize("number", [102, 9744, 911])
+@pytest.mark.parametrize("is_argument", [True, False], ids=["argument", "standard input"])
+def test_the_program_itself_does_the_same(daemon: Daemon, number: int, *, is_argument: bool) -> None:
+    case = cases_of(number)[0]
+    command = ["sql", "-c", daemon.config, "-d", "msdb"]
+
+    end = broker(*command, case.script) if is_argument else broker(*command, stdin=case.script.encode())
+
+    assert EXIT.get(number, 1) == end.returncode
+    assert b"" == end.stdout
+    assert end.stderr.decode().startswith(told(case)[0])
+    assert end.stderr.decode().endswith(told(case)[1])
+
+
+def test_standard_input_that_is_no_text_is_refused_in_a_sentence(daemon: Daemon) -> None:
+    end = broker("sql", "-c", daemon.config, "-d", "msdb", stdin=b"DROP ROUTE ByName;\nDROP ROUTE \xff;\n")
+
+    assert 1 == end.returncode
+    assert b"UTF-8" in end.stderr
+    assert b"Traceback" not in end.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_script_is_read_as_the_tools_of_the_original_save_it(daemon: Daemon, encoding: str) -> None:
+    case = next(case for case in cases_of(8412) if case.is_writable)
+
+    end = broker("sql", "-c", daemon.config, "-d", "msdb", stdin=case.script.encode(encoding))
+
+    assert end.stderr.decode().startswith(told(case)[0])
+    assert end.stderr.decode().endswith(told(case)[1])
+
+
+# --- by a script of the configuration ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Daemon:
+    """An instance that was never started; the routes of the table are in its script."""
+    net = Topology(tmp_path)
+    daemon = net.add("one", forwarding=True, databases=["orders"])
+    net.script("one", "msdb", EXISTING)
+    return daemon
+
+
+def findings(daemon: Daemon) -> tuple[int, list[tuple[str, int, int, str]]]:
+    """Exit code of the check, and file, line, column and sentence of every error."""
+    result = run("check", "-c", daemon.config, "--offline", "-o", "json")
+    rows = [row for row in json.loads(result.stdout) if row["level"] == "error"]
+    return result.exit_code, [(Path(row["file"]).name, row["line"], row["column"], row["text"]) for row in rows]
+
+
+def test_the_check_of_a_configuration_tells_every_mistake_of_a_script_in_one_run(stopped: Daemon) -> None:
+    cases = [case for case in WRITABLE if case.is_declared_too and case not in UNCLOSED]
+    script, expected = "", []
+    for case in cases:
+        expected.append(("msdb1.sql", script.count("\n") + case.line, case.column, case.number))
+        script += f"{case.script}\n;\nUSE msdb;\n"
+        if "DROP ROUTE" in case.script:
+            script += f"{EXISTING}\n"
+    (stopped.directory / "msdb1.sql").write_text(script, encoding="utf-8", newline="")
+
+    exit_code, found = findings(stopped)
+
+    assert 1 == exit_code
+    assert expected == [
+        (*place, number) for *place, text in found for number in NUMBERS if f": error {number}: " in text
+    ]
+
+
+@pytest.mark.parametrize("case", UNCLOSED, ids=str)
+def test_the_check_tells_what_is_not_closed(stopped: Daemon, case: Case) -> None:
+    (stopped.directory / "msdb1.sql").write_text(case.script, encoding="utf-8")
+
+    exit_code, found = findings(stopped)
+
+    assert (1, [("msdb1.sql", case.line, case.column)]) == (exit_code, [tuple(place) for *place, _ in found])
+    assert f"error {case.number}: " in found[0][3]
+
+
+def test_the_check_has_nothing_against_what_is_just_legal(stopped: Daemon) -> None:
+    script = "".join(f"{script}; DROP ROUTE r;\n" for script in ACCEPTED)
+    (stopped.directory / "msdb1.sql").write_text(script, encoding="utf-8")
+
+    assert (0, []) == findings(stopped)
+
+
+@pytest.mark.parametrize("number", [102, 105, 911, 8413, 9659, 9661, 9744, 9745, 9746, 9747, 15151])
+def test_an_instance_does_not_start_with_a_mistake_in_a_script(stopped: Daemon, number: int) -> None:
+    case = next(case for case in reversed(cases_of(number)) if case.is_declared_too)
+    path = stopped.directory / "msdb1.sql"
+    path.write_text(case.script, encoding="utf-8")
+
+    end = broker("serve", "-c", stopped.config)
+
+    assert 78 == end.returncode
+    report = end.stderr.decode()
+    assert f"Msg {number}, Level 16, {path}:{case.line}:{case.column}\n" in report
+    assert report.endswith(told(case)[1])
+
+
+def test_a_script_that_is_no_text_is_told_by_the_check_and_by_the_start(stopped: Daemon) -> None:
+    path = stopped.directory / "msdb1.sql"
+    path.write_bytes(b"DROP ROUTE ByName;\nDROP ROUTE \xff;\n")
+
+    result = run("check", "-c", stopped.config, "--offline")
+    end = broker("serve", "-c", stopped.config)
+
+    assert 1 == result.exit_code
+    assert 78 == end.returncode
+    for report in (result.stderr, end.stderr.decode()):
+        assert str(path) in report
+        assert "UTF-8" in report
+        assert "Traceback" not in report
+
+
+def test_two_databases_of_one_broker_instance_are_not_served(stopped: Daemon) -> None:
+    """9772: a copy of a database file has the identity of its original."""
+    stopped.start()
+    assert 0 == stopped.stop()
+    shutil.copy(stopped.directory / "orders.db", stopped.directory / "copy.db")
+    with stopped.config.open("a", encoding="utf-8") as config:
+        config.write('\n[databases.copy]\npath = "copy.db"\n')
+
+    result = run("check", "-c", stopped.config, "--offline")
+    end = broker("serve", "-c", stopped.config)
+
+    assert (1, 78) == (result.exit_code, end.returncode)
+    for report in (result.stderr, end.stderr.decode()):
+        assert "databases.copy.path: error 9772: " in report
+
+
+# --- a script that fails in its middle --------------------------------------------------------------------------
+
+GOOD = "CREATE ROUTE good{0} WITH SERVICE_NAME = '//shop/Good{0}', ADDRESS = 'tcp://far:4022';\n"
+ONE, TWO, THREE = (GOOD.format(number) for number in (1, 2, 3))
+BAD = "CREATE ROUTE bad WITH ADDRESS = «'nonsense'»;\n"
+QUEUE, SERVICE = "CREATE QUEUE q;\n", "CREATE SERVICE s ON QUEUE q;\n"
+ORDERS, BILLING = "USE orders;\n", "USE billing;\n"
+HALF_DONE = {
+    "the middle of one database": f"{ONE}DROP ROUTE AutoCreatedLocal;\n{BAD}{TWO}",
+    "the second of two databases": f"{ORDERS}{ONE}{QUEUE}{SERVICE}{BILLING}{QUEUE}{BAD}",
+    "there and back again": (
+        f"{ORDERS}{QUEUE}{BILLING}{QUEUE}USE msdb;\n{ONE}{ORDERS}{SERVICE}{BILLING}CREATE SERVICE «s» ON QUEUE p;\n"
+    ),
+    "a database that is not here": f"{ONE}{ORDERS}DROP ROUTE AutoCreatedLocal;\nUSE «nowhere»;\n",
+    "a syntax error behind what is good": f"{ORDERS}{ONE}{BILLING}{ONE}DROP «ROT» r;",
+    "a name that is not closed": f"{BILLING}{ONE}DROP ROUTE good1;\n{ORDERS}DROP ROUTE «[»AutoCreatedLocal",
+    "the second of several batches": f"{ONE}GO\n{TWO}{BAD}GO\n{THREE}GO\n",
+    "the last of several batches": f"USE orders\nGO\n{ONE}GO\nUSE billing\nGO\n{TWO}GO\n{BAD}GO",
+    "what was made and dropped again": f"{ONE}DROP ROUTE good1;\nALTER ROUTE «good1» WITH LIFETIME = 1;\n",
+    "what the script itself has made": f"{ONE}{ORDERS}{ONE}USE msdb;\nCREATE ROUTE «good1» WITH ADDRESS = 'LOCAL';",
+    "the last of 10,000": "".join(map(GOOD.format, range(9_999))) + BAD,
+    "the last of 10,000, database by turns": (
+        "".join((ORDERS if number % 2 else BILLING) + GOOD.format(number) for number in range(9_999)) + BAD
+    ),
+}
+
+
+def half_done(what: str) -> Case:
+    """The script, and where it fails; the number is not compared."""
+    return Case(0, HALF_DONE[what])
+
+
+@pytest.mark.parametrize("what", HALF_DONE)
+def test_a_script_that_fails_in_its_middle_changes_nothing_and_names_the_place(
+    daemon: Daemon, port: int, what: str
+) -> None:
+    case = half_done(what)
+
+    status, _, problem = post(port, case.script)
+
+    assert status >= 400
+    assert (case.line, case.column, case.caret) == (problem["line"], problem["column"], problem["caret"])
+
+
+@pytest.mark.parametrize("what", HALF_DONE)
+def test_so_it_does_from_standard_input(daemon: Daemon, what: str) -> None:
+    case = half_done(what)
+
+    result = run("sql", "--socket", daemon.directory / "admin.sock", "-d", "msdb", stdin=case.script)
+
+    assert result.exit_code in (1, 3)
+    assert f", -:{case.line}:{case.column}\n" in result.stderr
+    assert result.stderr.endswith(f"\n{case.caret}\n")
+
+
+def test_a_declared_script_that_fails_in_its_middle_leaves_the_files_as_they_were(stopped: Daemon) -> None:
+    """The next start, with the script put right, finds what was there before."""
+    stopped.start()
+    before = [stopped.query(f"SELECT * FROM {database}.sys.routes") for database in ("msdb", "orders")]
+    stopped.stop()
+    bad = stopped.directory / "msdb1.sql"
+    case = Case(9744, f"DROP ROUTE Mirrored;\n{ONE}USE orders;\n{ONE}{BAD}")
+    bad.write_text(case.script, encoding="utf-8")
+
+    end = broker("serve", "-c", stopped.config)
+    bad.unlink()
+    stopped.start()
+    after = [stopped.query(f"SELECT * FROM {database}.sys.routes") for database in ("msdb", "orders")]
+    stopped.stop()
+
+    assert 78 == end.returncode
+    assert f"{bad}:{case.line}:{case.column}\n" in end.stderr.decode()
+    assert before == after
+
+
+# --- huge scripts -----------------------------------------------------------------------------------------------
+
+ROUTE = (
+    "CREATE ROUTE r{0:07} WITH SERVICE_NAME = '//shop/Service{0:07}',"
+    " BROKER_INSTANCE = '5b0f3c1e-5d5e-4f0b-8a55-{0:012}', ADDRESS = 'tcp://gateway.example:4022';"
+)
+ROUTE_BYTES = 600  # what a route may take while its script is under way
+HUGE = HUGE_MB * 2**20
+UNENDING = {
+    "a comment": Case(113, "DROP ROUTE AutoCreatedLocal;\n«/*»"),
+    "a text": Case(105, "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE r WITH ADDRESS = «'»"),
+    "a name": Case(105, "DROP ROUTE AutoCreatedLocal;\nDROP ROUTE «[»"),
+    "a statement": Case(102, "DROP ROUTE AutoCreatedLocal;\n«C»REATE ROUTE r WITH "),
+}
+MARKS_IN_IT = "x = 1, "
+
+
+@pytest.fixture
+def own_port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def alone(tmp_path: Path, own_port: int) -> Iterator[Daemon]:
+    """An instance of its own, whose memory nothing else has touched."""
+    with Topology(tmp_path) as net:
+        admin = {"admin": {"listen": f"127.0.0.1:{own_port}"}}
+        daemon = net.add("alone", forwarding=True, databases=["orders"], settings=admin)
+        net.start()
+        yield daemon
+
+
+def peak_bytes(daemon: Daemon) -> int:
+    """The most memory that the process ever had."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text(encoding="ascii")
+    return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0]) * 1024
+
+
+def huge_script(end: str) -> tuple[str, int]:
+    """A script of routes, one a line, and how many."""
+    count = HUGE // len(ROUTE.format(0))
+    return "\n".join(map(ROUTE.format, range(count))) + end, count
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("end", ["\n", " "], ids=["lines", "one line"])
+def test_a_huge_script_whose_last_statement_is_wrong_is_told_so_and_changes_nothing(
+    alone: Daemon, own_port: int, end: str
+) -> None:
+    script, count = huge_script(f"\n{BAD}")
+    case = Case(9744, script.replace("\n", end))
+    before, peak = contents(alone, ["msdb", "orders"]), peak_bytes(alone)
+
+    status, media_type, problem = post(own_port, case.script)
+
+    assert (400, PROBLEM) == (status, media_type)
+    assert (9744, case.line, case.column) == (problem["number"], problem["line"], problem["column"])
+    assert "'nonsense'" in problem["caret"]
+    assert len(json.dumps(problem)) < 50_000
+    assert before == contents(alone, ["msdb", "orders"])
+    assert peak_bytes(alone) - peak < count * ROUTE_BYTES + len(script)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", UNENDING)
+def test_what_never_ends_is_told_at_its_beginning(alone: Daemon, own_port: int, what: str) -> None:
+    case = UNENDING[what]
+    peak = peak_bytes(alone)
+
+    status, _, problem = post(own_port, case.script + MARKS_IN_IT * (HUGE // len(MARKS_IN_IT)))
+
+    assert 400 == status
+    assert (case.number, case.line, case.column) == (problem["number"], problem["line"], problem["column"])
+    assert len(json.dumps(problem)) < 50_000
+    assert ["AutoCreatedLocal"] == [row["name"] for row in alone.query("SELECT name FROM msdb.sys.routes")]
+    assert peak_bytes(alone) - peak < 4 * HUGE
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("mark", "number"), [("''", 102), ("x", 102), ("[]", 103)], ids=["text", "word", "name"])
+def test_a_huge_word_is_refused_where_it_stands(alone: Daemon, own_port: int, mark: str, number: int) -> None:
+    peak = peak_bytes(alone)
+    huge = mark[0] + "x" * HUGE + mark[1:]
+
+    status, _, problem = post(own_port, f"DROP ROUTE AutoCreatedLocal;\nDROP ROUTE {huge}")
+
+    assert (400, number, 2, 12) == (status, problem["number"], problem["line"], problem["column"])
+    assert len(json.dumps(problem)) < 50_000
+    assert ["AutoCreatedLocal"] == [row["name"] for row in alone.query("SELECT name FROM msdb.sys.routes")]
+    assert peak_bytes(alone) - peak < 8 * HUGE
+
+
+@pytest.mark.timeout(900)
+def test_an_instance_with_a_huge_script_whose_last_statement_is_wrong_does_not_start(stopped: Daemon) -> None:
+    script, _ = huge_script(f"\n{BAD}")
+    case = Case(9744, script)
+    path = stopped.directory / "msdb1.sql"
+    path.write_text(case.script, encoding="utf-8")
+
+    result = run("check", "-c", stopped.config, "--offline")
+    end = broker("serve", "-c", stopped.config)
+
+    assert (1, 78) == (result.exit_code, end.returncode)
+    assert f"{path}:{case.line}:{case.column}: routes.files[0]: error 9744: " in result.stderr
+    assert f"Msg 9744, Level 16, {path}:{case.line}:{case.column}\n" in end.stderr.decode()

@@ -1,0 +1,127 @@
+"""Every mistake in a statement about routes, carried out over a store in memory: number, place, and nothing changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+
+import pytest
+
+from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.execute import execute
+from broker.ddl.parser import read_script
+from broker.dialog import store
+from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, UnknownNameError
+from broker.routing.route import PropertyError
+from tests.support.route_errors import ACCEPTED, CASES, EXISTING, NUMBERS, cases_of
+
+KINDS = {
+    102: DdlSyntaxError,
+    103: DdlSyntaxError,
+    105: DdlSyntaxError,
+    113: DdlSyntaxError,
+    911: UnknownNameError,
+    1038: DdlSyntaxError,
+    2714: DuplicateNameError,
+    15151: UnknownNameError,
+}
+NOTHING_IS_READ_BEHIND = {105, 113}
+
+
+class World:
+    """A catalog of msdb and one database, both in memory; the routes of the table are in msdb."""
+
+    def __init__(self, dbs: dict[str, sqlite3.Connection]) -> None:
+        self._dbs = dbs
+        databases = {
+            name: Database(name, store.broker_instance(db), None, partial(nullcontext, db)) for name, db in dbs.items()
+        }
+        self._catalog = Catalog(databases, lambda: None)
+
+    async def run(self, script: str, *, is_declared: bool = False) -> list[str]:
+        return await execute(self._catalog, read_script(script), database=MSDB, is_declared=is_declared)
+
+    def stored(self) -> dict[str, list[str]]:
+        """Everything that is in the databases."""
+        return {name: list(db.iterdump()) for name, db in self._dbs.items()}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    with closing(store.open_store(":memory:")) as msdb, closing(store.open_store(":memory:")) as orders:
+        world = World({MSDB: msdb, "orders": orders})
+        await world.run(EXISTING)
+        yield world
+
+
+async def refusal(world: World, script: str, *, is_declared: bool = False) -> StatementError:
+    """The error in which it ends; nothing may be left of it."""
+    before = world.stored()
+    with pytest.raises(StatementError) as caught:
+        await world.run(script, is_declared=is_declared)
+    assert before == world.stored()
+    return caught.value
+
+
+def test_every_number_is_in_the_table_and_no_script_is_there_twice() -> None:
+    assert NUMBERS == {case.number for case in CASES}
+    assert len(CASES) == len({case.marked for case in CASES})
+
+
+# The plain CREATE ROUTE is read by a pattern of its own when it ends with `;`.
+@pytest.mark.parametrize("end", ["", ";"], ids=["alone", "closed"])
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+async def test_a_mistake_has_its_number_and_its_place_and_changes_nothing(world: World, number: int, end: str) -> None:
+    expected, told = [], []
+    for case in cases_of(number):
+        closed = replace(case, marked=case.marked + end)
+        error = await refusal(world, closed.script)
+        expected.append(f"Msg {number}, Level 16, -:{case.line}:{case.column}\n{error.problem}\n{closed.caret}")
+        told.append(str(error))
+
+    assert expected == told
+
+
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+async def test_an_error_says_whose_turn_it_is(world: World, number: int) -> None:
+    kinds = {type(await refusal(world, case.script)) for case in cases_of(number)}
+
+    assert all(issubclass(kind, KINDS.get(number, PropertyError)) for kind in kinds)
+
+
+@pytest.mark.parametrize("number", sorted(NUMBERS))
+async def test_a_script_of_the_configuration_is_refused_alike_unless_it_may_say_that_again(
+    world: World, number: int
+) -> None:
+    for case in cases_of(number):
+        if case.is_declared_too:
+            alone = await refusal(world, case.script)
+            declared = await refusal(world, case.script, is_declared=True)
+            assert str(alone) == str(declared)
+        else:
+            assert await world.run(case.script, is_declared=True)
+
+
+@pytest.mark.parametrize("end", ["", ";"], ids=["alone", "closed"])
+async def test_what_is_just_legal_is_carried_out(world: World, end: str) -> None:
+    before = world.stored()
+
+    for script in ACCEPTED:
+        await world.run(script + end)
+        assert before != world.stored()
+        await world.run("DROP ROUTE r")
+
+    assert before == world.stored()
+
+
+async def test_of_several_mistakes_the_first_one_is_told(world: World) -> None:
+    """Whoever finds them: the grammar, the rules of a route, or the database."""
+    one_each = [cases_of(number)[0] for number in sorted(NUMBERS - NOTHING_IS_READ_BEHIND)]
+
+    for first, second in permutations(one_each, 2):
+        error = await refusal(world, f"{first.script};\n{second.script};")
+        assert (first.number, first.line) == (error.number, error.span and error.span.line), second
