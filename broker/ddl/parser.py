@@ -35,6 +35,7 @@ _ELEMENTS = {
 _QUEUE_OPTIONS = frozenset(
     {"RETENTION", "ACTIVATION", "POISON_MESSAGE_HANDLING", "ON", "REBUILD", "REORGANIZE", "MOVE"}
 )
+NEAR_MAX = 128  # characters of a token that are looked at to say what is wrong with it; it may have a hundred million
 # What the original documents and this system leaves out, by the first two words.
 _NOT_SUPPORTED = {("CREATE", "QUEUE"): _QUEUE_OPTIONS, ("ALTER", "QUEUE"): _QUEUE_OPTIONS}
 
@@ -147,7 +148,7 @@ def _unexpected(error: UnexpectedToken, tokens: list[Token], origin: Origin) -> 
     option = _unsupported(tokens, token)
     if option:
         return _mistake(origin, place, option)
-    near = origin.text[slice(*place)]
+    near = origin.text[place[0] : min(place[1], place[0] + NEAR_MAX)]
     problem = f"incorrect syntax near {_shorten(near)!r}; expected {_list(expected)}"
     words = [_WORD[terminal] for terminal in expected if _WORD.get(terminal, "").isidentifier()]
     similar = get_close_matches(near.upper(), sorted(words), n=1, cutoff=0.7)

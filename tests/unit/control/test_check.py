@@ -151,8 +151,12 @@ def test_script_that_is_not_utf8_is_found(found: Any, tmp_path: Path) -> None:
 def test_script_that_cannot_be_read_is_found(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.sql").touch()
 
-    def refuse(*args: object, **options: object) -> str:
-        raise PermissionError(13, "Permission denied")
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "a.sql":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
 
