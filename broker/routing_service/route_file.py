@@ -16,6 +16,7 @@ import structlog
 
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement, blaming
+from broker.ddl.text import decode_script
 from broker.dialog.inquiry import Inquiry
 from broker.errors import StatementError
 from broker.routing.route import check_route
@@ -68,7 +69,8 @@ class RouteFile:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def _load(self, version: _Version) -> None:
-        statements = parse_script(self._path.read_text(encoding="utf-8"), source=str(self._path))
+        source = str(self._path)
+        statements = parse_script(decode_script(self._path.read_bytes(), source=source), source=source)
         self._routes = _by_service(self._checked(statements))
         self._version = version
         self.loads += 1

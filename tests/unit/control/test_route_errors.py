@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
-from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.catalog import MSDB, Borrow, Catalog, Database
 from broker.control.execute import execute
 from broker.ddl.parser import read_script
 from broker.dialog import store
@@ -32,14 +33,17 @@ KINDS = {
 NOTHING_IS_READ_BEHIND = {105, 113}
 
 
+def lent(db: sqlite3.Connection) -> Borrow:
+    """The way to a connection that nobody else uses."""
+    return lambda: nullcontext(db)
+
+
 class World:
     """A catalog of msdb and one database, both in memory; the routes of the table are in msdb."""
 
     def __init__(self, dbs: dict[str, sqlite3.Connection]) -> None:
         self._dbs = dbs
-        databases = {
-            name: Database(name, store.broker_instance(db), None, partial(nullcontext, db)) for name, db in dbs.items()
-        }
+        databases = {name: Database(name, store.broker_instance(db), None, lent(db)) for name, db in dbs.items()}
         self._catalog = Catalog(databases, lambda: None)
 
     async def run(self, script: str, *, is_declared: bool = False) -> list[str]:
@@ -70,6 +74,12 @@ async def refusal(world: World, script: str, *, is_declared: bool = False) -> St
 def test_every_number_is_in_the_table_and_no_script_is_there_twice() -> None:
     assert NUMBERS == {case.number for case in CASES}
     assert len(CASES) == len({case.marked for case in CASES})
+
+
+def test_every_number_is_on_the_page_of_statements() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "statements.md").read_text(encoding="utf-8")
+
+    assert NUMBERS <= {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
 
 
 # The plain CREATE ROUTE is read by a pattern of its own when it ends with `;`.
