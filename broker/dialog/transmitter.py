@@ -102,7 +102,8 @@ class Transmitter:
         self._hungry: dict[int, None] = {}  # senders whose window asks for more and that are not loading, in order
         self._loaded_bytes = 0
         self._timers: list[tuple[float, int]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = NEVER  # kept here: uvloop's handle of a call that is due at once does not tell
         self._decisions: dict[int, Decision] = {}
         self._generation = -1
         self._is_pump_due = False
@@ -342,13 +343,14 @@ class Transmitter:
             self._set_timer()
 
     def _set_timer(self) -> None:
-        if self._timers and (self._timer is None or self._timers[0][0] < self._timer.when()):
+        if self._timers and self._timers[0][0] < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(self._timers[0][0], self._on_time)
+            self._timer_at = self._timers[0][0]
+            self._timer = self._loop.call_at(self._timer_at, self._on_time)
 
     def _on_time(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, NEVER
         now = self._loop.time()
         while self._timers and self._timers[0][0] <= now:
             at, endpoint_id = heapq.heappop(self._timers)

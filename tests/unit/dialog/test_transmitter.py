@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -851,3 +853,30 @@ async def test_flags_of_a_message_are_on_every_fragment() -> None:
     await settle()
 
     assert [Flag.ERROR, Flag.ERROR | Flag.LAST_FRAGMENT] == [header.flags for header in stage.link.headers()]
+
+
+class TerseLoop:
+    """A loop whose handles do not tell when they are due, as uvloop's of a call that is due at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_at(self, when: float, call: Callable[[], None]) -> object:
+        return SimpleNamespace(cancel=self._loop.call_at(when, call).cancel)
+
+
+@virtual_time
+async def test_handle_of_a_timer_need_not_tell_when_it_is_due() -> None:
+    stage = Stage()
+    stage.transmitter._loop = cast("asyncio.AbstractEventLoop", TerseLoop(asyncio.get_running_loop()))
+    stage.send(1, b"a")
+    await settle()
+    stage.transmitter.advise(rejected(1, retry_after_ms=150))  # brings the timer forward
+
+    await asyncio.sleep(0.2)
+    await settle()
+
+    assert stage.link.places() == [(0, 0), (0, 0)]
