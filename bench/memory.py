@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 
 import psutil
-from load import Receiver, Sender, frames
+from load import DeafReceiver, Sender, frames
 
 from broker.demo.topology import Topology, free_port
 
 POOL_MIB = 64
+SETTINGS = {"endpoint": {"message_forward_size": f"{POOL_MIB}MiB", "message_forward_share": 100}}  # for one next hop
 SECONDS = 8.0
 PAYLOAD = 16
 FRAMES = 250_000  # more than the pool holds, and all different: a copy of a held frame would be dropped as such
@@ -26,9 +27,9 @@ def run(payload: int = PAYLOAD) -> dict[str, float]:
     port = free_port()
     data = frames([f"//bench/service-{number:05d}" for number in range(10)], payload, count=FRAMES)
     with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
-        hop = net.add("gateway", forwarding=True, settings={"endpoint": {"message_forward_size": f"{POOL_MIB}MiB"}})
+        hop = net.add("gateway", forwarding=True, settings=SETTINGS)
         net.script("gateway", "msdb", f"CREATE ROUTE r WITH ADDRESS = 'tcp://127.0.0.1:{port}';")
-        receiver = Receiver([port], reads=False)
+        receiver = DeafReceiver(port)
         net.start()
         process = psutil.Process(hop.pid)
         before = process.memory_info().rss
@@ -37,7 +38,7 @@ def run(payload: int = PAYLOAD) -> dict[str, float]:
         after = process.memory_info().rss
         status = hop.status()["forwarding"]
         sender.close()
-        receiver.stop()
+        receiver.close()
     mib = 2.0**20
     return {
         "resident before": before / mib,

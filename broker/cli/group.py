@@ -14,6 +14,7 @@ from __future__ import annotations
 import click
 
 from broker.cli.asking import sql, status
+from broker.cli.bench import bench
 from broker.cli.dialog import receive, send
 from broker.cli.explaining import explain
 from broker.cli.routes import routes
@@ -31,5 +32,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, check, explain, demo, send, receive, sql, status, routes):
+for _command in (serve, check, explain, demo, send, receive, sql, status, routes, bench):
     main.add_command(_command)

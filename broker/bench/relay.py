@@ -1,4 +1,8 @@
-"""A byte relay on uvloop that reads nothing: what moving the same bytes costs at the least. `relay.py LISTEN TO`."""
+"""
+A byte relay on uvloop that reads nothing: what moving the same bytes costs at the least.
+
+    python -m broker.bench.relay LISTEN TO
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,116 @@
+"""
+Bar charts of a stored result as SVG, for docs/performance.md.
+
+    python bench/plot.py RESULT.json [docs/performance]
+
+Drawn by hand: a few rectangles and words do not need a library for plots among what a developer has to install.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from html import escape
+from pathlib import Path
+
+from broker.bench.forwarding import FLOOD, PING
+from broker.bench.report import readable
+from broker.bench.result import Result, Row, load, yardsticks
+
+DIRECTORY = Path(__file__).parents[1] / "docs" / "performance"
+WIDTH, LABEL_WIDTH, VALUE_WIDTH = 860, 330, 70
+BAR, GAP, TOP = 16, 12, 44
+COLOURS = ("#9aa5b1", "#5b8db8", "#c1572b", "#2f8f5b", "#7a5ba6")
+PLAIN = "256 B"  # the case on which destinations, connections and rates are varied
+
+Groups = dict[str, dict[str, float]]
+"""Label of a group -> name of a series -> value."""
+
+
+def chart(title: str, unit: str, groups: Groups) -> str:
+    """Horizontal bars in groups, on one linear scale from 0, every bar with its value."""
+    series = list(dict.fromkeys(name for group in groups.values() for name in group))
+    colours = dict(zip(series, COLOURS * len(series), strict=False))
+    top = max(value for group in groups.values() for value in group.values())
+    scale = (WIDTH - LABEL_WIDTH - VALUE_WIDTH) / top
+    parts = [_text(12, 22, f"{title} ({unit})", "font-weight='bold'")]
+    y = TOP
+    for name in series:
+        parts += [_bar(LABEL_WIDTH, y, 12, colours[name]), _text(LABEL_WIDTH + 20, y + 11, name)]
+        y += 18
+    y += GAP
+    for label, group in groups.items():
+        middle = y + len(group) * BAR / 2 + 4
+        parts.append(_text(LABEL_WIDTH - 10, middle, label, "text-anchor='end'"))
+        for name, value in group.items():
+            width = max(1.0, value * scale)
+            parts += [
+                _bar(LABEL_WIDTH, y, width, colours[name]),
+                _text(LABEL_WIDTH + width + 6, y + 11, readable(value)),
+            ]
+            y += BAR
+        y += GAP
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{y}' viewBox='0 0 {WIDTH} {y}'"
+        f" font-family='sans-serif' font-size='12' fill='#222'>\n<rect width='{WIDTH}' height='{y}' fill='#fff'/>\n"
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def by_size(result: Result) -> str:
+    """CPU time relative to the relay, one destination and one connection."""
+    sticks = yardsticks(result.rows)
+    rows = [row for row in _forwarding(result, FLOOD) if ", " not in row.case]
+    groups = _grouped(rows, lambda row: row.case, lambda row: row.figure / sticks[row.key[:3]].figure)
+    return chart("CPU time of the hop for each message, by payload", "times that of the relay", groups)
+
+
+def by_load(result: Result) -> str:
+    """CPU time at one size, by destinations and connections."""
+    rows = [row for row in _forwarding(result, FLOOD) if row.case.split(", ")[0] == PLAIN]
+    groups = _grouped(rows, lambda row: row.case.partition(", ")[2] or "1 destination", lambda row: row.figure)
+    return chart(f"CPU time of the hop for each message of {PLAIN}", "microseconds", groups)
+
+
+def latency(result: Result) -> str:
+    """Median latency of one message in flight, by payload."""
+    rows = [row for row in _forwarding(result, PING) if ", " not in row.case]
+    groups = _grouped(rows, lambda row: row.case, lambda row: row.values["p50_us"])
+    return chart("From sender to receiver, one message in flight, median", "microseconds", groups)
+
+
+def main() -> None:
+    """Write the plots for which a stored result has rows."""
+    result = load(Path(sys.argv[1]))
+    directory = Path(sys.argv[2]) if len(sys.argv) > 2 else DIRECTORY
+    directory.mkdir(parents=True, exist_ok=True)
+    plots = {"cpu-by-payload": (by_size, FLOOD), "cpu-by-load": (by_load, FLOOD), "latency": (latency, PING)}
+    for name, (draw, mode) in plots.items():
+        if _forwarding(result, mode):
+            path = directory / f"{name}.svg"
+            path.write_text(draw(result), encoding="utf-8")
+            print(path)
+
+
+def _forwarding(result: Result, mode: str) -> list[Row]:
+    return [row for row in result.rows if row.bench == "forwarding" and row.mode == mode]
+
+
+def _grouped(rows: Iterable[Row], label: Callable[[Row], str], value: Callable[[Row], float]) -> Groups:
+    groups: dict[str, dict[str, float]] = {}
+    for row in rows:
+        groups.setdefault(label(row), {})[row.subject] = value(row)
+    return groups
+
+
+def _bar(x: float, y: float, width: float, colour: str) -> str:
+    return f"<rect x='{x:.0f}' y='{y:.0f}' width='{width:.1f}' height='{BAR - 3}' fill='{colour}'/>"
+
+
+def _text(x: float, y: float, text: str, more: str = "") -> str:
+    return f"<text x='{x:.0f}' y='{y:.0f}' {more}>{escape(text)}</text>"
+
+
+if __name__ == "__main__":
+    main()

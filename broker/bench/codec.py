@@ -1,0 +1,83 @@
+"""
+What it costs to turn a frame into bytes and back, in CPU microseconds a frame: what the two ends of a dialog pay, and
+a gateway does not.
+
+The yardstick is the one `struct` call without which the fields of a header do not become bytes at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from uuid import uuid4
+
+from broker.bench.result import Row, row_of
+from broker.wire.decoder import Decoder
+from broker.wire.frame import Header, decode_dialog, encode_dialog
+from broker.wire.layout import HEADER, MAX_FRAME, Flag, Kind
+
+PAYLOADS = (64, 256, 1024, 16 * 1024, 256 * 1024)
+REPEATS = 7
+ROUND_SECONDS = 0.02
+YARDSTICK = "struct.pack"
+
+
+def measure(payloads: tuple[int, ...] = PAYLOADS, *, round_seconds: float = ROUND_SECONDS) -> list[Row]:
+    """One row for each size and direction, and the yardstick of each."""
+    rows = []
+    for payload in payloads:
+        header = _header()
+        body = os.urandom(payload)
+        frame = encode_dialog(header, body)
+        fields = HEADER.unpack_from(frame)
+        decoder = Decoder(MAX_FRAME)
+        subjects: dict[str, dict[str, Callable[[], object]]] = {
+            "encode": {"header and body": partial(encode_dialog, header, body)},
+            "decode": {"header and body": partial(decode_dialog, frame), "split only": partial(decoder.feed, frame)},
+        }
+        for mode, calls in subjects.items():
+            pack: dict[str, Callable[[], object]] = {YARDSTICK: partial(HEADER.pack, *fields)}
+            rows += _rows(f"{payload:,} B payload", mode, pack | calls, round_seconds)
+    return rows
+
+
+def _header() -> Header:
+    return Header(
+        kind=Kind.MESSAGE,
+        flags=Flag.LAST_FRAGMENT,
+        message_id=uuid4().bytes,
+        conversation_id=uuid4().bytes,
+        to_service="//bench/service-000000",
+        from_service="//bench/initiator",
+        from_broker_instance=uuid4().bytes,
+        to_broker_instance=uuid4().bytes,
+        sequence_number=1,
+    )
+
+
+def _rows(case: str, mode: str, calls: dict[str, Callable[[], object]], round_seconds: float) -> list[Row]:
+    """Rounds in turn, so that all see the same weather."""
+    counts = {name: _calls_in(call, round_seconds) for name, call in calls.items()}
+    samples: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
+    for _ in range(REPEATS):
+        for name, call in calls.items():
+            samples[name].append({"cpu_us": _cpu_us(call, counts[name])})
+    return [
+        row_of(("codec", case, mode, name), "cpu_us", taken, yardstick=YARDSTICK) for name, taken in samples.items()
+    ]
+
+
+def _calls_in(call: Callable[[], object], seconds: float) -> int:
+    count = 1
+    while _cpu_us(call, count) * count < seconds * 1e6:
+        count *= 2
+    return count
+
+
+def _cpu_us(call: Callable[[], object], count: int) -> float:
+    begun = time.process_time()
+    for _ in range(count):
+        call()
+    return (time.process_time() - begun) / count * 1e6

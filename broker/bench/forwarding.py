@@ -1,0 +1,226 @@
+"""
+What a forwarded message costs: a real daemon over loopback, pinned to one core, the load generator on the other.
+
+Each scenario has hops of its own that take turns, so that all of them see the same weather: a byte relay that reads
+nothing, which is the yardstick; HAProxy where the machine has it; and a gateway for each kernel there is. CPU time is
+that of the hop's process, user and system, over what the generator sent meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from broker.bench.generator import TWIN, Generator, compiler, make_generator
+from broker.bench.hop import RELAY, Hop, gateway, haproxy, haproxy_program, relay
+from broker.bench.machine import CORES, cpu_seconds, forget_peak, peak_mib, pin, unpin
+from broker.bench.result import Row, row_of
+from broker.bench.traffic import service_names, traffic
+from broker.forwarding.kernel_choice import KERNEL_VARIABLE, KERNELS
+
+REPEATS = 5
+FLOOD_SECONDS = 0.4  # of each measurement
+FLOOD_MIN = 20  # messages
+WARM_UP_BYTES = 8 * 1024 * 1024
+PINGS = 3000
+RATE_SECONDS = 1.0
+HOP_CORE, GENERATOR_CORE = 0, 1
+
+FLOOD, PING = "flood", "ping"
+Mode = str | int
+"""`FLOOD`, `PING`, or messages a second of an open loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Shape: `payload` bytes; `destinations` services with a route each, which lead to `next_hops` ports in turn."""
+
+    payload: int
+    destinations: int = 1
+    next_hops: int = 1
+    connections: int = 1
+    modes: tuple[Mode, ...] = (FLOOD,)
+
+    @property
+    def name(self) -> str:
+        """As it is printed and stored."""
+        words = [f"{self.payload:,} B"]
+        if self.destinations > 1:
+            words.append(f"{self.destinations:,} destinations")
+        if self.next_hops > 1:
+            words.append(f"{self.next_hops} next hops")
+        if self.connections > 1:
+            words.append(f"{self.connections:,} connections")
+        return ", ".join(words)
+
+
+QUICK = (
+    Scenario(64),
+    Scenario(256, modes=(FLOOD, PING, 20_000)),
+    Scenario(1024),
+    Scenario(16 * 1024),
+    Scenario(256 * 1024),
+    Scenario(256, destinations=1000, next_hops=4),
+    Scenario(256, connections=100),
+)
+FULL = (
+    Scenario(64, modes=(FLOOD, PING, 20_000)),
+    Scenario(256, modes=(FLOOD, PING, 5_000, 20_000, 50_000, 100_000, 200_000)),
+    Scenario(1024, modes=(FLOOD, PING, 20_000)),
+    Scenario(16 * 1024, modes=(FLOOD, PING, 5_000)),
+    Scenario(256 * 1024, modes=(FLOOD, PING, 500)),
+    Scenario(64, destinations=1000, next_hops=4),
+    Scenario(256, destinations=1000),
+    Scenario(256, destinations=1000, next_hops=4, modes=(FLOOD, PING, 20_000)),
+    Scenario(1024, destinations=1000, next_hops=4),
+    Scenario(16 * 1024, destinations=1000, next_hops=4),
+    Scenario(256, destinations=100_000),
+    Scenario(256, destinations=100_000, next_hops=4),
+    Scenario(256, connections=10),
+    Scenario(256, connections=100),
+    Scenario(256, connections=1000, modes=(FLOOD, 20_000)),
+    Scenario(256, destinations=1000, next_hops=4, connections=1000),
+)
+
+
+def gateways() -> dict[str, dict[str, str]]:
+    """Names of the gateways to measure, one for each kernel there is, and what their environment adds."""
+    return {f"gateway, {kernel} kernel": {KERNEL_VARIABLE: kernel} for kernel in sorted(KERNELS)}
+
+
+def notes() -> tuple[str, ...]:
+    """What a reader of the figures has to know about this machine."""
+    told = []
+    if compiler() is None:
+        told.append(
+            "No C compiler (cc, gcc, clang): the load generator is the one in Python: it costs more than the hop and "
+            "sends message by message. These figures are bounded by it; compare them only with others of their kind."
+        )
+    if haproxy_program() is None:
+        told.append("No haproxy on this machine: its rows are missing.")
+    if len(CORES) < 2:
+        told.append("One core only: hop and load generator share it, so rates and latencies are those of both.")
+    return tuple(told)
+
+
+def measure(
+    scenarios: Sequence[Scenario],
+    *,
+    repeats: int = REPEATS,
+    flood_seconds: float = FLOOD_SECONDS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """
+    Rows of every scenario, mode and hop; `tell` hears what is measured now.
+
+    Raises:
+        GeneratorError: the load generator could not be made, or lost its connection to a hop.
+        FramesLostError: a gateway dropped something.
+    """
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        stack.callback(unpin, os.getpid())
+        command = make_generator(Path(name), compiler())
+        pin(os.getpid(), GENERATOR_CORE)
+        for number, scenario in enumerate(scenarios):
+            tell(scenario.name)
+            directory = Path(name) / str(number)
+            directory.mkdir()
+            rows += _measure(scenario, command, directory, repeats, flood_seconds)
+    return rows
+
+
+def mode_name(mode: Mode, command: Sequence[str]) -> str:
+    """As it is printed and stored; what the twin sends is another thing than what the program in C does."""
+    name = mode if isinstance(mode, str) else f"{mode:,} a second"
+    return f"{name}, sent from Python" if command == TWIN else name
+
+
+def _measure(
+    scenario: Scenario, command: Sequence[str], directory: Path, repeats: int, flood_seconds: float
+) -> Iterator[Row]:
+    with ExitStack() as stack:
+        stations = [
+            stack.enter_context(Station(hop, scenario, command, directory)) for hop in _hops(stack, scenario, directory)
+        ]
+        for station in stations:
+            station.warm_up(flood_seconds)
+        samples: dict[tuple[Mode, str], list[dict[str, float]]] = {}
+        for _ in range(repeats):
+            for mode in scenario.modes:
+                for station in stations:
+                    samples.setdefault((mode, station.hop.name), []).append(station.run(mode))
+        for station in stations:
+            station.hop.check()
+    for (mode, hop), taken in samples.items():
+        headline = "cpu_us" if mode == FLOOD else "p50_us"
+        yield row_of(("forwarding", scenario.name, mode_name(mode, command), hop), headline, taken, yardstick=RELAY)
+
+
+def _hops(stack: ExitStack, scenario: Scenario, directory: Path) -> Iterator[Hop]:
+    yield stack.enter_context(relay())
+    program = haproxy_program()
+    if program is not None:
+        yield stack.enter_context(haproxy(directory, program))
+    services = service_names(scenario.destinations)
+    for number, (name, environ) in enumerate(gateways().items()):
+        home = directory / f"gateway-{number}"
+        yield stack.enter_context(gateway(home, name, services, next_hops=scenario.next_hops, environ=environ))
+
+
+class Station:
+    """A hop with its load generator connected to it."""
+
+    def __init__(self, hop: Hop, scenario: Scenario, command: Sequence[str], directory: Path) -> None:
+        self.hop = hop
+        self._flood_count = 0
+        services = service_names(scenario.destinations)
+        made = traffic(services, scenario.payload, connections=scenario.connections, listeners=len(hop.ports))
+        self._frame_bytes, self._frames = made.frame_bytes, len(made.frames) // made.frame_bytes
+        self._generator = Generator(
+            command,
+            directory,
+            made,
+            port=hop.port,
+            connections=scenario.connections,
+            listen=hop.ports,
+            is_greeting=hop.is_greeting,
+        )
+        pin(hop.pid, HOP_CORE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._generator.close()
+
+    def warm_up(self, flood_seconds: float) -> None:
+        """Connect everything, fill the caches, and find out how many messages make a flood of so many seconds."""
+        count = max(FLOOD_MIN, WARM_UP_BYTES // self._frame_bytes, self._frames)
+        self._generator.flood(count)
+        told = self._generator.flood(count)
+        self._flood_count = max(FLOOD_MIN, int(count / told["seconds"] * flood_seconds))
+
+    def run(self, mode: Mode) -> dict[str, float]:
+        """One measurement."""
+        forget_peak(self.hop.pid)
+        before = cpu_seconds(self.hop.pid)
+        if mode == FLOOD:
+            told = self._generator.flood(self._flood_count)
+        elif mode == PING:
+            told = self._generator.ping(PINGS)
+        else:
+            told = self._generator.rate(int(int(mode) * RATE_SECONDS), float(mode))
+        messages = told.pop("messages")
+        busy = cpu_seconds(self.hop.pid) - before
+        generator_busy, seconds = told.pop("cpu_seconds"), told.pop("seconds")
+        values = {"cpu_us": busy / messages * 1e6, "messages_s": messages / seconds}
+        if mode == FLOOD:  # in the other modes the generator never sleeps
+            values["mib_s"] = messages * self._frame_bytes / seconds / 2**20
+            values["generator_us"] = generator_busy / messages * 1e6
+        return values | {"peak_mib": peak_mib(self.hop.pid)} | told

@@ -1,0 +1,483 @@
+/*
+ * The load generator: sends prepared frames through a hop and receives them behind it, in one process and one loop.
+ *
+ *   generator -p PORT -c CONNECTIONS -f FRAMES -s FRAME_BYTES -t STAMP_AT [-g GREETINGS -n GREETING_BYTES] LISTEN...
+ *
+ * Connects so often to PORT on 127.0.0.1, listens on every LISTEN port, and then obeys lines on standard input, each
+ * answered with one line of JSON:
+ *
+ *   flood COUNT       as fast as the hop takes them, at most WINDOW_BYTES on the way
+ *   rate COUNT HZ     an open loop: message i is due at i / HZ, and its latency counts from then, late or not
+ *   ping COUNT        one message in flight
+ *
+ * FRAMES holds frames of equal length, GREETINGS one HELLO for each connection; without it nobody says HELLO, as through
+ * a relay. Each connection has its own share of the frames and sends it over and over; message id and sequence number
+ * differ every time, so no frame is a copy of one that is still held on the way. A latency is from the stamp in the
+ * body, at STAMP_AT, to the read that completed the frame, CLOCK_MONOTONIC of one machine. Where latencies are measured
+ * the generator polls and never sleeps: waking it is no part of them, waking the hop is.
+ *
+ * It has to cost much less than what it measures. In a flood the receiver therefore has the system throw the bytes
+ * away uncopied (MSG_TRUNC) and counts them; whether every frame was whole is told by the counters of the hop, and by
+ * the other two modes, which read every frame.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WINDOW_BYTES (1u << 20) /* what the sockets on the way hold, so that a gateway forwards and need not keep */
+#define WRITE_BYTES (256u << 10)
+#define READ_BYTES (1u << 20)
+#define STALLED_MS 20000
+#define QUIET_MS 20
+#define EVENTS 256
+#define MESSAGE_NUMBER_AT 24 /* the second half of message_id */
+#define SEQUENCE_AT 48
+
+enum role { LISTENER, SENDER, RECEIVER };
+
+struct socket_state {
+    enum role role;
+    int fd;
+    /* A sender's share of the frames: sent up to `at`, stamped up to `due`; `left` bytes to send in this flood. */
+    char *begin, *end, *at, *due;
+    uint64_t left;
+    int is_blocked;
+    /* A receiver's frame that has begun: `got` bytes of it. */
+    uint64_t got;
+    unsigned char head[5];
+    unsigned char stamp[8];
+    int is_greeted;
+};
+
+static int epoll_fd;
+static struct socket_state *senders;
+static uint64_t connections, frame_bytes, stamp_at, frame_count;
+static char *greetings;
+static uint64_t greeting_bytes, greeting_count, greeted;
+static uint64_t received_bytes, received_frames; /* of this command; frames only where they are read */
+static uint64_t *latencies;
+static char *scratch;
+static int is_counting; /* a flood: bytes are thrown away unread */
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "load generator: %s: %s\n", what, errno ? strerror(errno) : "failed");
+    exit(1);
+}
+
+static uint64_t now_ns(clockid_t clock)
+{
+    struct timespec at;
+    clock_gettime(clock, &at);
+    return (uint64_t)at.tv_sec * 1000000000u + (uint64_t)at.tv_nsec;
+}
+
+static char *read_file(const char *path, uint64_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        fail(path);
+    fseek(file, 0, SEEK_END);
+    *size = (uint64_t)ftell(file);
+    rewind(file);
+    char *data = malloc(*size ? *size : 1);
+    if (!data || fread(data, 1, *size, file) != *size)
+        fail(path);
+    fclose(file);
+    return data;
+}
+
+static void watch(struct socket_state *state, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = state};
+    if (fcntl(state->fd, F_SETFL, O_NONBLOCK) < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, state->fd, &event) < 0)
+        fail("watch a socket");
+}
+
+static void greet(int fd)
+{
+    if (!greetings)
+        return;
+    const char *hello = greetings + greeted++ % greeting_count * greeting_bytes;
+    if (send(fd, hello, greeting_bytes, MSG_NOSIGNAL) != (ssize_t)greeting_bytes)
+        fail("say HELLO");
+}
+
+static struct sockaddr_in loopback(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+static void listen_on(int port)
+{
+    struct socket_state *state = calloc(1, sizeof *state);
+    struct sockaddr_in address = loopback(port);
+    int on = 1;
+    state->role = LISTENER;
+    state->fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(state->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(state->fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(state->fd, 4096) < 0)
+        fail("listen");
+    watch(state, EPOLLIN);
+}
+
+static void accept_on(struct socket_state *listener)
+{
+    struct socket_state *state = calloc(1, sizeof *state);
+    state->role = RECEIVER;
+    state->fd = accept(listener->fd, NULL, NULL);
+    if (state->fd < 0)
+        fail("accept");
+    state->is_greeted = !greetings;
+    greet(state->fd);
+    watch(state, EPOLLIN);
+}
+
+static void connect_to(int port, struct socket_state *state)
+{
+    struct sockaddr_in address = loopback(port);
+    int on = 1;
+    state->role = SENDER;
+    state->fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(state->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(state->fd, (struct sockaddr *)&address, sizeof address) < 0)
+        fail("connect to the hop");
+    greet(state->fd);
+    watch(state, EPOLLIN | EPOLLOUT | EPOLLET);
+}
+
+/* What was read of one connection; frames may be cut anywhere. */
+static void take(struct socket_state *state, const unsigned char *data, uint64_t size)
+{
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    while (size) {
+        if (state->got < sizeof state->head) {
+            state->head[state->got++] = *data++;
+            size--;
+            continue;
+        }
+        uint32_t length_field;
+        memcpy(&length_field, state->head, sizeof length_field);
+        uint64_t length = ntohl(length_field), part = length - state->got;
+        if (part > size)
+            part = size;
+        for (uint64_t i = 0; i < sizeof state->stamp; i++)
+            if (stamp_at + i >= state->got && stamp_at + i < state->got + part)
+                state->stamp[i] = data[stamp_at + i - state->got];
+        state->got += part;
+        data += part;
+        size -= part;
+        if (state->got < length)
+            continue;
+        state->got = 0;
+        if (!state->is_greeted) {
+            state->is_greeted = 1;
+        } else if (state->head[4] >= 0x10) { /* a dialog frame; PING and the like are not for us */
+            uint64_t stamp;
+            memcpy(&stamp, state->stamp, sizeof stamp);
+            if (latencies && length == frame_bytes)
+                latencies[received_frames] = now - stamp;
+            received_frames++;
+            received_bytes += length;
+        }
+    }
+}
+
+static void read_from(struct socket_state *state)
+{
+    int is_discarding = is_counting && state->is_greeted && state->role == RECEIVER;
+    ssize_t size = recv(state->fd, scratch, READ_BYTES, is_discarding ? MSG_TRUNC : 0);
+    if (size == 0) {
+        errno = 0;
+        fail("the hop closed a connection; receive");
+    }
+    if (size < 0) {
+        if (errno == EAGAIN)
+            return;
+        fail("receive");
+    }
+    if (is_discarding)
+        received_bytes += (uint64_t)size;
+    else if (state->role == RECEIVER)
+        take(state, (unsigned char *)scratch, (uint64_t)size);
+    if (is_counting && state->is_greeted && state->got) { /* the rest of this frame will not be read */
+        received_bytes += state->got;
+        state->got = 0;
+    }
+}
+
+static int poll_once(int timeout_ms)
+{
+    static struct epoll_event events[EVENTS];
+    int count = epoll_wait(epoll_fd, events, EVENTS, timeout_ms);
+    for (int i = 0; i < count; i++) {
+        struct socket_state *state = events[i].data.ptr;
+        if (state->role == LISTENER)
+            accept_on(state);
+        else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+            read_from(state);
+        if (state->role == SENDER && events[i].events & EPOLLOUT)
+            state->is_blocked = 0;
+    }
+    return count;
+}
+
+/* Everything is on its way again from the beginning of a share: no frame may be a copy of an earlier one. */
+static void renew(struct socket_state *sender)
+{
+    for (char *frame = sender->begin; frame < sender->end; frame += frame_bytes) {
+        static const int places[] = {MESSAGE_NUMBER_AT, SEQUENCE_AT};
+        for (int i = 0; i < 2; i++) {
+            uint64_t number;
+            memcpy(&number, frame + places[i], sizeof number);
+            number = htobe64(be64toh(number) + frame_count);
+            memcpy(frame + places[i], &number, sizeof number);
+        }
+    }
+    sender->at = sender->due = sender->begin;
+}
+
+/* Write up to `limit`; the bytes that were taken. */
+static uint64_t write_to(struct socket_state *sender, char *limit)
+{
+    uint64_t size = (uint64_t)(limit - sender->at);
+    if (size > WRITE_BYTES)
+        size = WRITE_BYTES;
+    ssize_t sent = send(sender->fd, sender->at, size, MSG_NOSIGNAL);
+    if (sent < 0) {
+        if (errno != EAGAIN)
+            fail("send");
+        sender->is_blocked = 1;
+        return 0;
+    }
+    sender->at += sent;
+    return (uint64_t)sent;
+}
+
+static void settle(void)
+{
+    is_counting = 0;
+    latencies = NULL;
+    while (poll_once(QUIET_MS) > 0)
+        ;
+    received_bytes = received_frames = 0;
+}
+
+static void flood(uint64_t count)
+{
+    uint64_t expected = count * frame_bytes, sent = 0, turn = 0;
+    settle();
+    is_counting = 1;
+    for (uint64_t i = 0; i < connections; i++)
+        senders[i].left = (count / connections + (i < count % connections)) * frame_bytes;
+    uint64_t begun = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    while (received_bytes < expected) {
+        int has_more = 0;
+        uint64_t unread = 0; /* written since the receivers had their turn */
+        for (uint64_t i = 0; i < connections && sent < received_bytes + WINDOW_BYTES; i++) {
+            struct socket_state *sender = &senders[turn++ % connections];
+            if (!sender->left || sender->is_blocked)
+                continue;
+            if (unread >= WRITE_BYTES) {
+                poll_once(0);
+                unread = 0;
+            }
+            if (sender->at == sender->end)
+                renew(sender);
+            uint64_t room = (uint64_t)(sender->end - sender->at);
+            uint64_t taken = write_to(sender, sender->at + (sender->left < room ? sender->left : room));
+            sender->left -= taken;
+            sent += taken;
+            unread += taken;
+            has_more |= sender->left && !sender->is_blocked;
+        }
+        int may_send = has_more && sent < received_bytes + WINDOW_BYTES;
+        if (poll_once(may_send ? 0 : STALLED_MS) == 0 && !may_send) {
+            fprintf(stderr, "load generator: %llu of %llu bytes arrived and nothing more comes\n",
+                    (unsigned long long)received_bytes, (unsigned long long)expected);
+            exit(1);
+        }
+    }
+    double seconds = (double)(now_ns(CLOCK_MONOTONIC) - begun) / 1e9;
+    double busy = (double)(now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu) / 1e9;
+    printf("{\"messages\": %llu, \"seconds\": %.6f, \"cpu_seconds\": %.6f}\n", (unsigned long long)count, seconds, busy);
+}
+
+static int by_size(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    return (a > b) - (a < b);
+}
+
+static void report(uint64_t count, uint64_t begun, uint64_t cpu)
+{
+    double seconds = (double)(now_ns(CLOCK_MONOTONIC) - begun) / 1e9;
+    double busy = (double)(now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu) / 1e9;
+    qsort(latencies, count, sizeof *latencies, by_size);
+    printf("{\"messages\": %llu, \"seconds\": %.6f, \"cpu_seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f,"
+           " \"p999_us\": %.1f, \"max_us\": %.1f}\n",
+           (unsigned long long)count, seconds, busy, (double)latencies[count / 2] / 1e3,
+           (double)latencies[count * 99 / 100] / 1e3, (double)latencies[count * 999 / 1000] / 1e3,
+           (double)latencies[count - 1] / 1e3);
+    free(latencies);
+    latencies = NULL;
+}
+
+static void stamp(struct socket_state *sender, uint64_t at_ns)
+{
+    memcpy(sender->due + stamp_at, &at_ns, sizeof at_ns);
+    sender->due += frame_bytes;
+}
+
+/* Write what is stamped; nothing is left of it, or the socket takes no more now. */
+static void write_due(struct socket_state *sender)
+{
+    while (!sender->is_blocked && sender->at < sender->due)
+        write_to(sender, sender->due);
+}
+
+static void rate(uint64_t count, double hertz)
+{
+    settle();
+    latencies = malloc(count * sizeof *latencies);
+    for (uint64_t i = 0; i < connections; i++)
+        senders[i].due = senders[i].at;
+    uint64_t begun = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), sent = 0;
+    uint64_t last_news = begun, last_received = 0;
+    while (received_frames < count) {
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
+        while (sent < count) {
+            uint64_t due_at = begun + (uint64_t)((double)sent / hertz * 1e9);
+            struct socket_state *sender = &senders[sent % connections];
+            if (due_at > now)
+                break;
+            write_due(sender);
+            if (sender->due == sender->end) {
+                if (sender->at < sender->due)
+                    break; /* the hop takes no more: what is due waits, and its latency goes on counting */
+                renew(sender);
+            }
+            stamp(sender, due_at);
+            sent++;
+            write_due(sender);
+        }
+        for (uint64_t i = 0; i < connections; i++)
+            write_due(&senders[i]);
+        poll_once(0);
+        if (received_frames != last_received) {
+            last_received = received_frames;
+            last_news = now;
+        } else if (now - last_news > STALLED_MS * 1000000ull) {
+            errno = ETIMEDOUT;
+            fail("frames are missing");
+        }
+    }
+    report(count, begun, cpu);
+}
+
+static void ping(uint64_t count)
+{
+    settle();
+    latencies = malloc(count * sizeof *latencies);
+    struct socket_state *sender = &senders[0];
+    sender->due = sender->at;
+    uint64_t begun = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (uint64_t i = 0; i < count; i++) {
+        if (sender->at == sender->end)
+            renew(sender);
+        uint64_t sent_at = now_ns(CLOCK_MONOTONIC);
+        stamp(sender, sent_at);
+        while (received_frames <= i) {
+            write_due(sender);
+            if (poll_once(0) == 0 && now_ns(CLOCK_MONOTONIC) - sent_at > STALLED_MS * 1000000ull) {
+                errno = ETIMEDOUT;
+                fail("a frame is missing");
+            }
+        }
+    }
+    report(count, begun, cpu);
+}
+
+static void share_out(char *frames)
+{
+    char *at = frames;
+    for (uint64_t i = 0; i < connections; i++) {
+        senders[i].begin = senders[i].at = senders[i].due = at;
+        at += (frame_count / connections + (i < frame_count % connections)) * frame_bytes;
+        senders[i].end = at;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *frames_path = NULL, *greetings_path = NULL;
+    int port = 0, option;
+    while ((option = getopt(argc, argv, "p:c:f:s:t:g:n:")) != -1) {
+        switch (option) {
+        case 'p': port = atoi(optarg); break;
+        case 'c': connections = strtoull(optarg, NULL, 10); break;
+        case 'f': frames_path = optarg; break;
+        case 's': frame_bytes = strtoull(optarg, NULL, 10); break;
+        case 't': stamp_at = strtoull(optarg, NULL, 10); break;
+        case 'g': greetings_path = optarg; break;
+        case 'n': greeting_bytes = strtoull(optarg, NULL, 10); break;
+        default: return 2;
+        }
+    }
+    if (!port || !connections || !frames_path || !frame_bytes || optind == argc || (greetings_path && !greeting_bytes)) {
+        fprintf(stderr, "load generator: an option is missing; its source tells them\n");
+        return 2;
+    }
+    uint64_t size;
+    char *frames = read_file(frames_path, &size);
+    frame_count = size / frame_bytes;
+    if (frame_count < connections || size % frame_bytes) {
+        fprintf(stderr, "load generator: %s does not hold a frame for each connection\n", frames_path);
+        return 2;
+    }
+    if (greetings_path) {
+        greetings = read_file(greetings_path, &size);
+        greeting_count = size / greeting_bytes;
+    }
+    scratch = malloc(READ_BYTES);
+    senders = calloc(connections, sizeof *senders);
+    epoll_fd = epoll_create1(0);
+    for (int i = optind; i < argc; i++)
+        listen_on(atoi(argv[i]));
+    for (uint64_t i = 0; i < connections; i++)
+        connect_to(port, &senders[i]);
+    share_out(frames);
+    printf("{\"connections\": %llu}\n", (unsigned long long)connections);
+    char line[128], word[16];
+    for (;;) {
+        fflush(stdout);
+        unsigned long long count;
+        double hertz = 0;
+        if (!fgets(line, sizeof line, stdin))
+            return 0;
+        if (sscanf(line, "%15s %llu %lf", word, &count, &hertz) < 2 || !count)
+            return 2;
+        if (!strcmp(word, "flood"))
+            flood(count);
+        else if (!strcmp(word, "ping"))
+            ping(count);
+        else if (!strcmp(word, "rate") && hertz > 0)
+            rate(count, hertz);
+        else
+            return 2;
+    }
+}

@@ -1,0 +1,138 @@
+"""
+The load generator as a child process: the program in C when there is a compiler, else its twin in Python.
+
+Both take the same arguments and obey the same lines; see `generator.c`. The twin costs more than what it measures and
+sends message by message, so its figures tell of itself as much as of the hop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from broker.bench.traffic import Traffic
+from broker.errors import BrokerError
+
+SOURCE = Path(__file__).with_name("generator.c")
+COMPILERS = ("cc", "gcc", "clang")
+TWIN = (sys.executable, "-m", "broker.bench.twin")
+
+Answer = dict[str, float]
+"""Of one line: messages, seconds, cpu_seconds of the generator; of `ping` and `rate` also p50_us, p99_us, p999_us."""
+
+
+class GeneratorError(BrokerError):
+    """The load generator could not be made, or ended in the middle."""
+
+
+def compiler() -> str | None:
+    """The C compiler of this machine: `CC`, or the first one there is."""
+    return os.environ.get("CC") or next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+def make_generator(directory: Path, c_compiler: str | None) -> Sequence[str]:
+    """
+    The command of the generator, compiled into `directory`; the twin's when there is no compiler.
+
+    Raises:
+        GeneratorError: the compiler failed; tells what it said.
+    """
+    if c_compiler is None:
+        return TWIN
+    program = directory / "generator"
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own compiler
+            [c_compiler, "-O2", "-o", str(program), str(SOURCE)], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise GeneratorError(f"load generator: {c_compiler} does not run: {error.strerror}; set CC") from error
+    if done.returncode:
+        raise GeneratorError(f"load generator: {c_compiler} cannot compile {SOURCE}: {done.stderr.strip()}")
+    return (str(program),)
+
+
+class Generator:
+    """
+    A running load generator, connected to the hop. Use as a context manager.
+
+    Shape: `port` of the hop on 127.0.0.1, `listen` the ports behind it; without `is_greeting` nobody says HELLO.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        traffic: Traffic,
+        *,
+        port: int,
+        connections: int,
+        listen: Sequence[int],
+        is_greeting: bool,
+    ) -> None:
+        frames, greetings = directory / "frames", directory / "greetings"
+        frames.write_bytes(traffic.frames)
+        greetings.write_bytes(traffic.greetings)
+        arguments = ["-p", port, "-c", connections, "-f", frames, "-s", traffic.frame_bytes, "-t", traffic.stamp_at]
+        if is_greeting:
+            arguments += ["-g", greetings, "-n", traffic.greeting_bytes]
+        self._process = subprocess.Popen(  # noqa: S603 - our own program
+            [*command, *map(str, arguments), *map(str, listen)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        try:
+            self._answer()
+        except GeneratorError:
+            self.close()
+            raise
+
+    def flood(self, count: int) -> Answer:
+        """So many messages as fast as the hop takes them."""
+        return self._ask(f"flood {count}")
+
+    def rate(self, count: int, hertz: float) -> Answer:
+        """So many messages, one every 1 / `hertz` seconds, whatever becomes of the earlier ones."""
+        return self._ask(f"rate {count} {hertz}")
+
+    def ping(self, count: int) -> Answer:
+        """So many messages, one in flight."""
+        return self._ask(f"ping {count}")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, line: str) -> Answer:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended; what it said before is the answer
+            self._process.stdin.write(line + "\n")
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise GeneratorError(self._process.stderr.read().strip() or "the load generator ended without a word")
+        answer: Answer = json.loads(line)
+        return answer

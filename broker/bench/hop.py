@@ -1,0 +1,146 @@
+"""
+What stands between the load generator's two ends: a gateway, or something that only moves bytes.
+
+Every hop is a process of its own that listens on `port` and sends on to `ports` behind it; nothing else about it
+matters to the measurement.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.demo.topology import Daemon, Topology, free_port, wait_for
+from broker.errors import BrokerError
+
+LISTEN_SECONDS = 10.0
+RELAY = "byte relay, uvloop"
+HAPROXY = "HAProxy, TCP mode"
+
+_HAPROXY_CONFIG = """
+global
+    nbthread 1
+    maxconn 5000
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+listen hop
+    bind 127.0.0.1:{port}
+    server next 127.0.0.1:{to}
+"""
+
+
+class FramesLostError(BrokerError):
+    """A gateway dropped what it had to forward: the figures would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """
+    Something under measurement.
+
+    Shape: `ports` behind it on 127.0.0.1; `is_greeting` when it speaks the protocol; `daemon` when it is a gateway.
+    """
+
+    name: str
+    pid: int
+    port: int
+    ports: tuple[int, ...]
+    is_greeting: bool = False
+    daemon: Daemon | None = None
+
+    def check(self) -> None:
+        """
+        Ask a gateway whether everything went on.
+
+        Raises:
+            FramesLostError: something was dropped, or is held still.
+        """
+        if self.daemon is None:
+            return
+        status = self.daemon.status()["forwarding"]
+        if status["dropped"] or status["held"]:
+            raise FramesLostError(f"{self.name}: {status['held']} frames held, dropped: {status['dropped']}")
+
+
+@contextmanager
+def relay() -> Iterator[Hop]:
+    """The relay in this package, which reads nothing."""
+    port, to = free_port(), free_port()
+    with _running(RELAY, [sys.executable, "-m", "broker.bench.relay", str(port), str(to)], port, to) as hop:
+        yield hop
+
+
+def haproxy_version() -> str | None:
+    """Its version; None where there is none."""
+    program = haproxy_program()
+    if program is None:
+        return None
+    told = subprocess.run([program, "-v"], capture_output=True, text=True, check=False)  # noqa: S603 - found on PATH
+    words = told.stdout.split()
+    return words[2] if len(words) > 2 else "unknown"
+
+
+def haproxy_program() -> str | None:
+    """The path of HAProxy, which distributions install beside the programs of the administrator."""
+    return shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+
+
+@contextmanager
+def haproxy(directory: Path, program: str) -> Iterator[Hop]:
+    """HAProxy with one thread."""
+    port, to = free_port(), free_port()
+    config = directory / "haproxy.cfg"
+    config.write_text(_HAPROXY_CONFIG.format(port=port, to=to), encoding="utf-8")
+    with _running(HAPROXY, [program, "-db", "-f", str(config)], port, to) as hop:
+        yield hop
+
+
+@contextmanager
+def gateway(
+    directory: Path, name: str, services: Sequence[str], *, next_hops: int, environ: Mapping[str, str]
+) -> Iterator[Hop]:
+    """A real daemon with a route to each service, which lead to so many next hops in turn."""
+    ports = tuple(free_port() for _ in range(next_hops))
+    with Topology(directory) as net:
+        daemon = net.add("gateway", forwarding=True)
+        daemon.environ.update(environ)
+        net.script("gateway", "msdb", route_script(services, ports))
+        net.start()
+        yield Hop(name, daemon.pid, daemon.port, ports, is_greeting=True, daemon=daemon)
+
+
+def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
+    """A route to each service, over the ports in turn."""
+    return "".join(
+        f"CREATE ROUTE [r{number}] WITH SERVICE_NAME = '{service}',"
+        f" ADDRESS = 'tcp://127.0.0.1:{ports[number % len(ports)]}';\n"
+        for number, service in enumerate(services)
+    )
+
+
+@contextmanager
+def _running(name: str, command: Sequence[str], port: int, to: int) -> Iterator[Hop]:
+    """A relay as a child process. What it connects to is there only when the generator is."""
+    process = subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: _listens(port), seconds=LISTEN_SECONDS, what=f"{name} listens")
+        yield Hop(name, process.pid, port, (to,))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

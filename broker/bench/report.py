@@ -1,0 +1,80 @@
+"""Figures for people: one table for each benchmark and mode, and one for what has changed since another run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from broker.bench.result import Change, Result, Row, yardsticks
+from broker.observe.glance import render_table
+
+HEADS = {
+    "cpu_us": "CPU us",
+    "messages_s": "messages/s",
+    "mib_s": "MiB/s",
+    "p50_us": "p50 us",
+    "p99_us": "p99 us",
+    "p999_us": "p99.9 us",
+    "max_us": "max us",
+    "peak_mib": "peak MiB",
+    "generator_us": "generator us",
+    "value": "value",
+}
+"""Of the values of rows, in the order of the columns. CPU time and the generator's are for each message or frame."""
+
+
+def show(result: Result) -> None:
+    """Print every row, with machine, versions and notes."""
+    lines = [
+        ", ".join(f"{key} {value}" for key, value in result.machine.items()),
+        ", ".join(f"load averages {when} {averages}" for when, averages in result.load.items()),
+        *(f"note: {note}" for note in result.notes),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sticks = yardsticks(result.rows)
+    for (bench, mode), rows in _grouped(result.rows):
+        cells = [_cells(row, sticks.get(row.key[:3])) for row in rows]
+        columns = list(dict.fromkeys(column for row in cells for column in row))
+        render_table(columns, cells, title=f"{bench}, {mode}")
+
+
+def show_changes(changes: Sequence[Change], then: Result) -> None:
+    """Print what has changed since `then`, row by row."""
+    cells = [
+        {
+            "row": ", ".join(filter(None, change.row.key)),
+            "then": "" if change.then is None else f"{change.then:.2f}",
+            "now": f"{change.now:.2f}",
+            "noise": f"{change.tolerance:.0%}",
+            "verdict": change.verdict,
+        }
+        for change in changes
+    ]
+    columns = ["row", "then", "now", "noise", "verdict"]
+    render_table(columns, cells, title=f"Ratios to the yardstick of each run, against that of {then.at}")
+
+
+def readable(value: float) -> str:
+    """Three digits at least, thousands separated."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _cells(row: Row, stick: Row | None) -> dict[str, Any]:
+    cells: dict[str, Any] = ({"case": row.case} if row.case else {}) | {"subject": row.subject}
+    for name, head in HEADS.items():
+        if name in row.values:
+            cells[head] = readable(row.values[name])
+        if name == row.headline:
+            cells["x yardstick"] = "" if stick is None else f"{row.figure / stick.figure:.2f}"
+    return cells | {"+-": f"{row.spread:.0%}"}
+
+
+def _grouped(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str], list[Row]]]:
+    """By benchmark and mode, each in the order in which it first came."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.bench, row.mode), []).append(row)
+    return groups.items()

@@ -1,0 +1,57 @@
+"""The benchmarks of an installation by name, and one run of them: what `broker bench` and `make bench` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+from broker.bench import codec, dialogs, forwarding
+from broker.bench.hop import haproxy_version
+from broker.bench.machine import load_averages, machine
+from broker.bench.result import Result, Row
+
+Tell = Callable[[str], None]
+Bench = Callable[[bool, Tell], list[Row]]
+"""(whether everything is wanted, who hears what is measured now) -> rows."""
+
+
+def _codec(_is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - a value of BENCHES
+    tell("encode and decode")
+    return codec.measure()
+
+
+def _forwarding(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    return forwarding.measure(forwarding.FULL if is_full else forwarding.QUICK, tell=tell)
+
+
+def _dialogs(_is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    tell(dialogs.CASE)
+    return dialogs.measure()
+
+
+BENCHES: dict[str, Bench] = {"codec": _codec, "forwarding": _forwarding, "dialogs": _dialogs}
+
+
+def run(names: Sequence[str], *, is_full: bool, tell: Tell) -> Result:
+    """
+    Run the named ones, in that order.
+
+    Raises:
+        BrokerError: a daemon did not start, a frame was lost, or the load generator failed; nothing is kept then.
+    """
+    begun_at, before = datetime.now(UTC), load_averages()
+    rows: list[Row] = []
+    for name in names:
+        rows += BENCHES[name](is_full, partial(_tell_of, name, tell))
+    return Result(
+        machine=machine() | {"haproxy": haproxy_version() or "absent"},
+        at=begun_at.isoformat(timespec="seconds"),
+        load={"before": before, "after": load_averages()},
+        rows=tuple(rows),
+        notes=forwarding.notes() if "forwarding" in names else (),
+    )
+
+
+def _tell_of(name: str, tell: Tell, what: str) -> None:
+    tell(f"{name}: {what}")

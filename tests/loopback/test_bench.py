@@ -1,0 +1,143 @@
+"""The benchmarks on real sockets and real daemons, as small as can be: what they count is right, whatever it takes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker.bench import dialogs, forwarding
+from broker.bench.forwarding import FLOOD, PING, Scenario
+from broker.bench.generator import TWIN, Generator, GeneratorError, compiler, make_generator
+from broker.bench.hop import haproxy_program
+from broker.bench.traffic import service_names, traffic
+from broker.demo.topology import free_port
+from broker.wire.decoder import Decoder
+from broker.wire.frame import decode_dialog
+from broker.wire.layout import FIRST_DIALOG_KIND, MAX_FRAME
+
+COMMANDS = [
+    pytest.param("c", marks=pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")),
+    "twin",
+]
+
+
+@pytest.fixture(params=COMMANDS)
+def command(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
+    """Either load generator."""
+    return TWIN if request.param == "twin" else make_generator(tmp_path, compiler())
+
+
+class Tap:
+    """A hop of one connection that remembers what it moves. Shape: `moved` bytes, HELLO included."""
+
+    def __init__(self, to: int) -> None:
+        self.moved = bytearray()
+        self._to = to
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(20)
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        came, _ = self._listener.accept()
+        with came, socket.create_connection(("127.0.0.1", self._to)) as onward:
+            while data := came.recv(1 << 16):
+                self.moved += data
+                onward.sendall(data)
+
+
+@pytest.fixture
+def tap() -> Iterator[Tap]:
+    tap = Tap(free_port())
+    yield tap
+    tap.close()
+
+
+def test_no_frame_of_a_generator_is_a_copy_of_an_earlier_one(command: Sequence[str], tap: Tap, tmp_path: Path) -> None:
+    made = traffic(service_names(2), 4096, connections=1, listeners=1)
+    count = 3 * len(made.frames) // made.frame_bytes + 5
+
+    with Generator(
+        command, tmp_path, made, port=tap.port, connections=1, listen=[tap._to], is_greeting=True
+    ) as generator:
+        told = generator.flood(count)
+
+    frames = [frame for frame in Decoder(MAX_FRAME).feed(tap.moved) if frame[4] >= FIRST_DIALOG_KIND]
+    headers = [decode_dialog(frame)[0] for frame in frames]
+    assert count == told["messages"] == len(frames)
+    assert count == len({(header.conversation_id, header.sequence_number) for header in headers})
+    assert count == len({header.message_id for header in headers})
+
+
+def test_a_generator_tells_latencies_in_their_order(command: Sequence[str], tap: Tap, tmp_path: Path) -> None:
+    made = traffic(service_names(1), 64, connections=1, listeners=1)
+
+    with Generator(
+        command, tmp_path, made, port=tap.port, connections=1, listen=[tap._to], is_greeting=False
+    ) as generator:
+        answers = [generator.ping(20), generator.flood(100), generator.rate(20, 2000)]
+
+    assert [20, 100, 20] == [told["messages"] for told in answers]
+    for told in (answers[0], answers[2]):
+        assert 0 < told["p50_us"] <= told["p99_us"] <= told["p999_us"] <= told["max_us"]
+    assert answers[2]["seconds"] >= 19 / 2000
+
+
+def test_a_hop_that_closes_its_connection_is_told(command: Sequence[str], tmp_path: Path) -> None:
+    made = traffic(service_names(1), 64, connections=1, listeners=1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        generator = Generator(
+            command,
+            tmp_path,
+            made,
+            port=listener.getsockname()[1],
+            connections=1,
+            listen=[free_port()],
+            is_greeting=False,
+        )
+        with generator:
+            listener.accept()[0].close()
+
+            with pytest.raises(GeneratorError, match=r"^load generator: "):
+                generator.flood(10)
+
+
+def test_a_hop_that_is_not_there_is_told(command: Sequence[str], tmp_path: Path) -> None:
+    made = traffic(service_names(1), 64, connections=1, listeners=1)
+
+    with pytest.raises(GeneratorError, match="Connection refused"):
+        Generator(command, tmp_path, made, port=free_port(), connections=1, listen=[free_port()], is_greeting=False)
+
+
+@pytest.mark.parametrize("compiled", COMMANDS)
+def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.MonkeyPatch, compiled: str) -> None:
+    monkeypatch.setattr(forwarding, "PINGS", 20)
+    monkeypatch.setattr(forwarding, "RATE_SECONDS", 0.05)
+    monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
+    if compiled == "twin":
+        monkeypatch.setattr(forwarding, "compiler", lambda: None)
+    scenario = Scenario(256, destinations=4, next_hops=2, connections=3, modes=(FLOOD, PING, 1000))
+
+    rows = forwarding.measure([scenario], repeats=1, flood_seconds=0.01)
+
+    hops = 1 + (haproxy_program() is not None) + len(forwarding.gateways())
+    assert 3 * hops == len(rows) == len({row.key for row in rows})
+    assert 3 == sum(row.is_yardstick for row in rows)
+    assert all(row.values["cpu_us"] > 0 and row.values["peak_mib"] > 0 for row in rows)
+
+
+def test_dialogs_arrive_and_have_their_yardstick() -> None:
+    rows = dialogs.measure(repeats=1, messages=2 * dialogs.BATCH)
+
+    assert [True, False] == [row.is_yardstick for row in rows]
+    assert all(row.figure > 0 for row in rows)

@@ -1,0 +1,48 @@
+"""Which load generator there is; what it does is tried on real sockets, in tests/loopback."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.bench.generator import TWIN, GeneratorError, compiler, make_generator
+
+
+def test_without_a_compiler_it_is_the_twin(tmp_path: Path) -> None:
+    assert TWIN == make_generator(tmp_path, None)
+
+
+def test_the_compiler_is_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/opt/other/cc")
+
+    assert "/opt/other/cc" == compiler()
+
+
+def test_the_compiler_is_the_first_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name != "cc" else None)
+
+    assert "/bin/gcc" == compiler()
+
+
+def test_a_machine_may_have_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+
+    assert compiler() is None
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+    failing = tmp_path / "cc"
+    failing.write_text("#!/bin/sh\necho no stdio.h >&2\nexit 1\n")
+    failing.chmod(0o755)
+
+    with pytest.raises(GeneratorError, match=r"cannot compile .*generator\.c: no stdio\.h"):
+        make_generator(tmp_path, str(failing))
+
+
+def test_a_compiler_that_does_not_run_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(GeneratorError, match=r"/none does not run: No such file or directory; set CC"):
+        make_generator(tmp_path, str(tmp_path / "none"))
