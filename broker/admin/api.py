@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from broker.admin.explaining import answer, find_contact, running_place
+from broker.admin.explaining import answer, find_contact
 from broker.admin.message import (
     CheckAnswer,
     ExplainAnswer,
@@ -29,6 +29,7 @@ from broker.admin.message import (
     ViewRequest,
 )
 from broker.admin.planning import plan_script
+from broker.admin.subject import Subject
 from broker.control.catalog import MSDB
 from broker.control.check import check_running
 from broker.control.concern import Concern
@@ -37,10 +38,8 @@ from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import SettingError, UnknownNameError
 from broker.observe.backlog import read_backlog
-from broker.observe.instance import Running
 from broker.observe.query import Views
-from broker.observe.snapshot import Snapshots
-from broker.observe.status import add_backlog, backlog_paths, read_status
+from broker.observe.status import add_backlog
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
@@ -53,10 +52,10 @@ _T = TypeVar("_T")
 class Api:
     """The operations on one instance. Loop-only; `executor` has the threads for what blocks."""
 
-    def __init__(self, instance: Running, executor: Executor) -> None:
-        snapshots = Snapshots(instance)
-        databases = instance.catalog.databases
-        self._instance = instance
+    def __init__(self, subject: Subject, executor: Executor) -> None:
+        snapshots = subject.views()
+        databases = subject.catalog.databases
+        self._subject = subject
         self._executor = executor
         self._views = Views(
             databases={name: database.path for name, database in databases.items() if database.path is not None},
@@ -80,7 +79,8 @@ class Api:
             return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
         progress = Progress(size=len(request.statement))
         statements = read_script(request.statement, source=progress.source)
-        messages = await execute(self._instance.catalog, statements, database=database, progress=progress)
+        messages = await execute(self._subject.catalog, statements, database=database, progress=progress)
+        await self._subject.settle()
         return SqlAnswer(messages=messages)
 
     async def view(self, request: ViewRequest) -> ViewAnswer:
@@ -109,8 +109,8 @@ class Api:
 
     async def status(self, _: Nothing) -> dict[str, Any]:
         """The state of the instance; what is in files that cannot be read is null."""
-        status = read_status(self._instance)
-        paths = backlog_paths(self._instance)
+        status = await self._subject.status()
+        paths = self._subject.backlog_paths()
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
         return add_backlog(status, backlogs)
 
@@ -122,9 +122,9 @@ class Api:
             BadRequestError: parts of the question contradict each other.
             UnknownNameError: no such database, or no such conversation.
         """
-        place = running_place(self._instance)
+        place = await self._subject.place()
         contact = await self._run(partial(find_contact, place, request)) if request.to is None else None
-        return answer(running_place(self._instance), request, contact)
+        return answer(await self._subject.place(), request, contact)
 
     async def plan(self, request: PlanRequest) -> PlanAnswer:
         """
@@ -136,12 +136,17 @@ class Api:
         """
         database = self._database(request.database)
         return await plan_script(
-            self._instance, request.script, source=request.source, database=database, executor=self._executor
+            self._subject,
+            request.script,
+            source=request.source,
+            database=database,
+            has_arrivals=request.arrivals,
+            executor=self._executor,
         )
 
     async def check(self, _: Nothing) -> CheckAnswer:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
-        report = await self._run(partial(check_running, self._instance.settings))
+        report = await self._run(partial(check_running, self._subject.settings))
         warnings = [*_findings(report.warnings), *(_finding(one.lint, one) for one in report.concerns)]
         return CheckAnswer(not report.errors, _findings(report.errors), warnings)
 
@@ -149,7 +154,7 @@ class Api:
         """The database that is meant, in the spelling of the configuration where one fits."""
         if name is not None:
             return self._views.find_database(name) or name
-        users = self._instance.catalog.users
+        users = self._subject.catalog.users
         return users[0].name if len(users) == 1 else MSDB
 
     async def _run(self, work: Callable[[], _T]) -> _T:

@@ -82,6 +82,9 @@ class AdminClient:
             connection.request(method, target, payload, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = json.loads(response.read())
+        except TimeoutError as error:
+            problem = f"no answer within {self._timeout:g} s; what was asked may still be carried out"
+            raise DaemonUnreachableError(str(self.where), problem) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error)
             raise DaemonUnreachableError(str(self.where), problem) from error

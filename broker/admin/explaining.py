@@ -30,7 +30,7 @@ from broker.routing.decide import Surroundings
 from broker.routing.explain import Names, explain
 from broker.routing.facts import Facts
 from broker.routing.table import RouteTable, build_table
-from broker.wire.layout import NO_GUID
+from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -130,7 +130,7 @@ def answer(place: Place, request: ExplainRequest, contact: Contact | None = None
         contact: The conversation, when the question is about one.
 
     Raises:
-        BadRequestError: parts of the question contradict each other.
+        BadRequestError: parts of the question contradict each other, or no message can have such a service name.
         UnknownNameError: 911, no such database.
 
     Cost: that of one decision, and of telling a bounded number of routes.
@@ -156,6 +156,8 @@ def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tu
         facts = contact.facts()
         return replace(facts, to_broker_instance=named or facts.to_broker_instance, database=sender), table
     assert request.to is not None, "a question without a service comes with its conversation"
+    if not 1 <= len(request.to.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
+        raise BadRequestError(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
     conversation = (request.conversation or uuid4()).bytes
     return Facts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
 

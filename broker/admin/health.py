@@ -2,8 +2,8 @@
 The port of observation: `/metrics`, and the three questions an orchestrator asks.
 
 `/livez`: does the loop turn; an answer is the proof. `/startupz`: has everything come up. `/readyz`: should traffic
-come here. The answer is one word, with `?verbose` one line for each check. A store that fails is told there and does
-not make the instance unready: as a gateway, and for its other databases, it works on.
+come here. The answer is one word, with `?verbose` one line for each check. A store or a worker that fails is told there
+and does not make the instance unready: its other databases, or its other workers, work on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from functools import partial
 from aiohttp import web
 
 from broker.admin.app import tell_problems
-from broker.observe.instance import Running
-from broker.observe.lag import LoopLag
-from broker.observe.metrics import Metrics
+from broker.admin.subject import Subject
+from broker.observe.metrics import Exposition
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
 
@@ -41,39 +40,41 @@ class Check:
 Checks = Callable[[], list[Check]]
 
 
-def observe_app(instance: Running, metrics: Metrics, lag: LoopLag, executor: Executor) -> web.Application:
+def observe_app(subject: Subject, executor: Executor) -> web.Application:
     """The application; metrics are rendered by `executor`, which has one thread."""
+    exposition = Exposition()
     app = web.Application(middlewares=[tell_problems], client_max_size=CLIENT_MAX_BYTES)
 
     async def scrape(request: web.Request) -> web.Response:
-        render = partial(metrics.render, metrics.read(), request.headers.get("Accept", ""))
+        render = partial(exposition.render, await subject.reading(), request.headers.get("Accept", ""))
         body, content_type = await asyncio.get_running_loop().run_in_executor(executor, render)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app.router.add_get("/metrics", scrape)
-    for path, checks in checks_of(instance, lag).items():
+    for path, checks in checks_of(subject).items():
         app.router.add_get(path, partial(_answer, checks))
     return app
 
 
-def checks_of(instance: Running, lag: LoopLag) -> dict[str, Checks]:
+def checks_of(subject: Subject) -> dict[str, Checks]:
     """What is looked at behind each path."""
 
     def live() -> list[Check]:
-        return [Check("loop", is_good=True, detail=f"at most {lag.seconds * 1000:.1f} ms late in the last 15 s")]
+        return [
+            Check("loop", is_good=True, detail=f"at most {subject.lag.seconds * 1000:.1f} ms late in the last 15 s")
+        ]
 
     def started() -> list[Check]:
-        return [Check("started", is_good=instance.is_ready or instance.stopping.is_set())]
+        return [Check("started", is_good=subject.is_ready or subject.stopping.is_set())]
 
     def ready() -> list[Check]:
-        stores = [
-            Check(f"store of {name}", is_good=not endpoint.problem, detail=endpoint.problem, is_vital=False)
-            for name, endpoint in instance.endpoints.items()
+        parts = [
+            Check(name, is_good=not problem, detail=problem, is_vital=False) for name, problem in subject.parts.items()
         ]
         return [
-            Check("ready", is_good=instance.is_ready),
-            Check("not stopping", is_good=not instance.stopping.is_set()),
-            *stores,
+            Check("ready", is_good=subject.is_ready),
+            Check("not stopping", is_good=not subject.stopping.is_set()),
+            *parts,
         ]
 
     return {"/livez": live, "/startupz": started, "/readyz": ready}

@@ -1,9 +1,9 @@
 """
 What a script would do to a running instance, before anybody carries it out.
 
-The script is carried out and rolled back; what it would leave behind becomes a second set of surroundings, and every
-conversation under way is decided in both. Nothing is changed, and while this is worked out nothing stands still but
-the writers of the databases that the script names.
+The script is carried out on copies; what it would leave behind becomes a second place, and every conversation under
+way is decided in both, and in both as they will be when the LIFETIMEs that the script sets have ended. Nothing is
+changed and nobody waits.
 """
 
 from __future__ import annotations
@@ -14,156 +14,221 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain, islice
-from pathlib import Path
 from uuid import UUID
 
-from broker.admin.explaining import Home, Place, answer, running_place
-from broker.admin.message import Consequence, ExplainAnswer, ExplainRequest, PlanAnswer, PlannedRoute, RouteEdit
+from broker.admin.explaining import Home, Place, answer
+from broker.admin.message import (
+    Consequence,
+    ExplainAnswer,
+    ExplainRequest,
+    PlanAnswer,
+    PlannedRoute,
+    RouteEdit,
+    WhenExpired,
+)
+from broker.admin.subject import Subject
 from broker.control.catalog import MSDB, Catalog
-from broker.control.execute import Outcome, preview
+from broker.control.execute import Outcome, ScriptStoppedError, preview
 from broker.control.flows import flows_of_database, flows_of_passage
+from broker.control.progress import Progress
 from broker.ddl.parser import read_script
+from broker.dialog.store import open_watch
 from broker.errors import StoreUnavailableError
-from broker.observe.instance import Running
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.decide import Decision, Surroundings
 from broker.routing.explain import Names, outcome_of, sentence
-from broker.routing.facts import Hosted, hosted
-from broker.routing.plan import Flow, Plan, edits, plan
-from broker.routing.route import SERVICE_BROKER, Route
+from broker.routing.facts import Facts, hosted
+from broker.routing.plan import Fate, Flow, Plan, edits, plan
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.wire.layout import NO_GUID
 
 EDITS_MAX = 1000
-CONSEQUENCES_MAX = 1000
-ARRIVALS_MAX = 100  # services whose way is told for the case that somebody follows it
+CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
+ARRIVALS_MAX = 1000  # some 3 kB each
+ANY_OTHER = "any service that no route names"  # stands for all of them where a route of last resort changes
+OTHERS_TOLD = 3  # further addresses of one decision
+
+Edit = tuple[str, str, Route | None, Route | None]
+"""Database, name of the route, what it is and what it would be."""
 
 
-async def plan_script(instance: Running, script: str, *, source: str, database: str, executor: Executor) -> PlanAnswer:
+async def plan_script(
+    subject: Subject, script: str, *, source: str, database: str, has_arrivals: bool, executor: Executor
+) -> PlanAnswer:
     """
     What a script would do.
 
     Raises:
         StatementError: the script would be refused.
         StoreUnavailableError: a file that cannot be read.
+        ScriptStoppedError: the instance stops.
     """
-    outcomes = await preview(instance.catalog, read_script(script, source=source), database=database)
-    before = _frozen(running_place(instance), instance)
-    after = _changed(before, outcomes, instance.catalog)
-    passing = list(flows_of_passage(instance.forwarder))
-    work = _Work(before, after, passing, outcomes)
-    return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
-
-
-def _frozen(place: Place, instance: Running) -> Place:
-    """The place as another thread may ask about it: health as it is now."""
-    peers = instance.peers
-    health = {address: peers.health_of(address) for address in peers.known_addresses}
-    problems = {address: peers.problem_of(address) for address in peers.known_addresses}
-    here = replace(place.surroundings, health_of=lambda address: health.get(address, Health.UNTRIED))
-    return replace(place, surroundings=here, problem_of=lambda address: problems.get(address, ""))
+    progress = Progress(source=source, size=len(script))
+    statements = read_script(script, source=source)
+    outcomes = await preview(subject.catalog, statements, database=database, progress=progress)
+    before, passed = await subject.frozen()
+    after = _changed(before, outcomes, subject.catalog)
+    work = _Work(before, after, passed, outcomes, has_arrivals=has_arrivals)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
+    finally:
+        work.is_stopped = True  # if it still runs, nobody waits for it
 
 
 def _changed(place: Place, outcomes: Mapping[str, Outcome], catalog: Catalog) -> Place:
     """The place as the script would leave it."""
     here, homes = place.surroundings, dict(place.homes)
-    now = here.table.now
     services = dict(here.hosted.services_of)
     for name, outcome in outcomes.items():
+        table = outcome.table.at(here.table.now)
+        if name in homes:
+            homes[name] = replace(homes[name], table=table)
         if name == MSDB:
-            here = replace(here, table=outcome.table.at(now), msdb=outcome.table.at(now))
-        else:
-            homes[name] = replace(homes[name], table=outcome.table.at(now))
-            instance = catalog.databases[name].broker_instance
-            kept = services.get(instance, frozenset()) & {SERVICE_BROKER}
-            services[instance] = kept | outcome.rows.services.keys()
-    return replace(place, surroundings=replace(here, hosted=_hosted(here.hosted, services)), homes=homes)
+            here = replace(here, table=table, msdb=table)
+        # Whoever asks for routes does it in the name of a service of its own.
+        asking = {SERVICE_BROKER} if table.routes(BROKER_CONFIGURATION) else set()
+        services[catalog.databases[name].broker_instance] = frozenset(outcome.rows.services) | asking
+    return replace(place, surroundings=replace(here, hosted=hosted(services)), homes=homes)
 
 
-def _hosted(was: Hosted, services: Mapping[bytes, frozenset[str]]) -> Hosted:
-    return was if services == was.services_of else hosted(services)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
-    """Comparing the two, in a thread of its own."""
+    """Comparing the two, in a thread of its own. Whoever sets `is_stopped` has it end soon."""
 
     before: Place
     after: Place
-    passing: list[Flow]
+    passed: list[Facts]
     outcomes: Mapping[str, Outcome]
+    has_arrivals: bool
+    passing: int = 0
+    is_stopped: bool = False
 
     def answer(self) -> PlanAnswer:
+        """Everything; raises StoreUnavailableError and ScriptStoppedError."""
         made = plan(self._flows(), kept=CONSEQUENCES_MAX)
-        changed = list(islice(self._edits(), EDITS_MAX + 1))
+        changed = list(self._edits())
+        are_many = any(outcome.changes.are_many for outcome in self.outcomes.values())
+        ends = max((will.lifetime for *_, will in changed if will is not None and will.lifetime), default=None)
+        arrivals = list(islice(self._arrivals(changed, made), ARRIVALS_MAX + 1)) if self.has_arrivals else []
         return PlanAnswer(
-            edits=[RouteEdit(where, name, _planned(was), _planned(will)) for where, name, was, will in changed][
-                :EDITS_MAX
-            ],
-            more_edits=len(changed) > EDITS_MAX or any(one.changes.are_many for one in self.outcomes.values()),
-            fates={fate.value: count for fate, count in sorted(made.fates.items(), key=lambda one: -one[1])},
+            edits=[_route_edit(edit) for edit in changed[:EDITS_MAX]],
+            more_edits=None if are_many else len(changed[EDITS_MAX:]),
+            fates={fate.value: count for fate, count in made.fates.items()},
+            passing=self.passing,
             harmed=made.harmed,
-            consequences=list(self._consequences(made)),
-            arrivals=list(islice(self._arrivals(changed), ARRIVALS_MAX)),
+            consequences=list(self._told(made)),
+            expired=None if ends is None else self._expired(ends),
+            arrivals=arrivals[:ARRIVALS_MAX],
+            more_arrivals=len(arrivals) > ARRIVALS_MAX or are_many,
         )
 
-    def _edits(self) -> Iterator[tuple[str, str, Route | None, Route | None]]:
+    def _edits(self) -> Iterator[Edit]:
         for database, outcome in self.outcomes.items():
             for edit in edits(outcome.changes.kept):
                 yield database, edit.name, edit.before, edit.after
 
-    def _flows(self) -> Iterator[tuple[Flow, Surroundings, Surroundings]]:
-        for flow in self.passing:
-            yield flow, self.before.surroundings, self.after.surroundings
-        for name, home in self.before.homes.items():
-            was = replace(self.before.surroundings, table=home.table.at(self.before.surroundings.table.now))
-            will = replace(self.after.surroundings, table=self.after.homes[name].table)
-            for flow in _read(home.path, home):
-                yield flow, was, will
+    # --- conversations ---
 
-    def _consequences(self, made: Plan) -> Iterator[Consequence]:
-        databases = {home.broker_instance: name for name, home in self.before.homes.items()}
-        names = Names(databases)
+    def _expired(self, at: datetime) -> WhenExpired:
+        """How conversations fare when the last LIFETIME has ended; a route that was to expire anyway is no news."""
+        made = plan(self._flows(at=at), kept=0)
+        return WhenExpired(at, {fate.value: count for fate, count in made.fates.items()}, made.harmed)
+
+    def _flows(self, at: datetime | None = None) -> Iterator[tuple[Flow, Surroundings, Surroundings]]:
+        """The conversations, with what holds for each before and after; both of now, or of another instant."""
+        was, will = (_at(place.surroundings, at) for place in (self.before, self.after))
+        passing = list(flows_of_passage(self.passed, was.hosted))
+        self.passing = len(passing)
+        for flow in passing:
+            yield flow, was, will
+        for name, home in self.before.homes.items():
+            own_was = _at(replace(was, table=home.table), at)
+            own_will = _at(replace(will, table=self.after.homes[name].table), at)
+            for flow in _read(home):
+                if self.is_stopped:
+                    raise ScriptStoppedError
+                yield flow, own_was, own_will
+
+    def _told(self, made: Plan) -> Iterator[Consequence]:
+        names = Names({home.broker_instance: name for name, home in self.before.homes.items()})
         for one in made.consequences:
             facts = one.flow.facts
             yield Consequence(
-                database=MSDB if facts.database is None else names.database(facts.database),
-                flow=one.flow.name,
+                database=None if facts.database is None else names.database(facts.database),
+                conversation=one.flow.name or None,
                 to_service=facts.to_service,
                 fate=one.fate.value,
                 is_harm=one.is_harm,
-                before=sentence(one.before, outcome_of(one.before, facts), names),
-                after=sentence(one.after, outcome_of(one.after, facts), names),
+                before=_told_decision(one.before, facts, names),
+                after=_told_decision(one.after, facts, names) if one.fate is not Fate.FAILS else _told_loss(one.flow),
             )
 
-    def _arrivals(self, changed: Iterable[tuple[str, str, Route | None, Route | None]]) -> Iterator[ExplainAnswer]:
-        """Where messages for the services of the changed routes would go, each service once."""
-        asked = dict.fromkeys(
-            (database, route.remote_service_name, route.broker_instance)
-            for database, _, was, will in changed
-            for route in chain([was] if was else [], [will] if will else [])
-            if route.remote_service_name is not None
-        )
-        for database, service, instance in asked:
-            request = ExplainRequest(service, instance, database=database, incoming=database == MSDB)
-            yield answer(self.after, request)
+    # --- where messages would go ---
+
+    def _arrivals(self, changed: Iterable[Edit], made: Plan) -> Iterator[ExplainAnswer]:
+        """Of each service that a changed route names, or whose conversations change, one message."""
+        requests: dict[tuple[object, ...], ExplainRequest] = {}
+        for request in chain(self._requests_of_edits(changed), self._requests_of_flows(made)):
+            key = request.database, request.to, request.broker_instance, request.from_target
+            requests.setdefault(key, request)
+        return (answer(self.after, request) for request in requests.values())
+
+    def _requests_of_edits(self, changed: Iterable[Edit]) -> Iterator[ExplainRequest]:
+        for database, _, was, will in changed:
+            for route in (was, will):
+                if route is not None:
+                    service = route.remote_service_name or ANY_OTHER
+                    yield ExplainRequest(service, route.broker_instance, database=database)
+
+    def _requests_of_flows(self, made: Plan) -> Iterator[ExplainRequest]:
+        names = {home.broker_instance: name for name, home in self.before.homes.items()}
+        for facts in (one.flow.facts for one in made.consequences):
+            yield ExplainRequest(
+                facts.to_service,
+                None if facts.is_open else UUID(bytes=facts.to_broker_instance),
+                None if facts.conversation_id == NO_GUID else UUID(bytes=facts.conversation_id),
+                database=MSDB if facts.database is None else names[facts.database],
+                from_target=facts.is_from_target,
+            )
 
 
-def _read(path: Path, home: Home) -> list[Flow]:
-    """The conversations under way in a database file."""
+def _at(here: Surroundings, instant: datetime | None) -> Surroundings:
+    return here if instant is None else replace(here, table=here.table.at(instant), msdb=here.msdb.at(instant))
+
+
+def _read(home: Home) -> Iterator[Flow]:
+    """The conversations under way in the file of a database."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            return list(flows_of_database(db, home.broker_instance))
+        with closing(open_watch(home.path)) as db:
+            yield from flows_of_database(db, home.broker_instance)
     except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), str(error)) from error
+        raise StoreUnavailableError(str(home.path), str(error)) from error
+
+
+def _told_decision(decision: Decision, facts: Facts, names: Names) -> str:
+    """A decision in one sentence, with all the addresses that it may use."""
+    told = sentence(decision, outcome_of(decision, facts), names)
+    others = [str(one.address) for one in decision.candidates[1:]]
+    more = f" and {len(others) - OTHERS_TOLD:,} more" if len(others) > OTHERS_TOLD else ""
+    return told + (f"; else to {', '.join(others[:OTHERS_TOLD])}{more}" if others else "")
+
+
+def _told_loss(flow: Flow) -> str:
+    return f"the service {flow.from_service!r} is not here any more: what arrives for it ends the dialog with -8470"
+
+
+def _route_edit(edit: Edit) -> RouteEdit:
+    database, name, was, will = edit
+    return RouteEdit(database, name, _planned(was), _planned(will))
 
 
 def _planned(route: Route | None) -> PlannedRoute | None:
     if route is None:
         return None
-    instance: UUID | None = route.broker_instance
     return PlannedRoute(
         route.remote_service_name,
-        None if instance is None else str(instance),
+        None if route.broker_instance is None else str(route.broker_instance),
         route.address_text,
         route.mirror_address_text,
         route.weight,

@@ -8,7 +8,6 @@ the loop: what blocks has threads here, and a client that is slow keeps only its
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -19,11 +18,9 @@ from broker.admin.api import Api
 from broker.admin.app import admin_app
 from broker.admin.health import observe_app
 from broker.admin.socket_file import SocketFile
+from broker.admin.subject import Subject
 from broker.control.listen import ListenAddress
 from broker.net.listener import bind
-from broker.observe.instance import Running
-from broker.observe.lag import LoopLag
-from broker.observe.metrics import Metrics
 
 THREADS = 4  # questions at once; a SELECT takes ten seconds at most
 SHUTDOWN_SECONDS = 1.0  # for answers under way when the instance stops
@@ -36,11 +33,10 @@ class AdminServer:
     Shape: `admin_address`, `observe_address` as bound, None where the configuration turns them off.
     """
 
-    def __init__(self, instance: Running) -> None:
+    def __init__(self, subject: Subject) -> None:
         self.admin_address: ListenAddress | None = None
         self.observe_address: ListenAddress | None = None
-        self._instance = instance
-        self._lag = LoopLag()
+        self._subject = subject
 
     async def start(self, stack: AsyncExitStack) -> None:
         """
@@ -49,21 +45,21 @@ class AdminServer:
         Raises:
             ListenFailedError: a port or the socket file is taken, or cannot be made.
         """
-        instance, settings = self._instance, self._instance.settings
+        subject, settings = self._subject, self._subject.settings
         admin_threads = _threads(THREADS, "admin", stack)
         # One thread: what a metric remembers from scrape to scrape is touched by it alone.
         observe_threads = _threads(1, "observe", stack)
-        await _keep_time(self._lag, stack)
-        api = Api(instance, admin_threads)
+        subject.lag.start(stack)
+        api = Api(subject, admin_threads)
         file = SocketFile(settings.admin.socket)
         stack.callback(file.close)
-        app = admin_app(api, admin_threads, version=instance.software, is_guarded=False)
+        app = admin_app(api, admin_threads, version=subject.software, is_guarded=False)
         await _serve(app, file.sock, stack)
         if settings.admin.listen is not None:
-            app = admin_app(api, admin_threads, version=instance.software, is_guarded=True)
+            app = admin_app(api, admin_threads, version=subject.software, is_guarded=True)
             self.admin_address = await _serve_tcp(app, settings.admin.listen, stack)
         if settings.observe.listen is not None:
-            app = observe_app(instance, Metrics(instance, self._lag), self._lag, observe_threads)
+            app = observe_app(subject, observe_threads)
             self.observe_address = await _serve_tcp(app, settings.observe.listen, stack)
 
 
@@ -76,17 +72,6 @@ def _threads(count: int, name: str, stack: AsyncExitStack) -> ThreadPoolExecutor
 
     stack.push_async_callback(shut_down)
     return executor
-
-
-async def _keep_time(lag: LoopLag, stack: AsyncExitStack) -> None:
-    task = asyncio.get_running_loop().create_task(lag.run(), name="loop lag")
-
-    async def stop() -> None:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    stack.push_async_callback(stop)
 
 
 async def _serve_tcp(app: web.Application, address: ListenAddress, stack: AsyncExitStack) -> ListenAddress:

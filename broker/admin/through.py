@@ -100,7 +100,7 @@ def follow(first: ExplainAnswer, ask: Asking) -> Way:
 
 class Directory:
     """
-    Asks the instance at an address.
+    Asks the instance at an address; one that could not be asked is not asked again.
 
     Args:
         where: URL or socket file of the admin API by address of the instance. An address that is not in it is asked
@@ -109,6 +109,7 @@ class Directory:
 
     def __init__(self, where: Mapping[NetworkAddress, Path | str]) -> None:
         self._where = where
+        self._silent: dict[NetworkAddress, NotAskedError] = {}
 
     def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         """
@@ -117,6 +118,15 @@ class Directory:
         Raises:
             NotAskedError: nobody answers there, refuses to, or it is another instance that does.
         """
+        if address in self._silent:
+            raise self._silent[address]
+        try:
+            return self._ask(address, request)
+        except NotAskedError as error:
+            self._silent[address] = error
+            raise
+
+    def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         named = self._where.get(address)
         host = f"[{address.host}]" if ":" in address.host else address.host
         where = f"http://{host}:{ADMIN_PORT}" if named is None else named

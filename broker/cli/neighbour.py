@@ -19,14 +19,16 @@ def _read_where(_context: click.Context, _parameter: click.Parameter, values: tu
     found: dict[NetworkAddress, Path | str] = {}
     for text in values:
         address_text, _, where = text.partition("=")
+        if not where:
+            raise click.BadParameter(f"{text!r} is not like tcp://gateway-b:4022=http://127.0.0.1:9422")
         try:
             address = parse_address(address_text)
             found_at = where if where.startswith("http:") else Path(where)
             AdminClient(found_at)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
-        if not where or not isinstance(address, NetworkAddress):
-            raise click.BadParameter(f"{text!r} is not like tcp://gateway-b:4022=http://127.0.0.1:9422")
+        if not isinstance(address, NetworkAddress):
+            raise click.BadParameter(f"{text!r} names no instance: {address} is no address of one")
         found[address] = found_at
     return found
 

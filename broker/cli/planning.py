@@ -1,4 +1,4 @@
-"""The command that asks what a script of routes would do, before it does it."""
+"""The command that asks what a script of routes would do, before anybody carries it out."""
 
 from __future__ import annotations
 
@@ -13,85 +13,81 @@ from broker.cli.exit_code import HARMFUL, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json
+from broker.cli.script import ANSWER_SECONDS
+from broker.ddl.text import decode_script
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.admin.client import AdminClient
-    from broker.admin.message import ExplainAnswer
 
 
 @examples("""
 broker routes plan new-routes.sql -c config/gateway.toml
-broker routes plan new-routes.sql -d orders --through && broker sql -d orders < new-routes.sql
+broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
 """)
 @click.command()
 @config_option
 @socket_option
-@click.option("-d", "--database", help="Where the script runs; else the only user database, else msdb.")
-@click.option("--through", is_flag=True, help="Follow the changed routes over the next instances, and find loops.")
+@click.option("-d", "--database", help="Where the script begins; else the only user database, else msdb.")
+@click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
 @where_option
 @click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
 @output_option
-@click.argument("script", type=click.File(encoding="utf-8"))
+@click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @with_exit_code
 def plan(
     config: Path | None,
     socket: Path | None,
     output: str,
     where: Where,
-    script: Any,
+    script: Path,
     *,
     database: str | None,
     through: bool,
     accept_harm: bool,
 ) -> NoReturn:
     """
-    Show what a script would do to routes and to conversations under way.
+    Show what a script would do to routes and conversations.
 
-    SCRIPT is a file, or - for standard input. Nothing is changed. Of a gateway, what passed lately counts as under way. Exit codes: 0 nobody is harmed; 1 the script would be refused; 3 it names what does
-    not exist; 4 daemon unreachable; 6 a conversation that has sent would move or lose its route, or a loop appears.
+    SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
+    what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
+    4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
     """
     if where and not through:
         raise click.UsageError("--admin says where --through asks: add it")
-    client = admin_client(config, socket)
-    request = {"script": script.read(), "database": database, "source": script.name}
+    from broker.admin.client import AdminClient  # noqa: PLC0415
+
+    # Patient: many conversations take a while, and so does a script before this one.
+    client = AdminClient(admin_client(config, socket).where, timeout=ANSWER_SECONDS)
+    source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
+    text = decode_script(data, source=source)
+    request = {"script": text, "database": database, "source": source, "arrivals": through}
     answer = client.request("POST", "/v1/plan", request)
-    loops = _loops(client, answer["arrivals"], where) if through else []
+    arrivals, more = answer.pop("arrivals"), answer.pop("more_arrivals")
+    answer["followed"] = _followed(client, arrivals, where, is_all=not more) if through else None
     if output == "json":
-        show_json(answer | {"loops": loops})
+        show_json(answer)
     else:
         from broker.observe.planned import render_plan  # noqa: PLC0415
 
-        render_plan(answer, loops)
-    is_harm = answer["harmed"] or any(not loop["was_there"] for loop in loops)
-    sys.exit(HARMFUL if is_harm and not accept_harm else 0)
+        render_plan(answer)
+    sys.exit(HARMFUL if _is_harm(answer) and not accept_harm else 0)
 
 
-def _loops(client: AdminClient, arrivals: list[Any], where: Where) -> list[dict[str, Any]]:
-    """The ways that would lead in a circle, and whether they do so already."""
+def _followed(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
+    """What comes of messages behind the instance that plans."""
     import msgspec  # noqa: PLC0415
 
-    from broker.admin.message import ExplainAnswer, ExplainRequest  # noqa: PLC0415
-    from broker.admin.through import Directory, End, ask, follow  # noqa: PLC0415
+    from broker.admin.following import follow_plan  # noqa: PLC0415
+    from broker.admin.message import ExplainAnswer  # noqa: PLC0415
+    from broker.admin.through import Directory, ask  # noqa: PLC0415
 
-    directory = Directory(where)
-    loops = []
-    for first in msgspec.convert(arrivals, list[ExplainAnswer]):
-        way = follow(first, directory)
-        if way.end is End.LOOP:
-            request = _request(first, ExplainRequest)
-            was_there = follow(ask(client, request), directory).end is End.LOOP
-            loops.append({"to_service": first.explanation.to_service, "path": way.sentence, "was_there": was_there})
-    return loops
+    told = msgspec.convert(arrivals, list[ExplainAnswer])
+    followed = follow_plan(told, lambda request: ask(client, request), Directory(where))
+    found: dict[str, Any] = msgspec.to_builtins(followed)
+    return found | {"count": len(told), "is_all": is_all}
 
 
-def _request(answer: ExplainAnswer, make: Any) -> Any:
-    """The question that an answer was given to."""
-    told = answer.explanation
-    is_incoming = told.passes[0].is_incoming
-    return make(
-        to=told.to_service,
-        broker_instance=told.to_broker_instance,
-        conversation=told.conversation_id,
-        database=None if is_incoming else told.passes[0].table,
-        incoming=is_incoming,
-    )
+def _is_harm(answer: dict[str, Any]) -> bool:
+    loops = answer["followed"]["loops"] if answer["followed"] else []
+    expired = answer["expired"]
+    return bool(answer["harmed"]) or bool(expired and expired["harmed"]) or any(not loop["was_there"] for loop in loops)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 
 
 @examples("""
+broker routes plan new-routes.sql -c config/gateway.toml
 broker routes answer -c config/endpoint.toml -d orders --queue Requests --from routes.d/services.sql
-broker routes answer --help
 """)
 @click.group()
 def routes() -> None:
     """
-    Make routes for those who ask.
+    Plan a change of routes, or make routes for those who ask.
 
     Exit codes: as each of its commands tells.
     """

@@ -34,15 +34,17 @@ def serve(config: Path | None) -> None:
 
     SIGTERM ends it. Exit codes: 75 port taken or store locked, 78 bad configuration.
     """
-    from broker.daemon import run  # noqa: PLC0415
+    from broker import daemon  # noqa: PLC0415
     from broker.observe.logs import configure_logging  # noqa: PLC0415
+    from broker.workers import supervisor  # noqa: PLC0415
+    from broker.workers.channel import WorkerFailedError  # noqa: PLC0415
 
     try:
         settings = read_settings(config)
         observe = settings.observe
         configure_logging(log_format=observe.log_format, level=observe.log_level, instance=settings.instance.name)
-        run(settings)
-    except (ListenFailedError, StoreUnavailableError) as error:
+        (daemon if settings.endpoint.workers == 1 else supervisor).run(settings)
+    except (ListenFailedError, StoreUnavailableError, WorkerFailedError) as error:
         fail(str(error), EX_TEMPFAIL)
     except (StatementError, SettingError, SettingsError) as error:
         fail(str(error), EX_CONFIG)

@@ -15,18 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
 from broker.control.effect import RouteChanges, Session, carry_out
 from broker.control.progress import Messages, Progress, Stage
 from broker.control.route_batch import BATCH_MAX, create_routes
 from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute, EndConversation, Statement, UseDatabase, blaming
+from broker.dialog import store
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
+
+LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
 
 
 class ScriptStoppedError(ResourceError):
@@ -62,39 +66,69 @@ async def execute(
         StoreUnavailableError: a file could not be read or written; nothing is changed, unless it says so.
     """
     progress = progress or Progress()
-    catalog.scripts.append(progress)
-    try:
-        async with catalog.lock:
-            script = _Script(catalog.databases, progress, is_declared=is_declared, is_loaded=catalog.is_loaded)
-            try:
-                await _to_its_end(script, statements, database)
-            finally:
-                for name, (rows, table) in script.committed.items():
-                    catalog.databases[name].rows, catalog.databases[name].table = rows, table
-                if script.committed:
-                    catalog.changed()
-    finally:
-        if progress in catalog.scripts:
-            catalog.scripts.remove(progress)
+    async with _turn(catalog, progress):
+        script = _Script(catalog.databases, progress, is_declared=is_declared, is_loaded=catalog.is_loaded)
+        try:
+            await _to_its_end(script, statements, database)
+        finally:
+            for name, (rows, table) in script.committed.items():
+                catalog.databases[name].rows, catalog.databases[name].table = rows, table
+            if script.committed:
+                catalog.changed()
     return script.messages.lines()
 
 
 async def preview(
-    catalog: Catalog, statements: Iterable[Statement | DdlSyntaxError], *, database: str
+    catalog: Catalog,
+    statements: Iterable[Statement | DdlSyntaxError],
+    *,
+    database: str,
+    progress: Progress | None = None,
 ) -> Mapping[str, Outcome]:
     """
-    What a script would do: it is carried out as `execute` does, and rolled back.
+    What a script would do: it is carried out as `execute` does, in its turn, on copies that are thrown away.
+
+    Nobody else waits: neither the writers of the databases nor applications.
 
     Returns:
-        What each database that it names would hold.
+        What each database that it changes would hold.
 
     Raises:
         StatementError, StoreUnavailableError: as `execute`; nothing is changed in any case.
     """
-    async with catalog.lock:
-        script = _Script(catalog.databases, Progress(), is_declared=False, is_loaded=True, is_preview=True)
+    progress = progress or Progress()
+    async with _turn(catalog, progress):
+        copies = {name: replace(one, borrow=partial(_copied, one)) for name, one in catalog.databases.items()}
+        script = _Script(copies, progress, is_declared=False, is_loaded=True, is_preview=True)
         await _to_its_end(script, statements, database)
     return script.outcomes
+
+
+@contextmanager
+def _copied(database: Database) -> Iterator[sqlite3.Connection]:
+    """A database as a preview may change it."""
+    if database.path is None:
+        with database.borrow() as db:
+            yield db
+        return
+    try:
+        copy = store.copy_of_catalog(database.path)
+    except sqlite3.Error as error:
+        raise _unavailable(database, error) from error
+    with closing(copy):
+        yield copy
+
+
+@asynccontextmanager
+async def _turn(catalog: Catalog, progress: Progress) -> AsyncIterator[None]:
+    """The turn of one script, behind those before it; until its end everybody sees how far it is."""
+    catalog.scripts.append(progress)
+    try:
+        async with catalog.lock:
+            yield
+    finally:
+        if progress in catalog.scripts:
+            catalog.scripts.remove(progress)
 
 
 async def _to_its_end(script: _Script, statements: Iterable[Statement | DdlSyntaxError], database: str) -> None:
@@ -184,12 +218,12 @@ class _Script:
             try:
                 self._carry_out(statements, database, borrowed)
                 self.progress.stage = Stage.FINISHING
+                states = self._next_states()
                 if self._is_preview:
-                    self.outcomes = {
-                        name: Outcome(*part.next_state(), part.session.changes) for name, part in self._parts.items()
-                    }
+                    changes = {name: part.session.changes for name, part in self._parts.items()}
+                    self.outcomes = {name: Outcome(*state, changes[name]) for name, state in states.items()}
                 else:
-                    self._commit()
+                    self._commit(states)
             finally:
                 for part in self._parts.values():
                     if part.session.db.in_transaction:  # a full disk may have ended it already
@@ -250,10 +284,12 @@ class _Script:
             database = self._database(name)
             db = borrowed.enter_context(database.borrow())
             try:
-                db.execute("BEGIN IMMEDIATE")
+                _begin(db)
             except sqlite3.Error as error:
                 raise _unavailable(database, error) from error
-            part = self._parts[name] = _Part(database, Session(db, self._now, self._is_declared, self.messages))
+            part = self._parts[name] = _Part(
+                database, Session(db, self._now, self._is_declared, self.messages, database.may_ask)
+            )
         return part
 
     def _database(self, name: str) -> Database:
@@ -263,15 +299,19 @@ class _Script:
             raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
         return found
 
-    def _commit(self) -> None:
-        """All of it, when everything that can fail before has not failed."""
+    def _next_states(self) -> dict[str, tuple[Rows, RouteTable]]:
+        """What the databases would hold; none before the catalog is loaded, which then reads them all."""
         states: dict[str, tuple[Rows, RouteTable]] = {}
-        done: list[str] = []
         for name, part in self._parts.items() if self._is_loaded else ():
             try:
                 states[name] = part.next_state()
             except sqlite3.Error as error:
                 raise _unavailable(part.database, error) from error
+        return states
+
+    def _commit(self, states: Mapping[str, tuple[Rows, RouteTable]]) -> None:
+        """All of it, when everything that can fail before has not failed."""
+        done: list[str] = []
         if self.progress.is_stopped:
             raise ScriptStoppedError
         for name, part in self._parts.items():
@@ -282,6 +322,16 @@ class _Script:
             done.append(name)
             if self._is_loaded:
                 self.committed[name] = states[name]
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """Begin to write; an application that keeps the file locked must not keep every later script waiting as well."""
+    (usual,) = db.execute("PRAGMA busy_timeout").fetchone()
+    db.execute(f"PRAGMA busy_timeout = {int(LOCK_SECONDS * 1000)}")
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {usual}")
 
 
 def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:

@@ -107,6 +107,24 @@ def open_watch(path: str | Path) -> sqlite3.Connection:
     return db
 
 
+def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
+    """
+    A copy in memory of everything that statements read and change, messages left out; nobody waits for it.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    db = sqlite3.connect(":memory:", uri=True, isolation_level=None, check_same_thread=False)
+    db.execute("ATTACH ? AS original", (f"{Path(path).absolute().as_uri()}?mode=ro",))
+    _make_tables(db)
+    db.execute("BEGIN")
+    for table in ("database", "queue", "service", "route", "conversation"):
+        db.execute(f"INSERT INTO main.broker_{table} SELECT * FROM original.broker_{table}")  # noqa: S608
+    db.execute("COMMIT")
+    db.execute("DETACH original")
+    return db
+
+
 def has_schema(db: sqlite3.Connection) -> bool:
     """Whether a database of the broker lives in this file."""
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_database'").fetchone() is not None
@@ -187,16 +205,20 @@ def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | N
 
 
 def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
-    from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
-
-    script = files("broker.dialog").joinpath("schema.sql").read_text(encoding="utf-8")
-    for statement in _statements(script):
-        db.execute(statement)
+    _make_tables(db)
     db.execute(
         "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
         (SCHEMA_VERSION, instance.bytes, time.time()),
     )
     put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
+
+    script = files("broker.dialog").joinpath("schema.sql").read_text(encoding="utf-8")
+    for statement in _statements(script):
+        db.execute(statement)
 
 
 def _statements(script: str) -> Iterator[str]:

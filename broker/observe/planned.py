@@ -1,86 +1,238 @@
 """
-A plan as it is read in a terminal: which routes change, what becomes of conversations under way, and loops.
+A plan as it is read in a terminal: which routes change, what becomes of conversations under way, loops, the verdict.
 
-Marks in front of a route as in a diff: `+` made, `-` dropped, `~` altered.
+Marks in front of a route are those of a diff: `+` made, `-` dropped, `~` altered. `!` stands in front of harm, `?` in
+front of what could not be found out. Conversations that fare alike are told together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+from rich.console import Console
+
 from broker.observe.explained import Line, print_lines
-from broker.observe.glance import readable
+from broker.routing.plan import HARMFUL, UNCHANGED, Fate
 
-CONSEQUENCES_SHOWN = 20  # in a terminal; all that there are, with -o json
+# In a terminal; -o json has more.
 EDITS_SHOWN = 50
+GROUPS_SHOWN = 20
+WAYS_SHOWN = 10
 
-_PROPERTIES = ("remote_service_name", "broker_instance", "address", "mirror_address", "weight", "lifetime")
+_PROPERTIES = {
+    "remote_service_name": "service",
+    "broker_instance": "broker instance",
+    "address": "address",
+    "mirror_address": "mirror",
+    "weight": "weight",
+    "lifetime": "expires",
+}
+_LEFT_OUT = {
+    "remote_service_name": "any service",
+    "broker_instance": "any",
+    "mirror_address": "none",
+    "lifetime": "never",
+}
+_WOULD = {
+    Fate.KEEPS: "keep {its} target",
+    Fate.FINDS: "find a route",
+    Fate.STAYS_LOST: "stay without a route",
+    Fate.OTHER_PATHS: "keep {its} target, over other paths",
+    Fate.MOVES: "move",
+    Fate.LOSES: "lose {its} route",
+    Fate.FAILS: "lose {its} service here",
+}
 
 
-def render_plan(plan: Mapping[str, Any], loops: Sequence[Mapping[str, Any]]) -> None:
-    """Print a plan, as `/v1/plan` answers it, and the loops that were found by following it."""
-    print_lines(plan_lines(plan, loops))
+def render_plan(plan: Mapping[str, Any], console: Console | None = None) -> None:
+    """
+    Print a plan.
+
+    Args:
+        plan: As `/v1/plan` answers it; `followed` instead of the arrivals is what came of following them, or None.
+        console: Standard output when it is left out.
+    """
+    print_lines(_lines(plan), console)
 
 
-def plan_lines(plan: Mapping[str, Any], loops: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
-    """What is printed."""
-    yield Line("routes", style="bold")
-    for edit in plan["edits"][:EDITS_SHOWN]:
-        yield from _edit(edit)
-    more = len(plan["edits"]) - EDITS_SHOWN
-    if more > 0 or plan["more_edits"]:
-        yield Line(f"and {more:,} more" if not plan["more_edits"] else "and many more", indent=2)
-    if not plan["edits"] and not plan["more_edits"]:
+def _lines(plan: Mapping[str, Any]) -> Iterator[Line]:
+    yield from _edits(plan)
+    yield Line("")
+    yield from _fates(plan)
+    yield from _consequences(plan)
+    yield from _expired(plan)
+    if plan["followed"] is not None:
+        yield Line("")
+        yield from _ways(plan["followed"])
+    yield Line("")
+    harm = _harm(plan)
+    yield Line(harm or _harmless(plan), style="bold red" if harm else "bold")
+
+
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+def _edits(plan: Mapping[str, Any]) -> Iterator[Line]:
+    edits, more = plan["edits"], plan["more_edits"]
+    for database, some in groupby(edits[:EDITS_SHOWN], itemgetter("database")):
+        yield Line(f"Routes of {database}", style="bold")
+        yield from map(_edit, some)
+    if not edits:
+        yield Line("Routes", style="bold")
+    if more is None:
+        yield Line("more than 10,000 changes, which are too many to list", indent=2)
+    elif len(edits) + more > EDITS_SHOWN:
+        yield Line(f"and {len(edits) + more - EDITS_SHOWN:,} more", indent=2)
+    elif not edits:
         yield Line("nothing changes", indent=2)
-    yield Line("conversations under way", style="bold")
-    for fate, count in plan["fates"].items():
-        yield Line(f"{count:8,}  {fate}", indent=2, is_table=True)
+
+
+def _edit(edit: Mapping[str, Any]) -> Line:
+    before, after = edit["before"], edit["after"]
+    if before is None:
+        return Line(f"{edit['name']}: {_described(after)}", indent=2, mark="+", style="green")
+    if after is None:
+        return Line(f"{edit['name']}: {_described(before)}", indent=2, mark="-", style="red")
+    changes = [
+        f"{word} {_value(key, before[key])} -> {_value(key, after[key])}"
+        for key, word in _PROPERTIES.items()
+        if before[key] != after[key]
+    ]
+    return Line(f"{edit['name']}: {', '.join(changes)}", indent=2, mark="~", style="yellow")
+
+
+def _described(route: Mapping[str, Any]) -> str:
+    service = route["remote_service_name"]
+    usual = {"broker_instance": None, "mirror_address": None, "weight": 1, "lifetime": None}
+    said = [f"{_PROPERTIES[key]} {_value(key, route[key])}" for key, value in usual.items() if route[key] != value]
+    return ", ".join([f"{_value('remote_service_name', service)} -> {route['address']}", *said])
+
+
+def _value(key: str, value: Any) -> str:
+    if value is None:
+        return _LEFT_OUT[key]
+    return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%S} UTC" if key == "lifetime" else str(value)
+
+
+# --- conversations ------------------------------------------------------------------------------------------
+
+
+def _fates(plan: Mapping[str, Any]) -> Iterator[Line]:
+    """How many fare how, the worst first."""
+    yield Line("Conversations under way", style="bold")
+    for fate in reversed(Fate):
+        count = plan["fates"].get(fate.value, 0)
+        if count:
+            style = "red" if fate in HARMFUL else ""
+            yield Line(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
     if not plan["fates"]:
         yield Line("there are none", indent=2)
-    for one in plan["consequences"][:CONSEQUENCES_SHOWN]:
-        yield from _consequence(one)
-    if len(plan["consequences"]) > CONSEQUENCES_SHOWN:
-        yield Line("more of them with -o json", indent=2)
-    for loop in loops:
-        appears = "stays" if loop["was_there"] else "appears"
-        yield Line(f"a loop {appears}, for {readable(loop['to_service'])}: {readable(loop['path'])}", style="bold")
-    yield Line("")
-    yield Line(_verdict(plan, loops), style="bold")
+    if plan["passing"]:
+        yield Line(f"{plan['passing']:,} of them in transit, where those that go the same way count as one", indent=2)
 
 
-def _edit(edit: Mapping[str, Any]) -> Iterator[Line]:
-    before, after = edit["before"], edit["after"]
-    mark = "+" if before is None else "-" if after is None else "~"
-    name = f"{readable(edit['database'])}: {readable(edit['name'])}"
-    if before is not None and after is not None:
-        changed = [
-            f"{key} {_value(before[key])} -> {_value(after[key])}" for key in _PROPERTIES if before[key] != after[key]
-        ]
-        yield Line(f"{name}, {', '.join(changed)}", indent=2, mark=mark)
+def _consequences(plan: Mapping[str, Any]) -> Iterator[Line]:
+    """Those that change, alike ones together, in the order of the first of each."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for one in plan["consequences"]:
+        groups.setdefault(tuple(one[key] for key in one if key != "conversation"), []).append(one)
+    for some in list(groups.values())[:GROUPS_SHOWN]:
+        yield Line("")
+        mark, style = ("!", "red") if some[0]["is_harm"] else ("·", "")
+        yield Line(_called(some), indent=2, mark=mark, style=style)
+        yield Line(f"now:  {some[0]['before']}", indent=4)
+        yield Line(f"then: {some[0]['after']}", indent=4)
+    changed = sum(count for fate, count in plan["fates"].items() if fate not in UNCHANGED)
+    told = sum(len(some) for some in list(groups.values())[:GROUPS_SHOWN])
+    if changed > told:
+        yield Line("")
+        yield Line(f"and {changed - told:,} more that change", indent=2)
+
+
+def _expired(plan: Mapping[str, Any]) -> Iterator[Line]:
+    """How conversations fare when what the script lets expire has expired, if that is news."""
+    expired = plan["expired"]
+    news = {fate: count for fate, count in (expired["fates"] if expired else {}).items() if fate not in UNCHANGED}
+    if expired is None or not news:
         return
-    route = after if before is None else before
-    told = [readable(str(route[key])) for key in _PROPERTIES[:4] if route[key] is not None]
-    yield Line(f"{name}, {', '.join(told)}", indent=2, mark=mark)
+    yield Line("")
+    yield Line(f"When the last LIFETIME has ended, at {_value('lifetime', expired['at'])}", style="bold")
+    for fate in reversed(Fate):
+        if fate.value in news:
+            count = news[fate.value]
+            style = "red" if fate in HARMFUL else ""
+            yield Line(f"{count:>8,}  would {_words(fate, count)}", style=style, is_table=True)
 
 
-def _consequence(one: Mapping[str, Any]) -> Iterator[Line]:
-    mark = "!" if one["is_harm"] else " "
-    text = f"{readable(one['flow'])} in {readable(one['database'])}, {readable(one['to_service'])}: {one['fate']}"
-    yield Line(text, indent=2, mark=mark)
-    yield Line(f"now {readable(one['before'])}", indent=6)
-    yield Line(f"then {readable(one['after'])}", indent=6)
+def _called(alike: list[Mapping[str, Any]]) -> str:
+    one, count = alike[0], len(alike)
+    fate = _words(Fate(one["fate"]), count)
+    where = "in transit" if one["database"] is None else f"of {one['database']}"
+    if one["conversation"] is None:
+        return f"{where}, to {one['to_service']}: would {fate}"
+    if count == 1:
+        return f"{one['conversation']} {where}, to {one['to_service']}: would {fate}"
+    return f"{count:,} {where}, to {one['to_service']}: would {fate}; the first is {one['conversation']}"
 
 
-def _verdict(plan: Mapping[str, Any], loops: Sequence[Mapping[str, Any]]) -> str:
-    new_loops = sum(not loop["was_there"] for loop in loops)
+def _words(fate: Fate, count: int) -> str:
+    return _WOULD[fate].format(its="its" if count == 1 else "their")
+
+
+# --- ways ---------------------------------------------------------------------------------------------------
+
+
+def _ways(followed: Mapping[str, Any]) -> Iterator[Line]:
+    yield Line("Over the next instances", style="bold")
+    loops, unknown = followed["loops"], followed["unknown"]
+    for loop in loops[:WAYS_SHOWN]:
+        today = "; it is there today" if loop["was_there"] else ""
+        yield Line(f"to {loop['to_service']}: {loop['path']}{today}", indent=2, mark="!", style="red")
+    if len(loops) > WAYS_SHOWN:
+        yield Line(f"and {_count(len(loops) - WAYS_SHOWN, 'more loop')}", indent=2)
+    if not loops:
+        yield Line(f"{_count(followed['count'], 'service')} followed, no loop found", indent=2)
+    for sentence in unknown[:WAYS_SHOWN]:
+        yield Line(sentence, indent=2, mark="?", style="yellow")
+    if len(unknown) > WAYS_SHOWN:
+        yield Line(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end nobody could tell", indent=2)
+    if not followed["is_all"]:
+        yield Line("there are more services than were followed", indent=2, mark="?", style="yellow")
+
+
+# --- the verdict --------------------------------------------------------------------------------------------
+
+
+def _harm(plan: Mapping[str, Any]) -> str:
+    """What is wrong with the script, in one sentence; empty when nothing is."""
     harms = []
-    if plan["harmed"]:
-        harms.append(f"{plan['harmed']:,} conversations that have sent would move or lose their route")
-    if new_loops:
-        harms.append(f"{new_loops} {'loop appears' if new_loops == 1 else 'loops appear'}")
-    return "; ".join(harms) if harms else "no conversation that has sent would move or lose its route"
+    about = "at least " if plan["passing"] else ""
+    if plan["harmed"] == 1:
+        harms.append(f"{about}1 conversation that has sent would move, or lose its route or service")
+    elif plan["harmed"]:
+        count = f"{about}{plan['harmed']:,}"
+        harms.append(f"{count} conversations that have sent would move, or lose their route or service")
+    expired = plan["expired"]
+    if expired is not None and expired["harmed"] > plan["harmed"]:
+        harms.append(f"{_count(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
+    new = sum(not loop["was_there"] for loop in plan["followed"]["loops"]) if plan["followed"] else 0
+    if new:
+        harms.append(f"{_count(new, 'loop')} would appear")
+    return f"harm: {'; '.join(harms)}" if harms else ""
 
 
-def _value(value: Any) -> str:
-    return "none" if value is None else readable(str(value))
+def _harmless(plan: Mapping[str, Any]) -> str:
+    followed = plan["followed"]
+    kept = "no harm: no conversation that has sent would move, or lose its route or service"
+    if followed is None:
+        return kept
+    is_all = followed["is_all"] and not followed["unknown"]
+    return f"{kept}; no loop would appear{'' if is_all else ', as far as is known'}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

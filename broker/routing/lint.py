@@ -11,6 +11,7 @@ Source: Service Broker documentation, "Service Broker Routing"; "Using multiple 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -33,6 +34,7 @@ class Lint(StrEnum):
     WEIGHT_UNUSED = "weight-unused"
     LOCAL_SERVICE_ABSENT = "local-service-absent"
     EXPIRED_ROUTE = "expired-route"
+    ASKED_FOR_LOCAL_SERVICE = "asked-for-local-service"
     # of one instance
     LIFETIME_RENEWED = "lifetime-renewed"
     NAMES_DIFFER_IN_CASE = "names-differ-in-case"
@@ -62,7 +64,7 @@ class Remark:
 _Key: TypeAlias = tuple[str | None, UUID | None]
 
 
-def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msdb: bool) -> list[Remark]:
+def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msdb: bool) -> Iterator[Remark]:
     """
     Everything to tell about a table.
 
@@ -72,31 +74,32 @@ def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msd
         now: The UTC instant that tells live from expired.
         is_msdb: Whether this is the table for what arrives from outside.
 
-    Cost: O(number of routes).
+    Cost: O(number of routes); the remarks are made one by one.
     """
-    remarks: list[Remark] = []
     groups: dict[_Key, list[Route]] = {}
     instances: dict[str, int] = {}
     for route in routes:
         if not route.is_live(now):
-            remarks.append(_expired(route))
+            yield _expired(route)
             continue
         service, instance = key = (route.remote_service_name, route.broker_instance)
         if key not in groups and service is not None and instance is not None:
             instances[service] = instances.get(service, 0) + 1
         groups.setdefault(key, []).append(route)
         if route.weight != DEFAULT_WEIGHT and instance is None:
-            remarks.append(_weight_unused(route))
+            yield _weight_unused(route)
     for (service, instance), group in groups.items():
-        remarks += _absent(service, instance, group, hosted, is_msdb=is_msdb)
-        remarks += _shadowed(group, hosted)
-        remarks += _duplicates(group)
+        yield from _absent(service, instance, group, hosted, is_msdb=is_msdb)
+        yield from _shadowed(group, hosted)
+        yield from _duplicates(group)
         if service is not None and instance is None:
-            remarks += _balancing_off(service, group, instances.get(service, 0))
-            remarks += _several_targets(service, group, hosted)
+            yield from _balancing_off(service, group, instances.get(service, 0))
+            yield from _several_targets(service, group, hosted)
     if (BROKER_CONFIGURATION, None) in groups:
-        remarks += _unreached(groups.get((None, None), ()), groups[BROKER_CONFIGURATION, None][0])
-    return remarks
+        asked, last_resort = groups[BROKER_CONFIGURATION, None][0], groups.get((None, None), ())
+        yield from _unreached(last_resort, asked)
+        named = {service for service, _ in groups}
+        yield from _asked_for(hosted.databases_with.keys() - named, last_resort, asked, is_msdb=is_msdb)
 
 
 def leads_out(route: Route) -> bool:
@@ -186,6 +189,24 @@ def _unreached(last_resort: Sequence[Route], asked: Route) -> Iterator[Remark]:
                 f" {BROKER_CONFIGURATION!r} is asked first, because of [{asked.name}]"
             )
             yield Remark(Lint.SHADOWED_ROUTE, route, problem, f"drop it, or drop [{asked.name}]")
+
+
+def _asked_for(
+    unnamed: AbstractSet[str], last_resort: Sequence[Route], asked: Route, *, is_msdb: bool
+) -> Iterator[Remark]:
+    """Services of this instance that a route of last resort to LOCAL would find, were it not for step 4."""
+    services = sorted(unnamed - NEVER_ASKED_ABOUT)
+    door = next((route for route in last_resort if route.address == LOCAL), None)
+    # Of a database's services the one that is alone has nobody here who sends to it.
+    if door is None or len(services) < (1 if is_msdb else 2):
+        return
+    more = f" and {len(services) - 1} more services of this instance are" if len(services) > 1 else " is"
+    problem = (
+        f"{services[0]!r}{more} asked for instead of found here: because of [{asked.name}] nothing comes to"
+        f" [{door.name}]"
+    )
+    hint = "CREATE ROUTE with its SERVICE_NAME and ADDRESS = 'LOCAL' for each service here that conversations begin with"
+    yield Remark(Lint.ASKED_FOR_LOCAL_SERVICE, asked, problem, hint)
 
 
 def _duplicates(group: Sequence[Route]) -> Iterator[Remark]:

@@ -4,28 +4,29 @@ What a change of routes would do to conversations that are under way.
 Every conversation is decided twice, by what holds now and by what would hold, and the two decisions are compared: does
 it keep its next hops, get others, or lose its route. A conversation that has sent something may have a target endpoint
 already, so one that moves is *harm*: the messages would reach somebody who does not know the dialog, or a second
-target would answer (-8495).
+target would answer (-8495). So is the loss of a service, at either end: the dialog fails (-8470, -8490).
 
-Source: rules R1.6, R2.3 and R5.1 of docs/conformance.md.
+Source: rules R1.6, R2.3, R4.1 and R5.1 of docs/conformance.md.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts
+from broker.routing.facts import Facts, Hosted
 from broker.routing.route import Route
 from broker.routing.table import RouteChange
 
 Place: TypeAlias = NetworkAddress | bytes
 """Where a decision leads: a next hop, or a database here."""
+
+ALIKE_MAX = 10_000  # consequences remembered for conversations that are alike; some 10 MB
 
 
 class Fate(StrEnum):
@@ -37,6 +38,11 @@ class Fate(StrEnum):
     OTHER_PATHS = "keeps its target, over other paths"
     MOVES = "moves"
     LOSES = "loses its route"
+    FAILS = "loses its service here"
+
+
+HARMFUL = frozenset({Fate.MOVES, Fate.LOSES, Fate.FAILS})
+UNCHANGED = frozenset({Fate.KEEPS, Fate.STAYS_LOST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,14 @@ class Flow:
     """
     A conversation, or all that share a route key, as a plan looks at it.
 
-    Shape: `name` what people find it by; `has_sent` whether a target may know it already.
+    Shape: `name` what people find it by; `has_sent` whether a target may know it already; `from_service` the service at
+    this end, None when that is not here.
     """
 
     name: str
     facts: Facts
     has_sent: bool
+    from_service: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,12 @@ class Consequence:
     @property
     def is_harm(self) -> bool:
         """Whether messages would go to somebody else than before, or nowhere."""
-        return self.flow.has_sent and self.fate in {Fate.MOVES, Fate.LOSES}
+        return self.flow.has_sent and self.fate in HARMFUL
+
+    @property
+    def is_by_conversation(self) -> bool:
+        """Whether another flow with the same route key may fare differently."""
+        return self.before.is_by_conversation or self.after.is_by_conversation
 
 
 @dataclass(slots=True)
@@ -77,46 +90,85 @@ class Plan:
 
 
 def plan(flows: Iterable[tuple[Flow, Surroundings, Surroundings]], *, kept: int) -> Plan:
-    """Compare what holds for each flow now with what would hold; keep the first `kept` harmed and as many others."""
+    """
+    Compare what holds for each flow now with what would hold.
+
+    Args:
+        flows: Each with the surroundings before and after; flows of one database share them.
+        kept: How many harmed ones are kept at most, and as many that change without harm.
+
+    Cost: two decisions for each route key, or for each flow where the conversation has a say.
+    """
     made = Plan()
     harmless: list[Consequence] = []
-    for flow, before, after in flows:
-        one = consequence(flow, before, after)
+    for one in _consequences(flows):
         made.fates[one.fate] += 1
         if one.is_harm:
             made.harmed += 1
             if len(made.consequences) < kept:
                 made.consequences.append(one)
-        elif one.fate not in {Fate.KEEPS, Fate.STAYS_LOST} and len(harmless) < kept:
+        elif one.fate not in UNCHANGED and len(harmless) < kept:
             harmless.append(one)
     made.consequences += harmless
     return made
 
 
+def _consequences(flows: Iterable[tuple[Flow, Surroundings, Surroundings]]) -> Iterator[Consequence]:
+    """One for each flow; those that are alike are decided once."""
+    alike: dict[tuple[object, ...], Consequence] = {}
+    for flow, before, after in flows:
+        facts = flow.facts
+        key = facts.database, facts.to_service, facts.to_broker_instance, facts.is_from_target, flow.from_service
+        known = alike.get(key)
+        if known is not None:
+            yield replace(known, flow=flow)
+            continue
+        one = consequence(flow, before, after)
+        if not one.is_by_conversation and len(alike) < ALIKE_MAX:
+            alike[key] = one
+        yield one
+
+
 def consequence(flow: Flow, before: Surroundings, after: Surroundings) -> Consequence:
     """What becomes of one flow."""
     was, will = decide(flow.facts, before), decide(flow.facts, after)
-    return Consequence(flow, _fate(flow.facts, was, will), was, will)
+    if _is_served(flow, before.hosted) and not _is_served(flow, after.hosted):
+        return Consequence(flow, Fate.FAILS, was, will)
+    had, has = places(was, flow.facts, before.hosted), places(will, flow.facts, after.hosted)
+    return Consequence(flow, _fate(flow.facts, (was, had), (will, has)), was, will)
 
 
-def _fate(facts: Facts, was: Decision, will: Decision) -> Fate:
-    had, has = places(was), places(will)
+def _is_served(flow: Flow, hosted: Hosted) -> bool:
+    """Whether the service at this end is there to take what the far side says."""
+    database = flow.facts.database
+    return flow.from_service is None or (
+        database is not None and flow.from_service in hosted.services_of.get(database, ())
+    )
+
+
+def _fate(facts: Facts, before: tuple[Decision, frozenset[Place]], after: tuple[Decision, frozenset[Place]]) -> Fate:
+    (was, had), (will, has) = before, after
     if not had:
         return Fate.FINDS if has else Fate.STAYS_LOST
     if not has:
         return Fate.LOSES
-    if _instance(facts, was) != _instance(facts, will) or had.isdisjoint(has):
+    if _instance(facts, was) != _instance(facts, will) or (had.isdisjoint(has) and not _is_declared(facts, will)):
         return Fate.MOVES
     return Fate.KEEPS if had == has else Fate.OTHER_PATHS
 
 
-def places(decision: Decision) -> frozenset[Place]:
-    """Where a decision may lead; empty when nowhere."""
-    if decision.disposition is Disposition.PRINCIPAL_UNKNOWN and decision.route and decision.route.pair:
-        return frozenset({decision.route.pair.address, decision.route.pair.mirror_address})
+def places(decision: Decision, facts: Facts, hosted: Hosted) -> frozenset[Place]:
+    """Where a decision may lead; empty when nowhere, to an unknown principal, or to a database without the service."""
     if decision.database is not None:
-        return frozenset({decision.database})
+        is_there = facts.to_service in hosted.services_of.get(decision.database, ())
+        return frozenset({decision.database} if is_there else ())
     return frozenset(candidate.address for candidate in decision.candidates)
+
+
+def _is_declared(facts: Facts, decision: Decision) -> bool:
+    """Whether the route itself says that the broker instance which a conversation names is there."""
+    route = decision.route
+    return not facts.is_open and route is not None and route.broker_instance is not None
 
 
 def _instance(facts: Facts, decision: Decision) -> bytes | None:

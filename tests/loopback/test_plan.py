@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,17 @@ def test_plan_tells_who_keeps_a_target_and_who_would_be_harmed(net: Topology) ->
     assert (exit_code, answer["fates"]) == (6, {"loses its route": 3})
     assert plan(orders, "DROP ROUTE there;", "--accept-harm")[0] == 0
 
+    exit_code, answer = plan(orders, f"DROP SERVICE [{ORDERS}];")
+    assert (exit_code, answer["edits"], answer["fates"]) == (6, [], {"loses its service here": 3})
+
     # What passed through the gateway counts there; the target's answers stay with it.
     exit_code, answer = plan(one, "DROP ROUTE there;")
     assert (exit_code, {harm["to_service"] for harm in answer["consequences"]}) == (6, {BILLING})
+    assert answer["passing"] == sum(answer["fates"].values())
+
+    # A target without its service fails its dialogs, and new ones do not find it.
+    exit_code, answer = plan(billing, f"DROP SERVICE [{BILLING}];")
+    assert (exit_code, set(answer["fates"])) == (6, {"loses its service here", "loses its route"})
 
     assert before == orders.query("SELECT * FROM orders.sys.routes"), "a plan changes nothing"
 
@@ -100,9 +109,48 @@ def test_plan_finds_the_loop_that_would_appear(net: Topology) -> None:
     exit_code, answer = plan(one, script, "--through", *admin)
 
     assert exit_code == 6
-    assert [(loop["to_service"], loop["was_there"]) for loop in answer["loops"]] == [(BILLING, False)]
-    assert "one -> two -> one" in answer["loops"][0]["path"]
-    assert plan(orders, script, "--through", *admin)[1]["loops"] == [], "from two on it is not yet a loop"
+    (loop,) = answer["followed"]["loops"]
+    assert (loop["to_service"], loop["was_there"]) == (BILLING, False)
+    assert "one -> two -> one" in loop["path"]
+    assert plan(orders, script, "--through", *admin)[1]["followed"]["loops"] == [], "from two on it is not yet a loop"
+
+
+def test_plan_looks_behind_the_lifetime_that_the_script_sets(net: Topology) -> None:
+    *_, orders, billing = shop(net)
+    net.start()
+    begin(orders, 2)
+    receive(billing, 2)
+
+    exit_code, answer = plan(orders, "ALTER ROUTE there WITH LIFETIME = 600;")
+
+    assert (exit_code, answer["harmed"], answer["expired"]["harmed"]) == (6, 0, 2)
+    orders.admin.sql("ALTER ROUTE there WITH LIFETIME = 300;")
+    assert plan(orders, "ALTER ROUTE there WITH LIFETIME = 600;")[0] == 0, "it was to expire anyway"
+
+
+def test_plan_finds_a_loop_of_last_resort(net: Topology) -> None:
+    one, two, *_ = shop(net)
+    net.start()
+    admin = [f"--admin={daemon.address}={daemon.directory / 'admin.sock'}" for daemon in (one, two)]
+    two.admin.sql(f"CREATE ROUTE rest WITH ADDRESS = '{one.address}';", "msdb")
+
+    exit_code, answer = plan(one, f"CREATE ROUTE rest WITH ADDRESS = '{two.address}';", "--through", *admin)
+
+    assert exit_code == 6
+    assert ["one -> two -> one" in loop["path"] for loop in answer["followed"]["loops"]] == [True]
+
+
+def test_plan_waits_for_nobody_and_nobody_waits_for_it(net: Topology) -> None:
+    orders = net.add("orders", databases=["orders"])
+    net.start()
+    with closing(orders.connect("orders")) as db:
+        db.isolation_level = None
+        db.execute("BEGIN IMMEDIATE")  # as an application in the middle of its work
+
+        exit_code, answer = plan(orders, "CREATE QUEUE q; CREATE ROUTE r WITH ADDRESS = 'tcp://far:4022';")
+        db.execute("COMMIT")
+
+    assert (exit_code, [edit["name"] for edit in answer["edits"]]) == (0, ["r"])
 
 
 def test_a_script_that_would_be_refused_is_refused_with_its_place(net: Topology) -> None:

@@ -12,6 +12,7 @@ import pytest
 from broker import begin_dialog
 from broker.admin.api import Api
 from broker.admin.message import ExplainRequest, Nothing, SqlRequest, ViewRequest
+from broker.admin.subject import OneProcess
 from broker.daemon import Instance
 from broker.dialog import store
 from broker.errors import DdlSyntaxError, DuplicateNameError, StoreUnavailableError, UnknownNameError
@@ -20,7 +21,7 @@ from broker.errors import DdlSyntaxError, DuplicateNameError, StoreUnavailableEr
 @pytest.fixture
 async def api(instance: Instance) -> AsyncIterator[Api]:
     executor = ThreadPoolExecutor(1)
-    yield Api(instance, executor)
+    yield Api(OneProcess(instance), executor)
     executor.shutdown()
 
 

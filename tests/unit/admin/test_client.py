@@ -107,3 +107,13 @@ def test_a_port_on_which_nobody_listens_is_named() -> None:
 def test_what_is_no_url_of_a_port_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL like|Port out of range"):
         AdminClient(url)
+
+
+def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        with pytest.raises(DaemonUnreachableError, match=r"no answer within 0\.05 s; .* may still be carried out"):
+            AdminClient(path, timeout=0.05).get("/v1/status")

@@ -10,7 +10,6 @@ import pytest
 
 from broker.admin.health import Check, checks_of
 from broker.daemon import Instance
-from broker.observe.lag import LoopLag
 
 Get: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -61,10 +60,10 @@ async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -
 
 
 def test_store_that_fails_is_told_and_stops_nothing() -> None:
-    endpoints = {"orders": SimpleNamespace(problem="disk I/O error")}
-    instance: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), endpoints=endpoints)
+    parts = {"store of orders": "disk I/O error", "store of billing": ""}
+    subject: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), parts=parts)
 
-    checks = checks_of(instance, LoopLag())["/readyz"]()
+    checks = checks_of(subject)["/readyz"]()
 
     assert ["[!] store of orders: disk I/O error"] == [str(check) for check in checks if not check.is_good]
     assert all(check.is_good for check in checks if check.is_vital)

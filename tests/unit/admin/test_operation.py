@@ -9,6 +9,7 @@ def test_every_operation_is_there_once() -> None:
         ("GET", "/v1/views/{name}"),
         ("POST", "/v1/check"),
         ("POST", "/v1/explain"),
+        ("POST", "/v1/plan"),
         ("POST", "/v1/sql"),
     ]
 

@@ -211,3 +211,15 @@ def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_the
     assert url == got.instance
     with pytest.raises(NotAskedError, match="does not know the address as its own; say where to ask"):
         directory(NetworkAddress(host, 2), ExplainRequest("S"))
+
+
+def test_who_could_not_be_asked_is_not_asked_again(fake_admin: Any) -> None:
+    """A thousand services behind one instance that is down must not take a thousand time-outs."""
+    fake_admin.answers["/v1/explain"] = (403, {"detail": "only loopback"})
+    directory = Directory({NetworkAddress("b"): fake_admin.path})
+
+    for service in ("S", "T"):
+        with pytest.raises(NotAskedError, match="only loopback"):
+            directory(NetworkAddress("b"), ExplainRequest(service))
+
+    assert ["S"] == [body["to"] for _, _, body in fake_admin.asked]

@@ -69,6 +69,7 @@ STATUS = {
     "uptime_s": 1,
     "software": "broker",
     "loop": "uvloop",
+    "kernel": "compiled",
     "listen": [],
     "broker_instance": "B",
     "forwarding": dict.fromkeys(

@@ -211,10 +211,6 @@ def test_through_ends_well_where_knowledge_ends(fake_admin: Any, tmp_path: Path)
         ["--to", "S", "--admin", "tcp://far=admin.sock"],
         ["--to", "S", "--conversation", "x"],
         ["--to", "S", "--broker-instance", "x"],
-        ["--to", "S", "--through", "--admin", "far=admin.sock"],
-        ["--to", "S", "--through", "--admin", "LOCAL=admin.sock"],
-        ["--to", "S", "--through", "--admin", "tcp://far"],
-        ["--to", "S", "--through", "--admin", "tcp://far=http://h/path"],
     ],
     ids=" ".join,
 )

@@ -12,13 +12,23 @@ import pytest
 from broker.cli import main
 from tests.support.command import run
 
-COMMANDS = sorted(main.commands)
+GROUPS = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}
+COMMANDS = sorted([*main.commands, *(f"{name} {inner}" for name, group in GROUPS.items() for inner in group.commands)])
 SLOW_TO_IMPORT = ("aiohttp", "asyncio", "lark", "pydantic", "sqlglot", "structlog", "uvloop")
+
+
+def command(name: str) -> click.Command:
+    """A command, or one of a group."""
+    found: click.Command = main
+    for word in name.split():
+        assert isinstance(found, click.Group)
+        found = found.commands[word]
+    return found
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_ends_with_two_examples_of_it(name: str) -> None:
-    result = run(name, "--help")
+    result = run(*name.split(), "--help")
 
     heading, *examples = result.stdout.rstrip().splitlines()[-3:]
     assert 0 == result.exit_code
@@ -28,16 +38,16 @@ def test_the_help_of_a_command_ends_with_two_examples_of_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_says_in_one_line_what_it_does(name: str) -> None:
-    short = main.commands[name].get_short_help_str(limit=70)
+    short = command(name).get_short_help_str(limit=70)
 
     assert not short.endswith("...")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_tells_its_exit_codes_and_every_option(name: str) -> None:
-    assert "Exit codes:" in " ".join(run(name, "--help").stdout.split())
+    assert "Exit codes:" in " ".join(run(*name.split(), "--help").stdout.split())
     assert [] == [
-        option.name for option in main.commands[name].params if isinstance(option, click.Option) and not option.help
+        option.name for option in command(name).params if isinstance(option, click.Option) and not option.help
     ]
 
 
@@ -81,6 +91,7 @@ def test_wrong_usage_is_2_and_points_at_the_help(arguments: list[str]) -> None:
         ["status", "--socket", "/nonexistent/admin.sock"],
         ["sql", "--socket", "/nonexistent/admin.sock", "SELECT 1"],
         ["explain", "--socket", "/nonexistent/admin.sock", "--to", "b"],
+        ["routes", "plan", "--socket", "/nonexistent/admin.sock", "SCRIPT"],
         ["send", "-d", "DATABASE", "--from", "Orders", "--to", "b", "x"],
         ["receive", "-d", "DATABASE", "--queue", "OrdersQueue"],
     ],
@@ -92,7 +103,10 @@ def test_a_command_imports_nothing_slow_that_it_does_not_need(arguments: list[st
         "try: main()\nexcept SystemExit: pass\n"
         f"print(*sorted(set({SLOW_TO_IMPORT!r}) & set(sys.modules)), file=sys.stderr)"
     )
-    words = [str(shop) if word == "DATABASE" else word for word in arguments]
+    script = shop.with_suffix(".sql")
+    script.write_text("DROP ROUTE r")
+    paths = {"DATABASE": str(shop), "SCRIPT": str(script)}
+    words = [paths.get(word, word) for word in arguments]
 
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
 

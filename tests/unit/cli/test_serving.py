@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import BrokerError, DdlSyntaxError, ListenFailedError, SettingError, StoreUnavailableError
+from broker.workers.channel import WorkerFailedError
 from tests.support.command import run
 
 
@@ -114,6 +115,7 @@ def test_a_configuration_that_is_not_there(command: str, code: int, tmp_path: Pa
     [
         (ListenFailedError("127.0.0.1:4022", "in use"), 75),
         (StoreUnavailableError("a.db", "locked"), 75),
+        (WorkerFailedError(1, "it has ended"), 75),
         (SettingError("endpoint.listen", "is wrong"), 78),
         (DdlSyntaxError(102, "incorrect syntax"), 78),
     ],
@@ -131,3 +133,19 @@ def test_serve_tells_a_supervisor_whether_trying_again_may_help(
     result = run("serve", "-c", configuration)
 
     assert (code, f"{error}\n") == (result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize(("workers", "where"), [(1, "broker.daemon"), (2, "broker.workers.supervisor")])
+def test_serve_of_several_workers_is_a_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, where: str
+) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(f"[endpoint]\nworkers = {workers}\n")
+    ran: list[str] = []
+    for module in ("broker.daemon", "broker.workers.supervisor"):
+        monkeypatch.setattr(f"{module}.run", lambda _, module=module: ran.append(module))
+    monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
+
+    result = run("serve", "-c", path)
+
+    assert (0, [where]) == (result.exit_code, ran)

@@ -70,6 +70,21 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "a fragment of 64KiB and its header do not fit endpoint.max_frame = 67761",
     ),
     (
+        {"endpoint": {"workers": 2}, "databases": {"a": {"path": "/a"}}},
+        "endpoint.workers",
+        "2 processes cannot share a database; databases.a is one",
+    ),
+    (
+        {"endpoint": {"workers": 2, "listen": []}},
+        "endpoint.workers",
+        "2 processes have nothing to do where nobody can connect",
+    ),
+    (
+        {"endpoint": {"workers": 4, "message_forward_size": "4MiB", "message_forward_share": 25}},
+        "endpoint.message_forward_share",
+        "25 percent of message_forward_size are 262144 bytes for each of 4 workers",
+    ),
+    (
         {"dialog": {"resend_first": "65s"}},
         "dialog.resend_first",
         "65s is above resend_cap = 64s",
@@ -78,6 +93,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         {"endpoint": {"max_frame": "2MiB", "message_forward_size": "1MiB"}},
         "endpoint.message_forward_size",
         "1MiB cannot hold one frame of endpoint.max_frame = 2MiB",
+    ),
+    (
+        {"endpoint": {"max_frame": "1MiB", "message_forward_size": "4MiB", "message_forward_share": 24}},
+        "endpoint.message_forward_share",
+        "24 percent of message_forward_size are 1006632 bytes, which cannot hold one frame of endpoint.max_frame = 1MiB",
     ),
 ]  # fmt: skip
 
@@ -95,6 +115,7 @@ def test_contradiction_is_found(data: dict[str, Any], key: str, problem: str) ->
         {"admin": {"socket": "/" + "x" * 106}},
         {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}},
         {"dialog": {"resend_first": "64s"}},
+        {"endpoint": {"max_frame": "1MiB", "message_forward_size": "4MiB", "message_forward_share": 25}},
         {"endpoint": {"listen": []}, "observe": {"listen": ""}},
     ],
 )

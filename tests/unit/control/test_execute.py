@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ import pytest
 
 from broker.control import effect
 from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.execute import ScriptStoppedError, execute
+from broker.control.execute import Outcome, ScriptStoppedError, execute, preview
 from broker.control.progress import Progress, Stage
 from broker.control.route_batch import BATCH_MAX
 from broker.ddl.parser import parse_script
@@ -47,6 +47,9 @@ class World:
     async def run(self, script: str, *, database: str = "orders", declared: bool = False) -> list[str]:
         statements = parse_script(script, source="a.sql")
         return await execute(self.catalog, statements, database=database, is_declared=declared)
+
+    async def preview(self, script: str, *, database: str = "orders") -> Mapping[str, Outcome]:
+        return await preview(self.catalog, parse_script(script, source="a.sql"), database=database)
 
     async def refuse(self, script: str, **more: object) -> str:
         """The report about a script that is not carried out."""
@@ -474,6 +477,114 @@ async def test_first_database_has_to_be_here_as_well(world: World) -> None:
     assert report.startswith("Msg 911, Level 16\nthe database 'nowhere' does not exist here")
 
 
+# --- what a script would do -------------------------------------------------------------------------------------
+
+
+async def test_preview_tells_what_every_database_would_hold_and_changes_none(world: World) -> None:
+    await world.run(f"CREATE ROUTE old WITH ADDRESS = '{FAR}'")
+    before, tables = world.dump(), {name: database.table for name, database in world.catalog.databases.items()}
+    world.changes = 0
+
+    outcomes = await world.preview(
+        f"CREATE QUEUE q; CREATE SERVICE s ON QUEUE q; DROP ROUTE old; CREATE ROUTE new WITH ADDRESS = '{FAR}';"
+        "USE msdb; DROP ROUTE AutoCreatedLocal; USE orders; ALTER ROUTE new WITH LIFETIME = 60"
+    )
+
+    orders, msdb = outcomes["orders"], outcomes[MSDB]
+    assert {"orders", MSDB} == outcomes.keys()
+    assert (["q"], ["s"]) == (list(orders.rows.queues), list(orders.rows.services))
+    assert {"AutoCreatedLocal", "new"} == {route.name for route in orders.table}
+    assert [] == list(msdb.table)
+    assert [("old", None), (None, "new"), ("new", "new")] == [
+        (old and old.name, new and new.name) for old, new in orders.changes.kept
+    ]
+    assert (before, 0) == (world.dump(), world.changes)
+    assert tables == {name: database.table for name, database in world.catalog.databases.items()}
+
+
+async def test_preview_of_what_is_no_change_of_routes_keeps_the_table(world: World) -> None:
+    outcomes = await world.preview("CREATE QUEUE q")
+
+    assert outcomes["orders"].table is world.catalog.databases["orders"].table
+    assert [] == outcomes["orders"].changes.kept
+
+
+@pytest.mark.parametrize("script", ["", "USE billing", "USE billing; USE msdb;"])
+async def test_preview_of_nothing_is_nothing(world: World, script: str) -> None:
+    assert {} == await world.preview(script)
+
+
+@pytest.mark.parametrize(
+    ("script", "number", "place"),
+    [
+        ("CREATE QUEUE q;\nDROP ROUTE nix", 15151, "2:12"),
+        ("CREATE QUEUE q;\nCREATE QEUE p", 102, "2:8"),
+        ("CREATE QUEUE q;\nUSE nowhere", 911, "2:5"),
+        (f"USE msdb;\nCREATE ROUTE r WITH ADDRESS = '{FAR}';\nCREATE QUEUE q", 15151, "3:14"),
+    ],
+)
+async def test_preview_refuses_what_would_be_refused_with_its_place(
+    world: World, script: str, number: int, place: str
+) -> None:
+    before = world.dump()
+
+    with pytest.raises(StatementError) as caught:
+        await world.preview(script)
+
+    assert str(caught.value).startswith(f"Msg {number}, Level 16, a.sql:{place}\n")
+    assert (before, 0) == (world.dump(), world.changes)
+
+
+async def test_preview_of_many_changes_tells_the_table_and_that_they_are_many(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effect, "CHANGES_MAX", 2)
+
+    outcomes = await world.preview("".join(f"CREATE ROUTE r{n} WITH ADDRESS = '{FAR}';" for n in range(5)))
+
+    orders = outcomes["orders"]
+    assert (True, []) == (orders.changes.are_many, orders.changes.kept)
+    assert {"AutoCreatedLocal", "r0", "r1", "r2", "r3", "r4"} == {route.name for route in orders.table}
+    assert [] == world.routes()
+
+
+async def test_preview_takes_its_turn_and_is_seen_like_any_script(world: World) -> None:
+    """It borrows the databases, so whoever stops the instance has to be able to stop it."""
+    started, may_go_on = threading.Event(), threading.Event()
+    progress = Progress()
+
+    def statements() -> Iterator[Statement]:
+        yield from parse_script("CREATE QUEUE one")
+        started.set()
+        may_go_on.wait()
+        yield from parse_script("CREATE QUEUE two")
+
+    looking = asyncio.create_task(preview(world.catalog, statements(), database="orders", progress=progress))
+    await asyncio.to_thread(started.wait)
+    changing = asyncio.create_task(world.run("CREATE QUEUE one"))
+    closing = asyncio.create_task(world.catalog.close())
+    await asyncio.sleep(0)
+    seen = list(world.catalog.scripts)
+    may_go_on.set()
+
+    for ended in (looking, changing):
+        with pytest.raises(ScriptStoppedError):
+            await ended
+    await closing
+    assert progress is seen[0]
+    assert {} == world.queues()
+
+
+async def test_preview_of_a_store_that_fails_names_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("broker.control.execute.read_rows", fails)
+
+    with pytest.raises(StoreUnavailableError, match=r"orders\.db: disk I/O error"):
+        await world.preview("CREATE QUEUE q")
+
+
 # --- msdb -------------------------------------------------------------------------------------------------------
 
 
@@ -578,3 +689,20 @@ async def test_errors_say_whose_turn_it_is(world: World) -> None:
     for script, kind in (("CREATE QUEUE q", DuplicateNameError), ("DROP QUEUE nix", UnknownNameError)):
         with pytest.raises(kind):
             await world.run(script)
+
+
+async def test_a_database_that_another_program_keeps_locked_holds_up_one_script_for_a_bounded_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.control.execute.LOCK_SECONDS", 0.05)
+    path = world.catalog.databases["orders"].path
+    other = sqlite3.connect(str(path), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailableError, match="locked"):
+        await world.run(f"USE msdb; CREATE ROUTE r WITH ADDRESS = '{FAR}'; USE orders; CREATE QUEUE q;")
+    await world.run(f"CREATE ROUTE other WITH ADDRESS = '{FAR}'", database=MSDB)
+    other.close()
+
+    assert world.routes(MSDB) == ["other"]
+    assert world.dbs["orders"].execute("PRAGMA busy_timeout").fetchone() == (int(store.BUSY_SECONDS * 1000),)

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -355,3 +355,18 @@ def test_commit_that_fails_leaves_no_transaction_open(db: sqlite3.Connection) ->
         db.execute("INSERT INTO child VALUES (99)")
 
     assert (db.in_transaction, db.execute("SELECT * FROM child").fetchall()) == (False, [])
+
+
+def test_a_copy_of_the_catalog_has_what_statements_read_and_none_of_the_messages(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    with closing(store.open_store(path)) as db:
+        store.put_queue(db, "Inbox", is_receive_enabled=True)
+        db.execute("INSERT INTO broker_message VALUES (1, 1, 1, 0, 't', 0.0, x'00')")
+        db.execute("BEGIN IMMEDIATE")  # whoever writes keeps nobody from it
+
+        with closing(store.copy_of_catalog(path)) as copy:
+            store.drop_queue(copy, "Inbox")
+            assert (len(list(store.routes(copy))), store.queues(copy)) == (1, {})
+            assert copy.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)
+        db.execute("ROLLBACK")
+        assert set(store.queues(db)) == {"Inbox"}

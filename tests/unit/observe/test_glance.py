@@ -96,6 +96,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "uptime_s": 61.5,
         "software": "broker 1",
         "loop": "uvloop",
+        "kernel": "compiled",
         "listen": ["127.0.0.1:4022"],
         "broker_instance": GUID.upper(),
         "forwarding": forwarding,
@@ -119,7 +120,7 @@ def test_the_page_begins_with_who_it_is(capsys: pytest.CaptureFixture[str]) -> N
     lines = page(capsys, status()).splitlines()
 
     assert [
-        "gateway-a ready, up 0:01:01, broker 1 on uvloop",
+        "gateway-a ready, up 0:01:01, broker 1 on uvloop, compiled kernel",
         f"listens on 127.0.0.1:4022, broker instance {GUID.upper()}",
         "forwarding on: 7 forwarded, 2 delivered, 1 held, 300 of 1000 bytes",
     ] == lines

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.held import copy_held, held_values
+from broker.observe.held import HeldCopy, copy_held, held_values
 from broker.wire.layout import Flag
 
 ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
@@ -20,8 +20,9 @@ async def gateway(start: Any) -> Any:
 def _held(gateway: Any, *, after: float = 0.0) -> dict[str, object]:
     (outbox,) = gateway.forwarder.outboxes.values()
     now = asyncio.get_running_loop().time() + after
-    (copy,) = copy_held(outbox, gateway.peers, now=now)
-    return held_values(copy)
+    copy = copy_held(outbox, gateway.peers, now=now)
+    (held,) = copy.frames
+    return held_values(held, copy)
 
 
 async def test_frame_is_shown_with_every_column(gateway: Any, take: Any) -> None:
@@ -84,10 +85,12 @@ async def test_name_that_is_no_text_is_shown_anyhow(gateway: Any, take: Any) -> 
     """The pass reads the name of the sender not at all, so it may be anything."""
     take(gateway, from_service="ab")
     (outbox,) = gateway.forwarder.outboxes.values()
-    frame = outbox.held[0].frame
-    frame[frame.index(b"ab") : frame.index(b"ab") + 2] = b"\xff\xfe"
+    (held,) = outbox.held
+    odd = held._replace(frame=held.frame.replace(b"ab", b"\xff\xfe"))
 
-    assert _held(gateway)["from_service_name"] == "\ufffd\ufffd"
+    values = held_values(odd, HeldCopy((odd,), held.since, "tcp://127.0.0.1:1", "because"))
+
+    assert values["from_service_name"] == "\ufffd\ufffd"
 
 
 async def test_empty_outbox_has_nothing_to_copy(gateway: Any) -> None:
@@ -95,4 +98,4 @@ async def test_empty_outbox_has_nothing_to_copy(gateway: Any) -> None:
 
     outbox = gateway.forwarder.outbox(NetworkAddress("far.example"))
 
-    assert copy_held(outbox, gateway.peers, now=0.0) == []
+    assert copy_held(outbox, gateway.peers, now=0.0).frames == ()

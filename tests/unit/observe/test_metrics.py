@@ -12,15 +12,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.flow import Disposition
 from broker.forwarding.forwarder import OTHER_KIND
+from broker.forwarding.kernel_choice import choose_kernel
 from broker.net.dialer import Attempts
 from broker.observe.lag import LoopLag
-from broker.observe.metrics import METRICS, Metrics
+from broker.observe.metrics import METRICS, Exposition, read_metrics
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteChange
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 CONTRACT = {
     "broker_build_info": (),
+    "broker_workers": (),
+    "broker_worker_restarts_total": (),
     "broker_connections": ("peer", "direction", "state"),
     "broker_messages_received_total": ("peer", "kind"),
     "broker_messages_forwarded_total": ("route", "peer"),
@@ -28,6 +31,7 @@ CONTRACT = {
     "broker_messages_dropped_total": ("reason",),
     "broker_forward_pool_bytes": (),
     "broker_forward_pool_limit_bytes": (),
+    "broker_forward_share_exceeded_total": (),
     "broker_forward_pool_messages": (),
     "broker_route_up": ("route", "address"),
     "broker_retransmits_total": ("peer",),
@@ -43,15 +47,27 @@ DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127
 Samples = dict[tuple[str, ...], float]
 
 
-async def _scrape(metrics: Metrics, accept: str = "") -> str:
-    body, _ = await asyncio.to_thread(metrics.render, metrics.read(), accept)
+class _Scraped:
+    """An instance that is scraped, more than once."""
+
+    def __init__(self, instance: Any, lag: LoopLag | None = None) -> None:
+        self.exposition = Exposition()
+        self._instance = instance
+        self._lag = lag or LoopLag()
+
+    async def scrape(self, accept: str = "") -> tuple[bytes, str]:
+        return await asyncio.to_thread(self.exposition.render, read_metrics(self._instance, self._lag), accept)
+
+
+async def _scrape(metrics: _Scraped, accept: str = "") -> str:
+    body, _ = await metrics.scrape(accept)
     return body.decode()
 
 
-async def _samples(instance: Any, metrics: Metrics | None = None) -> dict[str, Samples]:
+async def _samples(instance: Any, metrics: _Scraped | None = None) -> dict[str, Samples]:
     """A scrape: by metric, the values by label values in the order of the contract."""
     order = {metric.name: metric.labels for metric in METRICS}
-    text = await _scrape(metrics or Metrics(instance, LoopLag()))
+    text = await _scrape(metrics or _Scraped(instance))
     found: dict[str, Samples] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -84,7 +100,7 @@ def test_page_and_code_tell_the_same() -> None:
 async def test_every_metric_has_its_help_before_anything_happened(start: Any) -> None:
     instance = await start("near")
 
-    text = await _scrape(Metrics(instance, LoopLag()))
+    text = await _scrape(_Scraped(instance))
 
     assert [metric.name for metric in METRICS] == re.findall(r"^# HELP (\w+) .{10,}", text, re.MULTILINE)
 
@@ -98,9 +114,9 @@ async def test_every_metric_has_its_help_before_anything_happened(start: Any) ->
     ],
 )
 async def test_form_is_negotiated(start: Any, accept: str, content_type: str) -> None:
-    metrics = Metrics(await start("near"), LoopLag())
+    metrics = _Scraped(await start("near"))
 
-    _, answered = await asyncio.to_thread(metrics.render, metrics.read(), accept)
+    _, answered = await metrics.scrape(accept)
 
     assert answered.startswith(content_type)
 
@@ -114,7 +130,7 @@ async def test_new_instance(start: Any) -> None:
     samples = await _samples(instance)
 
     assert samples["broker_build_info"] == {
-        (instance.software, next(iter(samples["broker_build_info"]))[1], "asyncio", "python"): 1
+        (instance.software, next(iter(samples["broker_build_info"]))[1], "asyncio", choose_kernel().name): 1
     }
     assert samples["broker_ready"] == {(): 1}
     assert samples["broker_forward_pool_limit_bytes"] == {(): 64 * 1024 * 1024}
@@ -136,7 +152,7 @@ async def test_lag_is_the_clock_s(start: Any) -> None:
     lag = LoopLag()
     lag.note(0.25)
 
-    samples = await _samples(None, Metrics(await start("near"), lag))
+    samples = await _samples(None, _Scraped(await start("near"), lag))
 
     assert samples["broker_event_loop_lag_seconds"] == {(): 0.25}
 
@@ -286,7 +302,7 @@ async def test_file_that_cannot_be_read_is_left_out(start: Any) -> None:
 async def test_more_values_than_a_label_may_have_are_one(start: Any) -> None:
     instance = await start("near")
     instance.endpoints["near"].delivered.update({f"//s{number}": 1 for number in range(503)})
-    metrics = Metrics(instance, LoopLag())
+    metrics = _Scraped(instance)
 
     first = await _samples(instance, metrics)
     second = await _samples(instance, metrics)

@@ -9,6 +9,7 @@ import pytest
 from broker.control.execute import execute
 from broker.control.progress import Progress, Stage
 from broker.ddl.parser import parse_script
+from broker.forwarding.kernel_choice import choose_kernel
 from broker.observe.backlog import Backlog
 from broker.observe.status import add_backlog, backlog_paths, by_kind, kind_name, read_status, show_guid
 from broker.wire.layout import Kind
@@ -29,7 +30,8 @@ async def test_new_instance_tells_who_it_is(start: Any) -> None:
 
     status = read_status(instance)
 
-    assert {"name": "near", "ready": True, "loop": "asyncio", "kernel": "python", "connections": []}.items() <= (
+    kernel = choose_kernel().name
+    assert {"name": "near", "ready": True, "loop": "asyncio", "kernel": kernel, "connections": []}.items() <= (
         status.items()
     )
     assert uuid.UUID(status["broker_instance"]).bytes == instance.broker_instance
@@ -86,7 +88,13 @@ async def test_dialog_between_two_instances_is_counted_at_both(start: Any, send:
     assert connection["bytes_sent"] > 3 * 114
     assert receiver["connections"][0]["direction"] == "in"
     address = f"tcp://127.0.0.1:{target.listeners[0].port}"
-    assert sender["addresses"][address] == {"health": "connected", "problem": "", "held": 0}
+    assert sender["addresses"][address] == {
+        "health": "connected",
+        "problem": "",
+        "held": 0,
+        "held_bytes": 0,
+        "over_share": 0,
+    }
 
 
 async def test_address_that_does_not_answer_tells_why(start: Any, take: Any, until: Any) -> None:

@@ -135,8 +135,20 @@ async def test_held_frames_wait_for_the_connection_or_for_room(start: Any, take:
     outbox.outlet = Link(can_send=False)
     full = why_held(outbox, gateway.peers)
 
-    assert unconnected == "waiting for connection to tcp://127.0.0.1:1 (Connection refused)"
-    assert full == "the connection to tcp://127.0.0.1:1 takes no more at the moment"
+    held = f"; {outbox.share.used_bytes} of at most {32 * 1024 * 1024} bytes wait for it"
+    assert unconnected == f"waiting for connection to tcp://127.0.0.1:1 (Connection refused){held}"
+    assert full == f"the connection to tcp://127.0.0.1:1 takes no more at the moment{held}"
+
+
+async def test_held_frames_that_leave_no_room_say_so(start: Any, take: Any) -> None:
+    gateway = await start("gateway", msdb=DEAD_ROUTE)
+    take(gateway)
+    outbox = gateway.forwarder.outboxes[DEAD]
+
+    gateway.forwarder.pool.limit_bytes = 2 * outbox.share.used_bytes
+
+    used = outbox.share.used_bytes
+    assert why_held(outbox, gateway.peers).endswith(f"; {used} of at most {used} bytes wait for it, no room for more")
 
 
 async def test_a_route_that_is_asked_for_is_told_with_whom_and_since_when(start: Any, send: Any, until: Any) -> None:

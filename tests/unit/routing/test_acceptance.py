@@ -557,9 +557,14 @@ def test_four_gateways_in_two_pairs_share_the_dialogs_and_each_dialog_has_one_pa
 
 
 def test_gateway_picks_for_an_open_dialog_what_its_sender_would_have_picked() -> None:
+    """And it distributes them, about evenly, as the sender would have."""
     sender, gateway = Instance(BALANCED), Instance(msdb=BALANCED)
 
-    assert [sender.begun("S", dialog=n) for n in DIALOGS] == [gateway.incoming("S", dialog=n) for n in DIALOGS]
+    picked = [gateway.incoming("S", dialog=n) for n in DIALOGS]
+
+    assert [sender.begun("S", dialog=n) for n in DIALOGS] == picked
+    assert len(set(picked)) == 2
+    assert min(picked.count(one) for one in set(picked)) > len(picked) / 4
 
 
 # --- which database here ------------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""
+What the admin API and the metrics are about: an instance, whether it runs in one process or in several.
+
+`OneProcess` is an instance that lives in this very process; a gateway of several workers is in `broker.workers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from broker.admin.explaining import Place, running_place
+from broker.control.catalog import Catalog
+from broker.control.config import Settings
+from broker.observe.instance import Running
+from broker.observe.lag import LoopLag
+from broker.observe.metrics import Reading, read_metrics
+from broker.observe.query import Snapshot
+from broker.observe.snapshot import Snapshots
+from broker.observe.status import backlog_paths, read_status
+from broker.routing.choose import Health
+from broker.routing.facts import Facts
+
+
+class Views(Protocol):
+    """What gives the rows that are in no file; asked by other threads than the loop's."""
+
+    def by_view(self) -> dict[str, Snapshot]:
+        """What gives the rows of each view."""
+
+    def transmission_statuses(self) -> Mapping[bytes, str]:
+        """What is known of each dialog that has something to send, by its conversation_handle."""
+
+
+class Subject(Protocol):
+    """
+    The instance that is asked about, and changed through its catalog. Loop-only.
+
+    Shape: `lag` of the loop that answers.
+    """
+
+    lag: LoopLag
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+
+    @property
+    def software(self) -> str:
+        """Program and version."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """Its databases."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set once it begins to stop."""
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """What may fail without the whole, by name, with what is wrong with it; empty when nothing is."""
+
+    def views(self) -> Views:
+        """The rows that are in no file."""
+
+    def backlog_paths(self) -> dict[str, Path]:
+        """The files in which messages wait, by database."""
+
+    async def status(self) -> dict[str, Any]:
+        """Everything about it but what is in the files."""
+
+    async def reading(self) -> Reading:
+        """Its metrics at this moment."""
+
+    async def place(self) -> Place:
+        """What a question about routing needs to know; for the loop's own use."""
+
+    async def frozen(self) -> tuple[Place, list[Facts]]:
+        """The same for another thread, as it is at this moment, and what passed through lately."""
+
+    async def settle(self) -> None:
+        """Wait until every process decides by what was committed before."""
+
+
+class OneProcess:
+    """An instance in this process."""
+
+    def __init__(self, instance: Running) -> None:
+        self.lag = LoopLag()
+        self._instance = instance
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._instance.settings
+
+    @property
+    def software(self) -> str:
+        """Program and version."""
+        return self._instance.software
+
+    @property
+    def catalog(self) -> Catalog:
+        """Its databases."""
+        return self._instance.catalog
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+        return self._instance.is_ready
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set once it begins to stop."""
+        return self._instance.stopping
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """The stores: as a gateway, and for its other databases, an instance works on without one."""
+        return {f"store of {name}": endpoint.problem for name, endpoint in self._instance.endpoints.items()}
+
+    def views(self) -> Snapshots:
+        """The rows that are in no file."""
+        return Snapshots(self._instance)
+
+    def backlog_paths(self) -> dict[str, Path]:
+        """The files in which messages wait, by database."""
+        return backlog_paths(self._instance)
+
+    async def status(self) -> dict[str, Any]:
+        """Everything about it but what is in the files."""
+        return read_status(self._instance)
+
+    async def reading(self) -> Reading:
+        """Its metrics at this moment."""
+        return read_metrics(self._instance, self.lag)
+
+    async def place(self) -> Place:
+        """The instance as it is when it is looked at."""
+        return running_place(self._instance)
+
+    async def frozen(self) -> tuple[Place, list[Facts]]:
+        """The instance as it is now, and what passed through lately."""
+        place, peers = running_place(self._instance), self._instance.peers
+        health = {address: peers.health_of(address) for address in peers.known_addresses}
+        problems = {address: peers.problem_of(address) for address in health}
+        here = replace(place.surroundings, health_of=lambda address: health.get(address, Health.UNTRIED))
+        place = replace(place, surroundings=here, problem_of=lambda address: problems.get(address, ""))
+        return place, list(self._instance.forwarder.passed)
+
+    async def settle(self) -> None:
+        """The table was swapped when the statement was carried out."""

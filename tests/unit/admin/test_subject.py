@@ -1,0 +1,52 @@
+"""An instance in this process, as the admin interface sees it."""
+
+from __future__ import annotations
+
+from broker.admin.subject import OneProcess, Subject
+from broker.daemon import Instance
+from broker.net.dialer import Attempts
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import Facts
+
+FAR = NetworkAddress("far", 4022)
+
+
+async def test_it_tells_what_the_instance_tells(instance: Instance) -> None:
+    subject: Subject = OneProcess(instance)
+
+    status = await subject.status()
+    reading = await subject.reading()
+    await subject.settle()
+
+    assert (subject.settings, subject.software) == (instance.settings, instance.software)
+    assert (subject.catalog, subject.is_ready, subject.stopping) == (instance.catalog, True, instance.stopping)
+    assert (status["name"], list(status["databases"])) == ("one", ["orders"])
+    assert reading.samples["broker_ready"] == [((), True)]
+    assert list(subject.backlog_paths()) == ["orders"]
+    assert "sys.dm_broker_connections" in subject.views().by_view()
+
+
+async def test_store_that_fails_is_a_part(instance: Instance) -> None:
+    instance.endpoints["orders"].problem = "disk I/O error"
+
+    assert OneProcess(instance).parts == {"store of orders": "disk I/O error"}
+
+
+async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
+    """Another thread looks at it while the instance goes on."""
+    subject = OneProcess(instance)
+    attempts = instance.peers.attempts[FAR] = Attempts()
+    attempts.failed("Connection refused", now=1e9)
+    attempts.suppressed_until = float("inf")
+    facts = Facts("//far", b"t" * 16, b"c" * 16, is_from_target=False)
+    instance.forwarder._passed[facts] = None
+
+    frozen, passed = await subject.frozen()
+    live = await subject.place()
+    del instance.peers.attempts[FAR]
+
+    assert (frozen.surroundings.health_of(FAR), frozen.problem_of(FAR)) == (Health.SUPPRESSED, "Connection refused")
+    assert (live.surroundings.health_of(FAR), live.problem_of(FAR)) == (Health.UNTRIED, "")
+    assert frozen.surroundings.health_of(NetworkAddress("new", 1)) is Health.UNTRIED
+    assert passed == [facts]

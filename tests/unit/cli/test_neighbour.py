@@ -1,0 +1,61 @@
+"""Where other instances can be asked: what the option --admin takes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from broker.cli.neighbour import Where, where_option
+from broker.routing.address import NetworkAddress
+
+
+def given(*values: str) -> tuple[Where | None, str]:
+    """What a command gets, and what its user reads."""
+    got: list[Where] = []
+
+    @click.command()
+    @where_option
+    def command(where: Where) -> None:
+        got.append(where)
+
+    result = CliRunner().invoke(command, [word for value in values for word in ("--admin", value)])
+    assert result.exit_code == (0 if got else 2)
+    return (got[0] if got else None), " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ([], {}),
+        (["tcp://far=http://127.0.0.1:9422"], {NetworkAddress("far", 4022): "http://127.0.0.1:9422"}),
+        (["TCP://Far:1=/run/admin.sock"], {NetworkAddress("far", 1): Path("/run/admin.sock")}),
+        (["tcp://[::1]:1=a=b.sock"], {NetworkAddress("::1", 1): Path("a=b.sock")}),
+        (
+            ["tcp://a=a.sock", "tcp://b=b.sock", "tcp://a=c.sock"],
+            {NetworkAddress("a"): Path("c.sock"), NetworkAddress("b"): Path("b.sock")},
+        ),
+    ],
+)
+def test_each_address_has_a_url_or_a_socket(values: list[str], where: Where) -> None:
+    assert (where, "") == given(*values)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("far=admin.sock", "'far' is"),
+        ("LOCAL=admin.sock", "LOCAL is no address of one"),
+        ("admin.sock", "'admin.sock' is not like tcp://gateway-b:4022=http://127.0.0.1:9422"),
+        ("tcp://far", "'tcp://far' is not like"),
+        ("tcp://far=", "'tcp://far=' is not like"),
+        ("tcp://far=http://h/path", "'http://h/path' is no URL like http://127.0.0.1:9422"),
+    ],
+)
+def test_anything_else_is_wrong_usage_and_says_what_is_right(value: str, problem: str) -> None:
+    where, told = given(value)
+
+    assert where is None
+    assert problem in told
