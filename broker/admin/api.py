@@ -20,6 +20,7 @@ from broker.admin.message import (
     ExplainAnswer,
     ExplainRequest,
     Finding,
+    LeftOut,
     Nothing,
     PlanAnswer,
     PlanRequest,
@@ -148,7 +149,8 @@ class Api:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
         report = await self._run(partial(check_running, self._subject.settings))
         warnings = [*_findings(report.warnings), *(_finding(one.lint, one) for one in report.concerns)]
-        return CheckAnswer(not report.errors, _findings(report.errors), warnings)
+        left_out = [LeftOut(code, file, count) for (code, file), count in report.left_out.items()]
+        return CheckAnswer(not report.errors, _findings(report.errors), warnings, left_out)
 
     def _database(self, name: str | None) -> str:
         """The database that is meant, in the spelling of the configuration where one fits."""

@@ -178,12 +178,21 @@ class Finding(msgspec.Struct, frozen=True):
     column: int | None
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """Findings that are only counted: of one key in one file the first 1000 are told."""
+
+    key: Annotated[str, Meta(description="The code of the lint.")]
+    file: str | None
+    count: int
+
+
 class CheckAnswer(msgspec.Struct, frozen=True):
     """Whether the instance could start again, and what is legal but unwise."""
 
     ok: bool
     problems: list[Finding]
     warnings: list[Finding]
+    left_out: list[LeftOut]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):

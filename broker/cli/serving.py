@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,11 @@ from broker.cli.output import show_rows
 from broker.errors import ListenFailedError, SettingError, SettingsError, StatementError, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.control.check import Report
     from broker.control.concern import Concern
+    from broker.control.quota import Kind
 
 _MESSAGES_HELP = "To the targets, in equal parts on twenty dialogs; as many answers come back."
 
@@ -69,23 +74,61 @@ def check(configs: tuple[Path, ...], output: str, *, offline: bool) -> None:
     from broker.control.check import check_files  # noqa: PLC0415
 
     report = check_files(configs or (None,), environ=os.environ, offline=offline)
-    rows = [_row("error", "setting", error, str(error)) for error in report.errors]
-    rows += [_row("warning", "setting", warning, f"warning: {warning}") for warning in report.warnings]
-    rows += [_row("warning", concern.lint, concern, f"warning: {concern}") for concern in report.concerns]
     if output == "json":
-        show_rows(rows, output)
+        show_rows(_rows(report), output)
     else:
-        for row in rows:
-            click.echo(row["text"], err=True)
+        for line in _lines(report):
+            click.echo(line, err=True)
         if not report.errors:
             click.echo("the configuration is good" if len(configs) < 2 else "the configurations are good")
     sys.exit(1 if report.errors else 0)
 
 
+def _rows(report: Report) -> list[dict[str, Any]]:
+    """The report as values; what is only counted has a row for each code and file, with the count."""
+    rows = [_row("error", "setting", error, _sentence(error)) for error in report.errors]
+    rows += [_row("warning", "setting", warning, _sentence(warning)) for warning in report.warnings]
+    rows += [_row("warning", concern.lint, concern, concern.sentence) for concern in report.concerns]
+    for (code, file), count in report.left_out.items():
+        text = f"and {count:,} more"
+        rows.append(
+            {"level": "warning", "code": code, "file": file, "line": None, "column": None, "text": text, "more": count}
+        )
+    return rows
+
+
 def _row(level: str, code: str, found: SettingError | Concern, text: str) -> dict[str, Any]:
     span = found.span
     place = (span.source, span.line, span.column) if span is not None else (None, None, None)
-    return {"level": level, "code": code, **dict(zip(("file", "line", "column"), place, strict=True)), "text": text}
+    where = dict(zip(("file", "line", "column"), place, strict=True))
+    return {"level": level, "code": code, **where, "text": text, "more": 0}
+
+
+def _sentence(error: SettingError) -> str:
+    """An error without its place, which has fields of its own."""
+    return str(replace(error, span=None))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    """The report for people: the first of each code and file, then how many more there are."""
+    from broker.control.quota import SHOWN_MAX, first_of_each  # noqa: PLC0415
+
+    def kind_of(error: SettingError) -> Kind:
+        return "setting", error.span.source if error.span else None
+
+    for before, errors in (("", report.errors), ("warning: ", report.warnings)):
+        shown, more = first_of_each(errors, kind_of, most=SHOWN_MAX)
+        yield from (f"{before}{error}" for error in shown)
+        yield from (_more(before, kind, count) for kind, count in more.items())
+    concerns, hidden = first_of_each(report.concerns, lambda one: (one.lint, one.file), most=SHOWN_MAX)
+    yield from (f"warning: {concern}" for concern in concerns)
+    for kind, count in hidden.items():
+        yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
+
+
+def _more(before: str, kind: Kind, count: int) -> str:
+    code, file = kind
+    return f"{before}{f'{file}: ' if file else ''}and {count:,} more `{code}`"
 
 
 @examples("""

@@ -13,7 +13,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +22,11 @@ from broker.control.concern import Concern
 from broker.control.config import by_place
 from broker.control.load import load_what_is_good
 from broker.control.place import KeyPath
+from broker.control.quota import Kind
 from broker.control.reach import survey_all
 from broker.control.rehearsal import Rehearsal, rehearse
 from broker.errors import SettingError, SettingsError
+from broker.routing.route import BROKER_CONFIGURATION
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -39,12 +41,13 @@ class Report:
     What a check found.
 
     Shape: `errors` keep an instance from starting; `warnings` of settings and `concerns` about what the scripts say are
-    legal and unwise.
+    legal and unwise; `left_out` counts the concerns of one code and file that are not among them.
     """
 
     errors: list[SettingError] = field(default_factory=list)
     warnings: list[SettingError] = field(default_factory=list)
     concerns: list[Concern] = field(default_factory=list)
+    left_out: dict[Kind, int] = field(default_factory=dict)
 
 
 def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], offline: bool = False) -> Report:
@@ -72,15 +75,15 @@ def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], off
         report.warnings.extend(settings.warnings())
         if not rehearsal.errors:
             sound.append(rehearsal)
-    report.concerns.extend(survey_all(sound))
-    return report
+    concerns, left_out = survey_all(sound)
+    return replace(report, concerns=concerns, left_out=left_out)
 
 
 def check_running(settings: Settings) -> Report:
     """What a check of the settings in force finds; the ports are taken by the instance itself."""
     rehearsal = rehearse(settings, now=datetime.now(UTC))
-    concerns = [] if rehearsal.errors else survey_all([rehearsal])
-    return Report(check_settings(settings, rehearsal, offline=True), settings.warnings(), concerns)
+    concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
+    return Report(check_settings(settings, rehearsal, offline=True), settings.warnings(), concerns, left_out)
 
 
 def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = False) -> list[SettingError]:
@@ -96,6 +99,7 @@ def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = 
         Every problem, sorted by place; empty when the instance could start.
     """
     errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *_admin_socket(settings)]
+    errors += _askers(settings, rehearsal)
     if not offline:
         errors += _listeners(settings)
     return sorted(errors, key=by_place)
@@ -154,6 +158,19 @@ def _write_problem(directory: Path) -> str | None:
             return None
     except OSError as error:
         return f'"{existing}" cannot be written: {error.strerror}'
+
+
+def _askers(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]:
+    """Routes by which msdb would ask for other routes, where several processes share it."""
+    asking = [one.name for one in rehearsal.msdb.routes.values() if one.remote_service_name == BROKER_CONFIGURATION]
+    if asking and settings.endpoint.workers > 1:
+        yield asking_error(settings, asking[0])
+
+
+def asking_error(settings: Settings, route: str) -> SettingError:
+    """That msdb has this route, by which it asks for others, and `endpoint.workers` is above 1."""
+    problem = f"several processes do not ask for routes, and msdb has the route {route!r} by which it would"
+    return settings.error(("endpoint", "workers"), problem, f"set it to 1, or DROP ROUTE [{route}]")
 
 
 def _listeners(settings: Settings) -> Iterator[SettingError]:

@@ -2,18 +2,32 @@
 One thing that is legal and probably not meant, with its place in a script or in a configuration.
 
 The place is that of the statement which last made the route or the service. What was in a database file already has
-none; then the place is the setting that names the file, as far as the configuration has one.
+none; then the place is the setting that names the file, as far as the configuration has one. Line and column are worked
+out when somebody asks: of a million concerns most are only counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.control.place import KeyPath
 from broker.control.rehearsal import Played, Rehearsal
-from broker.ddl.statements import NAME, Statement
+from broker.ddl.statements import NAME, Origin, Statement
 from broker.errors import Span, caret
 from broker.routing.lint import Lint
+
+
+class Part(NamedTuple):
+    """A part of a statement: a property, or the name of its object; one that was not written is the whole."""
+
+    origin: Origin
+    name: str
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Where it begins and ends, as offsets into the script."""
+        return self.origin.places.get(self.name, (self.origin.start, self.origin.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +35,39 @@ class Concern:
     """
     What a check on meaning found.
 
-    Shape: `subject` the instance and the database; `problem` what happens because of it, `hint` what to do; `span` None
-    when nothing in the configuration stands for it; `text_line` the line of the script around it.
+    Shape: `subject` the instance and the database; `problem` what happens because of it, `hint` what to do; `place`
+    None when nothing in the configuration stands for it.
     """
 
     lint: Lint
     subject: str
     problem: str
     hint: str
-    span: Span | None = None
-    text_line: str | None = None
+    place: Span | Part | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The file in which it stands."""
+        return self.place.origin.source if isinstance(self.place, Part) else self.place.source if self.place else None
+
+    @property
+    def span(self) -> Span | None:
+        """Where it stands."""
+        return self.place.origin.span(*self.place.bounds) if isinstance(self.place, Part) else self.place
+
+    @property
+    def sentence(self) -> str:
+        """What happens and what to do; whom it is about, when no place tells that."""
+        text = f"{self.problem}; {self.hint}"
+        return text if self.place else f"{self.subject}: {text}"
 
     def __str__(self) -> str:
-        where = f"{self.span.source}:{self.span.line}:{self.span.column}" if self.span else self.subject
+        span = self.span
+        where = f"{span.source}:{span.line}:{span.column}" if span else self.subject
         text = f"{where}: {self.lint}: {self.problem}; {self.hint}"
-        return f"{text}\n{caret(self.text_line, self.span)}" if self.span and self.text_line is not None else text
+        if span is None or not isinstance(self.place, Part):
+            return text
+        return f"{text}\n{caret(self.place.origin.text_line(self.place.bounds[0]), span)}"
 
 
 def of_statement(
@@ -47,8 +79,7 @@ def of_statement(
     origin = statement.origin if statement is not None else None
     if origin is None:
         return Concern(lint, subject, problem, hint, _file_setting(rehearsal, played))
-    start, end = origin.places.get(part, (origin.start, origin.end))
-    return Concern(lint, subject, problem, hint, origin.span(start, end), origin.text_line(start))
+    return Concern(lint, subject, problem, hint, Part(origin, part))
 
 
 def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[Rehearsal, Played], route: str) -> Concern:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from broker.control.catalog import MSDB
 from broker.control.concern import Concern, of_route, of_setting
+from broker.control.quota import KEPT_MAX, Kind, first_of_each
 from broker.control.rehearsal import Played, Rehearsal
+from broker.control.spelling import differing_names
 from broker.control.survey import live_routes, shown, survey
 from broker.flow import Disposition
-from broker.routing.address import NetworkAddress
+from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.journey import End, Leg, Network, Outcome, Site, conversations
 from broker.routing.lint import Lint, leads_out
@@ -45,17 +47,28 @@ _REMEDY = {
 }
 
 
-def survey_all(rehearsals: Sequence[Rehearsal]) -> list[Concern]:
-    """Everything to tell about these instances, each by itself and all together; sorted by place."""
+def survey_all(rehearsals: Sequence[Rehearsal]) -> tuple[list[Concern], dict[Kind, int]]:
+    """
+    Everything to tell about these instances, each by itself and all together.
+
+    Returns:
+        The first `KEPT_MAX` of each kind, sorted by place; and how many others there are.
+    """
+    kept, left_out = first_of_each(_concerns(rehearsals), lambda one: (one.lint, one.file), most=KEPT_MAX)
+    return sorted(kept, key=_by_place), left_out
+
+
+def _concerns(rehearsals: Sequence[Rehearsal]) -> Iterator[Concern]:
     given = Given(rehearsals)
     lost = list(_missing_returns(given))
-    concerns = [_missing_return(given, one) for one in lost]
+    yield from (_missing_return(given, one) for one in lost)
     for rehearsal in rehearsals:
         unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is rehearsal}
-        concerns += survey(rehearsal, is_one_target=partial(_is_one_target, given, rehearsal), unanswered=unanswered)
-    concerns += _circles(given)
-    concerns += _dead_ends(given, {_fault(one.end) for one in lost})
-    return sorted(concerns, key=_by_place)
+        is_one_target = partial(_is_one_target, given, rehearsal)
+        yield from survey(rehearsal, is_one_target=is_one_target, unanswered=unanswered)
+    yield from differing_names(rehearsals)
+    yield from _circles(given)
+    yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.played.services})
 
 
 @dataclass(slots=True)
@@ -171,20 +184,28 @@ def _circles(given: Given) -> Iterator[Concern]:
 # --- dead ends ----------------------------------------------------------------------------------------------
 
 
-def _dead_ends(given: Given, told: set[_Fault]) -> Iterator[Concern]:
+def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Concern]:
     """Instances that drop what another one of them sends there; told at the route that leads there."""
     found: dict[_Fault, tuple[End, set[str]]] = {}
     for site, database in given.played_of:
         for facts in given.facts(site, database):
             for end in given.network.follow(facts, site):
-                is_new = end.outcome is Outcome.LOST and len(end.legs) > 1 and _fault(end) not in told
+                is_lost = end.outcome is Outcome.LOST and len(end.legs) > 1
+                is_new = is_lost and (_fault(end), facts.to_service) not in told
                 if is_new and not _is_for_answers(given, site, facts, end):
                     found.setdefault(_fault(end), (end, set()))[1].add(facts.to_service)
     for end, services in found.values():
         leg = end.legs[-2]
         assert leg.route is not None, "a way that goes on has a route"
         problem = f"what goes {end.path} is dropped at its end, for {shown(services)}: {_reason(end)}"
-        yield of_route(Lint.DEAD_END, problem, _REMEDY[end.disposition], at=given.at(leg), route=leg.route.name)
+        yield of_route(Lint.DEAD_END, problem, _remedy(end), at=given.at(leg), route=leg.route.name)
+
+
+def _remedy(end: End) -> str:
+    route = end.legs[-1].route
+    if end.disposition is Disposition.ROUTE_INVALID and route is not None and route.address != TRANSPORT:
+        return f"[{route.name}] there leads back to the same instance: lead it to where the service is, or to LOCAL"
+    return _REMEDY[end.disposition]
 
 
 def _is_for_answers(given: Given, start: Site, facts: Facts, end: End) -> bool:
@@ -212,10 +233,14 @@ def _is_for_answers(given: Given, start: Site, facts: Facts, end: End) -> bool:
 
 def _fault(end: End) -> _Fault:
     last, before = end.legs[-1], end.legs[-2] if len(end.legs) > 1 else None
+    # Where a service is absent, what begins is dropped with 9796 and an answer, which names the broker instance, with
+    # 9795: one fault.
+    is_absent = end.disposition is Disposition.SERVICE_NOT_HERE
+    disposition = Disposition.INSTANCE_NOT_HERE if is_absent else end.disposition
     if before is None:
-        return (last.site, last.database, end.disposition, None, None, None)
+        return (last.site, last.database, disposition, None, None, None)
     route = before.route.name if before.route is not None else None
-    return (last.site, last.database, end.disposition, before.site, before.database, route)
+    return (last.site, last.database, disposition, before.site, before.database, route)
 
 
 def _reason(end: End) -> str:
@@ -288,6 +313,8 @@ def _missing_return(given: Given, one: _Unheard) -> Concern:
         f"{one.played.name} of {one.site.name} reaches {answering} of {one.target.name}, and no answer comes back:"
         f" its way {one.end.path} ends in {played.name} there: {_reason(one.end)}"
     )
+    if one.end.disposition is Disposition.INSTANCE_NOT_HERE:
+        problem += f", for an answer names the broker instance of {one.played.name} of {one.site.name}"
     hint = (
         f"CREATE ROUTE in {played.name} of {last.site.name} for {shown(one.played.services)},"
         f" leading to {one.site.name} or the next instance on the way there"

@@ -20,6 +20,7 @@ from uuid import NAMESPACE_URL, uuid5
 from broker.control.catalog import MSDB
 from broker.control.contents import Contents, read_contents
 from broker.control.place import KeyPath, dotted
+from broker.control.quota import KEPT_MAX
 from broker.control.script import script_files
 from broker.ddl.parser import read_script
 from broker.ddl.statements import (
@@ -165,7 +166,7 @@ def _scripts(rehearsal: Rehearsal, database: str, key: KeyPath, patterns: tuple[
 
 
 def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> Iterator[SettingError]:
-    """Every mistake in one script, at its place in the script."""
+    """The first `KEPT_MAX` mistakes in one script, each at its place in the script."""
     try:
         text = decode_script(path.read_bytes(), source=str(path))
     except OSError as error:
@@ -176,7 +177,14 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
         yield SettingError(dotted(key), f"error {error.number}: {error.problem}", error.span)
         return
     current: str | None = database
+    mistakes = 0
     for outcome in read_script(text, source=str(path)):
+        if mistakes == KEPT_MAX:
+            problem = f'"{path}" has {KEPT_MAX:,} mistakes, and what comes after them is not read'
+            yield rehearsal.settings.error(
+                key, problem, "correct these, then check again; is this a script of statements?"
+            )
+            return
         try:
             if isinstance(outcome, StatementError):
                 raise outcome
@@ -186,6 +194,7 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
             elif current is not None:
                 _play(rehearsal.databases[current], outcome, rehearsal.now)
         except StatementError as error:
+            mistakes += 1
             problem = f"error {error.number}: {error.problem}"
             yield SettingError(dotted(key), problem, error.span, "correct the statement")
 

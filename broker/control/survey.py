@@ -25,7 +25,7 @@ def survey(
     *,
     is_one_target: Callable[[Played, str], bool] = lambda _played, _service: False,
     unanswered: Collection[str] = (),
-) -> list[Concern]:
+) -> Iterator[Concern]:
     """
     Everything to tell about one instance.
 
@@ -34,24 +34,19 @@ def survey(
         is_one_target: Whether several routes of a database to a service are known to lead to one target.
         unanswered: Databases of which a missing way back is told already.
     """
-    concerns: list[Concern] = []
     for played in rehearsal.databases.values():
         at = (rehearsal, played)
         is_msdb = played is rehearsal.msdb
         remarks = lint_table(played.routes.values(), rehearsal.hosted(), now=rehearsal.now, is_msdb=is_msdb)
-        concerns += [
-            of_route(remark.lint, remark.problem, remark.hint, at=at, route=remark.route.name)
-            for remark in remarks
-            if _is_certain(remark, rehearsal) and not _is_cleared(remark, played, is_one_target)
-        ]
-        concerns += _renewed(rehearsal, played)
-        concerns += _missed_drops(rehearsal, played)
-        concerns += _transport_names(rehearsal, played)
-    concerns += _names_differ_in_case(rehearsal)
-    concerns += _exposed_services(rehearsal)
-    concerns += _forwarding_off(rehearsal)
-    concerns += _unanswerable(rehearsal, unanswered)
-    return concerns
+        for remark in remarks:
+            if _is_certain(remark, rehearsal) and not _is_cleared(remark, played, is_one_target):
+                yield of_route(remark.lint, remark.problem, remark.hint, at=at, route=remark.route.name)
+        yield from _renewed(rehearsal, played)
+        yield from _missed_drops(rehearsal, played)
+        yield from _transport_names(rehearsal, played)
+    yield from _exposed_services(rehearsal)
+    yield from _forwarding_off(rehearsal)
+    yield from _unanswerable(rehearsal, unanswered)
 
 
 def shown(names: Iterable[str]) -> str:
@@ -117,38 +112,6 @@ def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
             problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
             hint += ", or see to it that whoever answers it has a route to it"
             yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
-
-
-def _names_differ_in_case(rehearsal: Rehearsal) -> Iterator[Concern]:
-    """Service names compare byte for byte; a hosted one is taken for right, else the first one met."""
-    right: dict[str, str] = {}
-    told: set[str] = set()
-    for played in rehearsal.users:
-        for service in sorted(played.services):
-            other = right.setdefault(service.casefold(), service)
-            if other != service and service not in told:
-                told.add(service)
-                problem, hint = _two_names(service, other)
-                statement = played.service_statements.get(service)
-                at = (rehearsal, played)
-                yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, hint, at=at, statement=statement)
-    told |= {service for played in rehearsal.users for service in played.services}
-    for played in rehearsal.databases.values():
-        for route in live_routes(rehearsal, played):
-            name = route.remote_service_name
-            if name is None or name in told:
-                continue
-            other = right.setdefault(name.casefold(), name)
-            if other != name:
-                told.add(name)
-                problem, hint = _two_names(name, other)
-                at = (rehearsal, played)
-                yield of_route(Lint.NAMES_DIFFER_IN_CASE, problem, hint, at=at, route=route.name)
-
-
-def _two_names(name: str, other: str) -> tuple[str, str]:
-    problem = f"{name!r} and {other!r} differ only in case, so they are two services and never match each other"
-    return problem, "write both alike, unless two services are meant"
 
 
 def _exposed_services(rehearsal: Rehearsal) -> Iterator[Concern]:

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.facts import Hosted
+from broker.routing.match import NEVER_ASKED_ABOUT
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route
 
 
@@ -205,7 +206,9 @@ def _asked_for(
         f"{services[0]!r}{more} asked for instead of found here: because of [{asked.name}] nothing comes to"
         f" [{door.name}]"
     )
-    hint = "CREATE ROUTE with its SERVICE_NAME and ADDRESS = 'LOCAL' for each service here that conversations begin with"
+    hint = (
+        "CREATE ROUTE with its SERVICE_NAME and ADDRESS = 'LOCAL' for each service here that conversations begin with"
+    )
     yield Remark(Lint.ASKED_FOR_LOCAL_SERVICE, asked, problem, hint)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker import begin_dialog
 from broker.admin.api import Api
-from broker.admin.message import ExplainRequest, Nothing, SqlRequest, ViewRequest
+from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.subject import OneProcess
 from broker.daemon import Instance
 from broker.dialog import store
@@ -239,6 +239,20 @@ async def test_what_scripts_mean_is_a_warning_with_its_code(api: Api, instance: 
     (finding,) = answer.warnings
     assert ("weight-unused", str(path), 1, 14) == (finding.key, finding.file, finding.line, finding.column)
     assert "leave WEIGHT out" in finding.hint
+
+
+async def test_of_one_kind_of_finding_the_first_1000_are_told_and_the_others_counted(
+    api: Api, instance: Instance
+) -> None:
+    path = instance.settings.databases["orders"].path.with_suffix(".sql")
+    orders = instance.settings.databases["orders"].model_copy(update={"scripts": (str(path),)})
+    instance.settings = instance.settings.model_copy(update={"databases": {"orders": orders}})
+    path.write_text("".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://x';\n" for n in range(1003)))
+
+    answer = await api.check(Nothing())
+
+    assert 1000 == len(answer.warnings)
+    assert [LeftOut("duplicate-route", str(path), 2)] == answer.left_out
 
 
 async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(

@@ -84,7 +84,39 @@ def test_check_gives_code_and_place_as_json(configuration: Path, tmp_path: Path)
         (row["code"], row["file"], row["line"], row["column"]) for row in rows
     ]
     assert {"warning"} == {row["level"] for row in rows}
-    assert all(row["text"].startswith("warning: ") for row in rows)
+    assert (
+        "the WEIGHT of [r] has no effect: shares are between broker instances, and it names none; name the"
+        " BROKER_INSTANCE it leads to, or leave WEIGHT out"
+    ) == rows[1]["text"]
+    assert rows[0]["text"].startswith("endpoint.listen[0]: ")
+    assert {0} == {row["more"] for row in rows}
+
+
+def test_check_shows_the_first_of_each_kind_and_counts_the_others(configuration: Path, tmp_path: Path) -> None:
+    configuration.write_text(configuration.read_text() + 'scripts = ["a.sql"]\n')
+    script = tmp_path / "a.sql"
+    script.write_text(
+        "".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://x';\n" for n in range(1026))
+    )
+
+    lines = run("check", "-c", configuration, "--offline").stderr.splitlines()
+    rows = json.loads(run("check", "-c", configuration, "--offline", "-o", "json").stdout)
+
+    assert 20 == sum(": duplicate-route: " in line for line in lines)
+    assert f"warning: {script}: and 1,005 more `duplicate-route`" == lines[-1]
+    assert (1000, 25) == (sum(row["more"] == 0 for row in rows), rows[-1]["more"])
+    assert ("duplicate-route", str(script), None) == (rows[-1]["code"], rows[-1]["file"], rows[-1]["line"])
+
+
+def test_check_counts_mistakes_as_well(configuration: Path, tmp_path: Path) -> None:
+    configuration.write_text(configuration.read_text() + 'scripts = ["a.sql"]\n')
+    (tmp_path / "a.sql").write_text("x; " * 1500)
+
+    lines = run("check", "-c", configuration, "--offline").stderr.splitlines()
+
+    assert 20 == sum(": error 102: " in line for line in lines)
+    assert f"{tmp_path / 'a.sql'}: and 980 more `setting`" == lines[-1]
+    assert any('a.sql" has 1,000 mistakes, and what comes after them is not read' in line for line in lines)
 
 
 def test_check_takes_several_configurations_and_walks_through_them(tmp_path: Path) -> None:

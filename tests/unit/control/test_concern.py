@@ -73,5 +73,20 @@ def test_what_has_no_place_names_instance_and_database(at: tuple[Rehearsal, Play
     assert "one, msdb: dead-end: problem; hint" == str(Concern(LINT, "one, msdb", "problem", "hint"))
 
 
+def test_the_sentence_is_without_place_and_code_and_says_whom_it_is_about_when_no_place_does(
+    at: tuple[Rehearsal, Played],
+) -> None:
+    placed = of_route(LINT, "problem", "hint", at=at, route="r")
+
+    assert "problem; hint" == placed.sentence
+    assert "one, msdb: problem; hint" == Concern(LINT, "one, msdb", "problem", "hint").sentence
+
+
+def test_the_file_is_known_whatever_the_place(at: tuple[Rehearsal, Played], tmp_path: Path) -> None:
+    assert str(tmp_path / "a.sql") == of_route(LINT, "p", "h", at=at, route="r").file
+    assert "a" == Concern(LINT, "one", "p", "h", Span("a", 1, 2)).file
+    assert None is Concern(LINT, "one", "p", "h").file
+
+
 def test_a_place_without_its_line_has_no_caret() -> None:
     assert "a:1:2: dead-end: p; h" == str(Concern(LINT, "one", "p", "h", Span("a", 1, 2)))

@@ -82,7 +82,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"endpoint": {"workers": 4, "message_forward_size": "4MiB", "message_forward_share": 25}},
         "endpoint.message_forward_share",
-        "25 percent of message_forward_size are 262144 bytes for each of 4 workers",
+        (
+            "25 percent of message_forward_size are 262144 bytes for each of 4 workers, which cannot hold one frame of"
+            " endpoint.max_frame = 1MiB"
+        ),
     ),
     (
         {"dialog": {"resend_first": "65s"}},

@@ -11,8 +11,10 @@ import pytest
 
 from broker.control.concern import Concern
 from broker.control.load import load_settings
+from broker.control.quota import KEPT_MAX
 from broker.control.reach import survey_all
 from broker.control.rehearsal import rehearse
+from broker.routing.lint import Lint
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, BILLING, SHIPPING = (f"0d6a4cf5-9a0b-4d0e-8d8c-3c1c7f1f5a0{number}" for number in (1, 2, 3))
@@ -63,7 +65,7 @@ Find: TypeAlias = Callable[..., list[str]]
 def concerns(tmp_path: Path) -> Callable[..., list[Concern]]:
     def surveying(*sites: Site) -> list[Concern]:
         files = [site.write(tmp_path) for site in sites]
-        return survey_all([rehearse(load_settings(file, environ={}), now=NOW) for file in files])
+        return survey_all([rehearse(load_settings(file, environ={}), now=NOW) for file in files])[0]
 
     return surveying
 
@@ -233,13 +235,30 @@ def test_two_databases_that_let_nobody_begin_are_dead_ends(found: Find) -> None:
     ]
 
 
+def test_a_route_to_the_own_address_gets_a_remedy_of_its_own(found: Find) -> None:
+    """No TRANSPORT is involved."""
+    (line,) = [line for line in found(gateway("g", route("self", "S", "g"))) if "dead-end" in line]
+
+    assert (
+        "g/msdb.sql:2:14: dead-end: what goes g -> g is dropped at its end, for 'S': route invalid (11294); [self]"
+        " there leads back to the same instance: lead it to where the service is, or to LOCAL"
+    ) == line
+
+
+def test_names_that_differ_between_instances_are_told_beside_the_dead_end(found: Find) -> None:
+    lines = found(orders(route("there", "billing", "billing")), billing(route("back", "Orders", "orders")))
+
+    assert {"names-differ-in-case", "dead-end"} == {line.split(": ")[1] for line in lines}
+
+
 # --- ways back ---
 
 
 def test_a_target_without_a_route_back_is_told(found: Find) -> None:
     expected = (
         "billing/broker.toml:9:1: missing-return-route: db of orders reaches db of billing, and no answer comes back:"
-        " its way billing ends in db there: instance not here (9795); CREATE ROUTE in db of billing for 'Orders',"
+        " its way billing ends in db there: instance not here (9795), for an answer names the broker instance of db of"
+        " orders; CREATE ROUTE in db of billing for 'Orders',"
         " leading to orders or the next instance on the way there"
     )
 
@@ -256,6 +275,28 @@ def test_a_gateway_without_a_route_back_is_told(found: Find) -> None:
     )
 
     assert [expected] == found(orders(THERE), one_way, billing(BACK))
+
+
+def test_a_lost_way_back_is_told_once_whichever_number_a_beginning_would_meet(found: Find) -> None:
+    """The gateway says 9795 to answers, which name the broker instance, and 9796 to what begins: one thing is wrong."""
+    one_way = Site("g", route("b", "Billing", "billing", BILLING), more=FORWARDING)
+
+    (line,) = found(orders(THERE), one_way, billing(route("back", "Orders", "g")))
+
+    assert "g/broker.toml:5:9: missing-return-route: " in line
+    assert (
+        " ends in msdb there: instance not here (9795), for an answer names the broker instance of db of orders" in line
+    )
+
+
+def test_another_service_that_is_lost_on_the_same_way_is_told_too(found: Find) -> None:
+    one_way = Site("g", route("b", "Billing", "billing", BILLING), more=FORWARDING)
+
+    lines = found(orders(THERE), one_way, billing(route("back", "Orders", "g"), route("o", "Other", "g")))
+
+    assert ["billing/db.sql:4:14: dead-end", "g/broker.toml:5:9: missing-return-route"] == [
+        ": ".join(line.split(": ")[:2]) for line in lines
+    ]
 
 
 def test_a_way_back_is_missed_by_a_default_route_too(found: Find) -> None:
@@ -325,5 +366,14 @@ def test_everything_is_sorted_by_place(concerns: Callable[..., list[Concern]]) -
     assert len(places) == len(found) > 1
 
 
+def test_of_one_kind_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
+    many = Site("a", "".join(route(f"r{number}", "S", "x") for number in range(KEPT_MAX + 6)), more=FORWARDING)
+
+    concerns, left_out = survey_all([rehearse(load_settings(many.write(tmp_path), environ={}), now=NOW)])
+
+    assert {(Lint.DUPLICATE_ROUTE, str(tmp_path / "a" / "msdb.sql")): 5} == left_out
+    assert [Lint.DUPLICATE_ROUTE] * KEPT_MAX == [one.lint for one in concerns]
+
+
 def test_nothing_given_is_nothing_told() -> None:
-    assert [] == survey_all([])
+    assert ([], {}) == survey_all([])

@@ -16,6 +16,7 @@ import pytest
 from broker.control.catalog import MSDB
 from broker.control.config import Settings
 from broker.control.contents import read_contents
+from broker.control.quota import KEPT_MAX
 from broker.control.rehearsal import Rehearsal, rehearse
 from broker.daemon import serve
 from broker.dialog import store
@@ -55,6 +56,24 @@ def test_a_database_begins_with_the_automatic_route(play: Play) -> None:
     assert [MSDB, "a", "b"] == list(rehearsal.databases)
     assert all({"AutoCreatedLocal": AUTO_CREATED_LOCAL} == one.routes for one in rehearsal.databases.values())
     assert [] == rehearsal.errors
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(KEPT_MAX, False), (KEPT_MAX + 1, True)])
+def test_a_script_is_read_up_to_so_many_mistakes(play: Play, tmp_path: Path, count: int, *, is_told: bool) -> None:
+    """What is no script of statements, on one line, has a mistake at every word of it."""
+    rehearsal = play(a="x; " * count, b="DROP QUEUE;")
+
+    of_a = [one for one in rehearsal.errors if one.span and one.span.source.endswith("a.sql")]
+    ended = [one.problem for one in rehearsal.errors if one.span and one.span.source.endswith("broker.toml")]
+    assert KEPT_MAX == len(of_a)
+    assert [f'"{tmp_path}/a.sql" has 1,000 mistakes, and what comes after them is not read'] * is_told == ended
+    assert "b.sql" in errors(rehearsal)[-1]
+
+
+def test_statements_that_cannot_be_carried_out_count_as_mistakes(play: Play) -> None:
+    rehearsal = play(a="ALTER ROUTE none WITH ADDRESS = 'LOCAL';\n" * (KEPT_MAX + 5))
+
+    assert KEPT_MAX + 1 == len(rehearsal.errors)
 
 
 def test_routes_are_created_altered_and_dropped(play: Play) -> None:

@@ -14,7 +14,7 @@ import pytest
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.facts import Hosted, hosted
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
-from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 HERE, THERE, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -31,7 +31,7 @@ def mirrored(name: str, address: str, mirror: str) -> Route:
 
 
 def remarks(*routes: Route, here: Hosted = NOTHING, is_msdb: bool = False) -> list[Remark]:
-    return lint_table(routes, here, now=NOW, is_msdb=is_msdb)
+    return list(lint_table(routes, here, now=NOW, is_msdb=is_msdb))
 
 
 def told(found: Iterable[Remark]) -> list[tuple[Lint, str]]:
@@ -130,6 +130,14 @@ FIRE = {
         " (-8490)",
         "create the service, compare its name byte for byte, or let the route lead where the service is",
     ),
+    "services of this instance are asked for while the configuration service has a route": case(
+        Lint.ASKED_FOR_LOCAL_SERVICE, "a",
+        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION), to("b", "LOCAL", "U")],
+        hosted({HERE.bytes: ["S", "T", "U"]}),
+        "'S' and 1 more services of this instance are asked for instead of found here: because of [a] nothing comes to"
+        " [AutoCreatedLocal]",
+        "CREATE ROUTE with its SERVICE_NAME and ADDRESS = 'LOCAL' for each service here that conversations begin with",
+    ),
     "a route that has expired": case(
         Lint.EXPIRED_ROUTE, "a", [to("a", "tcp://x", lifetime=NOW)], NOTHING,
         "[a] expired at 2025-03-01 12:00:00 UTC, so nothing takes it any more",
@@ -153,6 +161,20 @@ def test_in_msdb_what_comes_for_an_absent_service_is_dropped() -> None:
     assert remark.problem.endswith(": what arrives for it is dropped")
 
 
+@pytest.mark.parametrize(
+    ("routes", "is_told"),
+    [
+        ([AUTO_CREATED_LOCAL], True),
+        ([AUTO_CREATED_LOCAL, to("own", "LOCAL")], False),
+        ([], False),  # nothing let it be found before
+    ],
+)
+def test_in_msdb_one_service_that_is_asked_for_is_enough(routes: list[Route], *, is_told: bool) -> None:
+    found = remarks(to("a", "tcp://x", BROKER_CONFIGURATION), *routes, here=HOSTED, is_msdb=True)
+
+    assert [(Lint.ASKED_FOR_LOCAL_SERVICE, "a")] * is_told == told(found)
+
+
 PAST = NOW - timedelta(seconds=1)
 QUIET: dict[str, tuple[list[Route], Hosted]] = {
     "nothing at all": ([], NOTHING),
@@ -161,6 +183,13 @@ QUIET: dict[str, tuple[list[Route], Hosted]] = {
     "LOCAL and TRANSPORT": ([AUTO_CREATED_LOCAL, to("a", "TRANSPORT", None)], NOTHING),
     "AutoCreatedLocal beside the configuration service": (
         [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION)], NOTHING
+    ),
+    "the only service of a database that asks": (
+        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION)], HOSTED
+    ),
+    "what is never asked about": (
+        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION)],
+        hosted({HERE.bytes: [SERVICE_BROKER, BROKER_CONFIGURATION]}),
     ),
     "two mirrored pairs": ([mirrored("a", "x", "y"), mirrored("b", "v", "w")], NOTHING),
     "a mirrored pair and a plain route to another instance": (
