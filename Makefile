@@ -4,20 +4,27 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CHAOS_RUNS ?= 50
+KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
+SANITIZED := build/sanitized
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
+KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py \
+    tests/property/test_forwarding_relay.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test style format types layers bench chaos docs coverage lock clean
+.PHONY: help setup demo test style format types layers bench chaos docs coverage lock sanitize clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 setup: $(INSTALLED)  ## Make .venv from the locked, hashed requirements
 
-$(INSTALLED): requirements/dev.txt pyproject.toml
+$(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 	@echo "making .venv (about a minute, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c "from broker.forwarding.kernel_choice import KERNELS; 'compiled' in KERNELS or \
+	    print('the kernel could not be compiled here: it runs in plain Python, slower')"
 	@touch $(INSTALLED)
 
 demo: setup  ## The whole system on loopback, with a gateway killed on the way
@@ -25,6 +32,15 @@ demo: setup  ## The whole system on loopback, with a gateway killed on the way
 
 test: setup  ## All tests; the chaos and the demo in their short form
 	@$(BIN)/pytest
+
+sanitize: setup  ## The compiled kernel over its tests, watched for memory errors and undefined behaviour; needs gcc
+	@rm -rf $(SANITIZED)
+	@CFLAGS="$(SANITIZERS) -O1 -UNDEBUG" LDFLAGS="$(SANITIZERS)" $(BIN)/python setup.py \
+	    --quiet build --build-lib $(SANITIZED)/lib --build-temp $(SANITIZED)/temp --force
+	@export LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	    PYTHONPATH="$(SANITIZED)/lib"; \
+	$(BIN)/python -P -c "from broker.forwarding import compiled_kernel as it; assert '/sanitized/' in it.__file__" && \
+	$(BIN)/pytest -q -s $(KERNEL_TESTS)
 
 style: setup  ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -44,8 +60,8 @@ coverage: setup  ## Branch coverage of the tests
 	@$(BIN)/coverage run -m pytest tests/unit tests/property
 	@$(BIN)/coverage report
 
-bench: setup  ## Figures of this machine, as a table
-	@$(BIN)/python bench/run.py
+bench: setup  ## Figures of this machine, as a table; BENCH="--full", or as bench/run.py tells
+	@$(BIN)/python bench/run.py $(BENCH)
 
 chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times
 	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -p no:randomly
@@ -61,4 +77,4 @@ lock: setup  ## Lock the requirements anew; needs uv
 	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements/dev.txt
 
 clean:  ## Remove everything that was made
-	rm -rf .venv site build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf .venv site build *.egg-info broker/forwarding/*.so broker/forwarding/compiled_kernel.c .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

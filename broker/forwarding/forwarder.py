@@ -13,20 +13,23 @@ under its disposition, or it is held now; `unaccounted` is the difference and is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 
 from broker.flow import Disposition
-from broker.forwarding.kernel import Batch, Kernel
-from broker.forwarding.outbox import Outbox
+from broker.forwarding.batch import Batch
+from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.held import Held
+from broker.forwarding.kernel import Kernel
+from broker.forwarding.outbox import GATHER_BYTES, Outbox
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.unfinished import Unfinished
 from broker.forwarding.way import Buffer, Nobody, Origin, Sink, Way, WayOf
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import HealthOf
+from broker.routing.choose import Health, HealthOf
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
 from broker.routing.route import MirroredPair
@@ -51,16 +54,22 @@ OUTBOXES_MAX = 4096  # with ADDRESS 'TRANSPORT' a peer may invent addresses; pas
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Shape: `pool_bytes` the hard bound on what is held; `max_frame` bytes; `max_hops` 1 .. 255."""
+    """
+    Shape: `pool_bytes` the hard bound on what is held, `share_percent` of it for one next hop; `max_frame` bytes;
+    `max_hops` 1 .. 255.
+    """
 
     pool_bytes: int
     max_frame: int
     max_hops: int
+    share_percent: int = 50
 
 
 Want = Callable[[NetworkAddress], None]
 Ask = Callable[[Facts], None]
 """A frame that arrived has no route and msdb's table says whom to ask for one (R2.4); must not fail."""
+HoldBack = Callable[[Outbox, Origin], None]
+"""This origin brought more for an outbox that is tight: read no more for a while from its feeders; must not fail."""
 
 
 class Forwarder:
@@ -70,33 +79,47 @@ class Forwarder:
     Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it, `unfinished`
     bounds what they keep between two reads; `received`
     frames that entered, by kind up to `OTHER_KIND`; `dropped` by disposition; `generation` rises whenever a way may
-    have changed; `want` asks for a link to an address, `ask` for a route; `retired_frames` left through outboxes which
-    are no more.
+    have changed; `want` asks for a link to an address, `ask` for a route, `hold_back` for a pause; `retired_frames`
+    left through outboxes which are no more.
     """
 
     def __init__(
-        self, limits: Limits, *, deliver: Deliver, want: Want, health_of: HealthOf, ask: Ask = lambda _: None
+        self,
+        limits: Limits,
+        *,
+        deliver: Deliver,
+        want: Want,
+        health_of: HealthOf,
+        ask: Ask = lambda _: None,
+        kernel: type[CarefulKernel] = Kernel,
+        hold_back: HoldBack = lambda *_: None,
     ) -> None:
         self.slab = bytearray(limits.max_frame + READ_BYTES)
         self.unfinished = Unfinished()
-        self.pool = Pool(limits.pool_bytes)
+        self.pool = Pool(limits.pool_bytes, share_percent=limits.share_percent)
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.outboxes: dict[NetworkAddress, Outbox] = {}
         self.pairs: dict[MirroredPair, Outbox] = {}
-        self.ways: dict[tuple[Sink, str, int], Way] = {}
         self.generation = 0
         self.retired_frames = 0
         self.ask = ask
         self._passed: dict[Facts, None] = {}
+        self._ways: dict[tuple[Sink, str, int], Way] = {}
         self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
         self._deliver = deliver
         self._want = want
+        self._hold_back = hold_back
         self._databases: dict[bytes, DatabaseSink] = {}
         self._drop_sinks: dict[Disposition, DropSink] = {}
-        self._kernel = Kernel(
+        self._kernel = kernel(
             max_frame=limits.max_frame, max_hops=limits.max_hops, resolve=self._resolve, drop_way=self._drop_way
         )
+
+    @property
+    def kernel_name(self) -> str:
+        """Which kernel walks: `compiled` or `python`."""
+        return self._kernel.name
 
     # --- what it decides by ---
 
@@ -108,14 +131,44 @@ class Forwarder:
     def surround(self, *, table: RouteTable, hosted: Hosted, is_forwarding: bool) -> None:
         """Swap what incoming frames are decided by, msdb's table first; holds from the next frame on."""
         self._here = replace(self._here, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding)
+        for outbox in self.outboxes.values():
+            outbox.alternatives.clear()
         self.changed()
 
     def rematch(self, now: float) -> None:
         """What came from outside and waits for a next hop that nobody serves takes the way that holds now (R1.6)."""
-        for outbox in [outbox for outbox in self.every_outbox() if outbox.held and outbox.outlet is None]:
-            # What was sent here, and by which database's routes, is sent again by its dialog.
-            self._reroute(outbox, now, lambda frame: frame[HOP_COUNT_AT] > 0)
+        for outbox in [outbox for outbox in self.every_outbox() if outbox.held]:
+            if outbox.outlet is None:
+                # What was sent here, and by which database's routes, is sent again by its dialog.
+                self._reroute(outbox, now, self._other_way)
+            else:
+                for held in outbox.held:  # which stay, and may have other alternatives
+                    self._kernel.way_of(held.frame)
         self._retire({outbox for outbox in self.pairs.values() if not outbox.held})
+
+    def mend(self, now: float, has_failed: Callable[[NetworkAddress], bool]) -> None:
+        """
+        What came from outside and waits for a next hop that nobody serves takes a better one where there is one (R3.5).
+
+        Better is one that is served, or one not tried yet while this one did not answer; so nothing goes to and fro
+        between addresses that are all dead. Cost: O(1) for an outbox without a better alternative.
+
+        Args:
+            now: Monotonic seconds.
+            has_failed: Whether the last attempt to reach an address failed.
+        """
+        for here, outbox in list(self.outboxes.items()):
+            if not outbox.held or outbox.outlet is not None:
+                continue
+            health = self._here.health_of(here)
+            better = {
+                address
+                for address in outbox.alternatives
+                if (found := self._here.health_of(address)) < health
+                and (found is Health.CONNECTED or not has_failed(address))
+            }
+            if better:
+                self._reroute(outbox, now, partial(self._way_to, better))
 
     def found_self(self, addresses: AbstractSet[NetworkAddress], now: float) -> None:
         """These addresses lead to this very instance: what waits for them, and what comes, takes another way (R3.9)."""
@@ -124,7 +177,7 @@ class Forwarder:
         self._here = replace(self._here, own=self._here.own | addresses)
         self.changed()
         for address in addresses & self.outboxes.keys():
-            self._reroute(self.outboxes[address], now, lambda _: True)
+            self._reroute(self.outboxes[address], now, self._way_now)
 
     def changed(self) -> None:
         """Health or tables have changed: every remembered way is asked for anew."""
@@ -174,7 +227,8 @@ class Forwarder:
         """The outbox of an address, made when first asked for."""
         outbox = self.outboxes.get(address)
         if outbox is None:
-            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=partial(self._want, address))
+            want = partial(self._want, address)
+            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=want, hold_back=self._hold_back)
             self.outboxes[address] = outbox
         return outbox
 
@@ -205,6 +259,12 @@ class Forwarder:
             outbox.abandon()
 
     @property
+    def ways(self) -> Mapping[tuple[Sink, str, int], Way]:
+        """Every way by sink, route and kind, its frames counted up to now."""
+        self._kernel.tally()
+        return self._ways
+
+    @property
     def forwarded(self) -> int:
         """Frames that left for a next hop since the start."""
         return self.retired_frames + sum(way.frames for way in self.ways.values() if isinstance(way.sink, Outbox))
@@ -233,18 +293,39 @@ class Forwarder:
         """Where frames wait until the principal of a mirrored pair is known; nobody asks for it yet."""
         outbox = self.pairs.get(pair)
         if outbox is None:
-            outbox = self.pairs[pair] = Outbox(pair, pool=self.pool, drop=self.drop, want=lambda: None)
+            outbox = Outbox(pair, pool=self.pool, drop=self.drop, want=lambda: None, hold_back=self._hold_back)
+            self.pairs[pair] = outbox
         return outbox
 
-    def _reroute(self, outbox: Outbox, now: float, is_meant: Callable[[bytearray], bool]) -> None:
-        """The frames that are meant and wait in an outbox take the way that holds now, by msdb's routes."""
-        batch = Batch()
-        for frame in outbox.surrender(now, is_meant):
-            way = self._kernel.way_of(frame)
+    def _reroute(self, outbox: Outbox, now: float, new_way: Callable[[Held], Way | None]) -> None:
+        """The frames that wait in an outbox and have a new way take it."""
+        batch, size = Batch(), 0
+        for frame, way in outbox.surrender(now, new_way):
             way.frames += 1
             batch.gather(way.sink, frame)
+            size += len(frame)
+            if size >= GATHER_BYTES:  # what is between two outboxes is in no pool, so that is never much
+                self._settle(batch, now)
+                batch, size = Batch(), 0
+        self._settle(batch, now)
+
+    def _settle(self, batch: Batch, now: float) -> None:
         for sink in batch.touched:
             sink.flush(now, Nobody(), self._kernel.way_of)
+
+    def _way_now(self, held: Held) -> Way:
+        """By msdb's routes."""
+        return self._kernel.way_of(held.frame)
+
+    def _other_way(self, held: Held) -> Way | None:
+        """That of a frame from outside, when it is another one now."""
+        way = self._way_now(held) if held.frame[HOP_COUNT_AT] > 0 else held.way
+        return None if way is held.way else way
+
+    def _way_to(self, addresses: AbstractSet[NetworkAddress], held: Held) -> Way | None:
+        """That of a frame from outside, when it leads to one of these addresses now."""
+        way = self._other_way(held)
+        return way if way is not None and isinstance(way.sink, Outbox) and way.sink.address in addresses else None
 
     def _retire(self, idle: set[Outbox]) -> None:
         """Forget outboxes, and the ways that lead to them."""
@@ -253,7 +334,7 @@ class Forwarder:
         self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
         self.pairs = {pair: outbox for pair, outbox in self.pairs.items() if outbox not in idle}
         self.retired_frames += sum(way.frames for way in self.ways.values() if way.sink in idle)
-        self.ways = {key: way for key, way in self.ways.items() if way.sink not in idle}
+        self._ways = {key: way for key, way in self.ways.items() if way.sink not in idle}
         self.changed()
 
     def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001 - the kernel's callback has no names
@@ -266,7 +347,11 @@ class Forwarder:
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
             self.ask(facts)
         self._note(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
-        return self.way_for(decision, kind), decision.is_by_conversation
+        way = self.way_for(decision, kind)
+        addresses = {candidate.address for candidate in decision.candidates}
+        for address in addresses & self.outboxes.keys() if len(addresses) > 1 else ():
+            self.outboxes[address].alternatives |= addresses - {address}
+        return way, decision.is_by_conversation
 
     def _note(self, facts: Facts) -> None:
         """Remember what passes, the latest at the end."""
@@ -283,9 +368,9 @@ class Forwarder:
 
     def _way(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> Way:
         kind = min(kind, OTHER_KIND)
-        way = self.ways.get((sink, route, kind))
+        way = self._ways.get((sink, route, kind))
         if way is None:
-            way = self.ways[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
+            way = self._ways[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
         return way
 
 

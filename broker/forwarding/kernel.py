@@ -16,75 +16,30 @@ No I/O and no clock: a frame that leaves in the loop turn in which it came has n
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from struct import Struct
 
-from broker.errors import PeerError
-from broker.flow import Disposition
+from broker.forwarding.batch import Batch
+from broker.forwarding.careful import CarefulKernel, DropWay, Resolve
 from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
-from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.layout import (
     CONVERSATION_AT,
-    FIRST_DIALOG_KIND,
     GUID_BYTES,
     HEADER_BYTES,
     HOP_COUNT_AT,
     NAME_MAX_BYTES,
-    PASS,
     ROUTE_KEY_AT,
     TO_SERVICE_AT,
     Flag,
 )
 
 WORDS_MAX = 4096  # remembered second words of the prelude; a peer may invent 2^32 of them
-REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names
-REMEMBERED_OVERHEAD = 360  # bytes of one way beside its route key, at worst, as measured with tracemalloc
 
 Ways = dict[bytes, Way]
 """Route key -> way; where the conversation id has a say, a way that has `choices`."""
 
-Resolve = Callable[[bytes, bytes, int, bool], tuple[Way, bool]]
-"""(route key, conversation id, kind, is_from_target) -> (way, whether the conversation id had a say)."""
-
 _KEY_HEAD_BYTES = HEADER_BYTES - ROUTE_KEY_AT  # broker instance and name length, before the name
 # By length of to_service: length, second word, time_to_live, time_consumed, from_service_length, route key.
 _PASS = tuple(Struct(f">IIII60xH18x{_KEY_HEAD_BYTES + length}s").unpack_from for length in range(NAME_MAX_BYTES + 1))
-
-
-class Batch:
-    """
-    What one walk leaves behind.
-
-    Shape: `consumed` bytes of whole frames; `received` dialog frames by kind; `touched` sinks that have runs, each
-    once; `link_frames` copies of whole link frames in order; `error` set when what follows `consumed` breaks the
-    protocol.
-    """
-
-    __slots__ = ("consumed", "error", "link_frames", "received", "touched")
-
-    def __init__(self) -> None:
-        self.consumed = 0
-        self.received: dict[int, int] = {}
-        self.touched: list[Sink] = []
-        self.link_frames: list[bytes] = []
-        self.error: PeerError | None = None
-
-    def gather(self, sink: Sink, run: Buffer) -> None:
-        """Add a run of whole frames to a sink."""
-        if not sink.runs:
-            self.touched.append(sink)
-        sink.runs.append(run)
-
-    def close(self, consumed: int, kind: int, frames: int) -> Batch:
-        """The walk ends here; `frames` of `kind` are not counted yet."""
-        self.consumed = consumed
-        self.count(kind, frames)
-        return self
-
-    def count(self, kind: int, frames: int) -> None:
-        """Count frames of a kind."""
-        if frames:
-            self.received[kind] = self.received.get(kind, 0) + frames
 
 
 class _NoSink:
@@ -98,31 +53,23 @@ class _NoSink:
         raise AssertionError("a way that has choices was taken")
 
 
-class Kernel:
+class Kernel(CarefulKernel):
     """
-    Walks slabs; remembers only ways, which `forget` empties.
+    Walks slabs in plain Python. Counts on the ways themselves.
 
-    Shape: `max_frame` bytes, what this instance announced; `max_hops` 1 .. 255; `resolve` decides a miss;
-    `drop_way` gives the way of a drop by disposition and kind.
+    Shape: see `CarefulKernel`.
     """
 
-    def __init__(
-        self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: Callable[[Disposition, int], Way]
-    ) -> None:
-        self._max_frame = max_frame
-        self._max_hops = max_hops
-        self._resolve = resolve
-        self._drop_way = drop_way
+    name = "python"
+
+    def __init__(self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay) -> None:
+        super().__init__(max_frame=max_frame, max_hops=max_hops, resolve=resolve, drop_way=drop_way)
         self._ways: dict[tuple[int, bool], Ways] = {}  # by kind and FROM_TARGET
-        self._remembered_bytes = 0
         self._words: dict[int, tuple[Ways, int]] = {}
         self._name_length = 0
 
-    def forget(self) -> None:
-        """Drop every remembered way: table, health or services have changed."""
-        for ways in self._ways.values():
-            ways.clear()
-        self._remembered_bytes = 0
+    def tally(self) -> None:
+        """Nothing to do: the walk counts on the ways themselves."""
 
     def walk(self, slab: bytearray, end: int) -> Batch:
         """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""
@@ -170,7 +117,7 @@ class Kernel:
             if sink is not None:
                 batch.gather(sink, view[start:pos])
                 sink = None
-            stop = self._careful(slab, pos, end, batch)
+            stop = self._take_care(slab, pos, end, batch)
             if stop == pos:
                 return batch.close(pos, kind, frames)
             pos = stop
@@ -185,66 +132,38 @@ class Kernel:
         self._name_length = name_length
         return True
 
-    def _careful(self, slab: bytearray, pos: int, end: int, batch: Batch) -> int:
-        """Judge the one frame at `pos`; its end, or `pos` when it is not whole or breaks the protocol."""
-        try:
-            length = maybe_length(slab, pos, end, self._max_frame)
-            if length is None or pos + length > end:
-                return pos
-            stop = pos + length
-            check_frame(slab, pos, stop)
-        except PeerError as error:
-            batch.error = error
-            return pos
-        if slab[pos + 4] < FIRST_DIALOG_KIND:
-            batch.link_frames.append(bytes(slab[pos:stop]))
-        else:
-            way = self._judge(slab, pos)
-            way.frames += 1
-            batch.count(slab[pos + 4], 1)
+    def _take_care(self, slab: bytearray, pos: int, end: int, batch: Batch) -> int:
+        """The careful path for the one frame at `pos`; its end, or `pos` when the walk ends there."""
+        stop, way = self.careful(slab, pos, end, batch)
+        if way is not None:
             batch.gather(way.sink, memoryview(slab)[pos:stop])
         return stop
 
-    def _judge(self, slab: bytearray, pos: int) -> Way:
-        """The way of one whole, well-formed dialog frame; what it teaches is remembered for the fast path."""
-        _, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, _, _ = PASS.unpack_from(slab, pos)
-        if hop_count + 1 > min(hop_limit, self._max_hops):
-            return self._drop_way(Disposition.HOPS_EXHAUSTED, kind)
-        if time_consumed >= time_to_live:
-            return self._drop_way(Disposition.LIFETIME_EXCEEDED, kind)
-        ways = self._ways.setdefault((kind, bool(flags & Flag.FROM_TARGET)), {})
+    def _note_hops(self, kind: int, flags: int, hop_count: int, hop_limit: int) -> None:
         if len(self._words) >= WORDS_MAX:
             self._words.clear()
-        self._words[kind << 24 | flags << 16 | hop_count << 8 | hop_limit] = (ways, hop_count + 1)
-        slab[pos + HOP_COUNT_AT] = hop_count + 1
-        return self.way_of(memoryview(slab)[pos:])
+        word = kind << 24 | flags << 16 | hop_count << 8 | hop_limit
+        self._words[word] = (self._side(kind, is_from_target=bool(flags & Flag.FROM_TARGET)), hop_count + 1)
 
-    def way_of(self, frame: Buffer) -> Way:
-        """The way of a whole dialog frame by its route key, and its conversation where that has a say."""
-        kind, is_from_target = frame[4], bool(frame[5] & Flag.FROM_TARGET)
-        ways = self._ways.setdefault((kind, is_from_target), {})
-        key = bytes(
-            frame[ROUTE_KEY_AT : TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")]
-        )
-        conversation = bytes(frame[CONVERSATION_AT : CONVERSATION_AT + GUID_BYTES])
-        known = ways.get(key)
-        if known is not None and known.choices is not None:
-            known = known.choices.get(conversation)
-        if known is not None:
-            return known
-        way, is_by_conversation = self._resolve(key, conversation, kind, is_from_target)
-        if way.disposition is Disposition.ASKING_FOR_ROUTE:
-            return way  # whoever asks has to hear that somebody still wants it: an answer of "none" wears off
-        if self._remembered_bytes > REMEMBERED_MAX_BYTES:
-            self.forget()
-        self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
-        if not is_by_conversation:
+    def _side(self, kind: int, *, is_from_target: bool) -> Ways:
+        return self._ways.setdefault((kind, is_from_target), {})
+
+    def _recall(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> Way | None:  # noqa: FBT001 - as `Resolve`
+        known = self._side(kind, is_from_target=is_from_target).get(key)
+        return known if known is None or known.choices is None else known.choices.get(conversation)
+
+    def _remember(self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: Way) -> None:  # noqa: FBT001 - as `Resolve`
+        ways = self._side(kind, is_from_target=is_from_target)
+        if conversation is None:
             ways[key] = way
-            return way
+            return
         stand_in = ways.get(key)
         if stand_in is None:
             stand_in = ways[key] = Way(_NoSink(), way.disposition, kind=kind)
             stand_in.choices = {}
         assert stand_in.choices is not None  # whether the conversation has a say is a matter of the key alone
         stand_in.choices[conversation] = way
-        return way
+
+    def _clear(self) -> None:
+        for ways in self._ways.values():
+            ways.clear()

@@ -32,7 +32,6 @@ from broker.wire.handshake import Agreement
 CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it advice is shed
 LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed
 LINGER_BYTES = 1024 * 1024  # what is read and thrown away meanwhile
-BACKPRESSURE_SECONDS = 0.25  # how long reading pauses after the pool had to refuse what this link brought
 LENGTH_BYTES = 4  # of a frame's own length, which is judged as soon as it is there
 PEER_NAME_MAX = 128  # characters of a name that are shown; what a configuration may say
 
@@ -89,7 +88,6 @@ class Link:
         self.agreement: Agreement | None = None
         self.max_frame = 0
         self.is_narrow = False
-        self.is_paused = False
         self.bytes_received = self.bytes_sent = self.receives = self.sends = self.frames_rejected = 0
         self.received: Counter[int] = Counter()
         self._loop = asyncio.get_running_loop()
@@ -104,9 +102,9 @@ class Link:
         self._missing = LENGTH_BYTES
         self._rest = memoryview(b"")
         self._control = bytearray()
+        self._pauses = 0  # how many ask that nothing be read now
         self._is_blocked = False  # whether `_rest` and `_control` must go first
-        self._is_ending = False  # whether our direction is shut once they are out
-        self._is_shut = False
+        self._is_ending = self._is_shut = False  # our direction is to be shut once they are out; and is shut
         self._has_ended = False  # whether the peer has shut its direction
         self._advice = Advice(self.opened_at)
         self._lingered = 0
@@ -128,6 +126,11 @@ class Link:
     def is_blocked(self) -> bool:
         """Whether the socket takes nothing now."""
         return self._is_blocked
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read from it now."""
+        return self._pauses > 0
 
     # --- Outlet: frames leave -------------------------------------------------------------------------------
 
@@ -159,7 +162,7 @@ class Link:
             self._block()
         self._control += frame
 
-    # --- Origin: advice goes back ---------------------------------------------------------------------------
+    # --- Origin: advice goes back, reading pauses -----------------------------------------------------------
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Advise the peer that a frame was not taken, within a rate and a bound."""
@@ -167,11 +170,25 @@ class Link:
         if len(self._control) <= CONTROL_MAX_BYTES and self._advice.allow():
             self.say(render_rejected(frame, disposition))
 
+    def pause(self) -> None:
+        """Read nothing until `resume`: what this link brings finds no room. Each call has its own `resume`."""
+        self._pauses += 1
+        if self._pauses == 1 and self.state is not LinkState.CLOSED:
+            self._loop.remove_reader(self._sock)
+
+    def resume(self) -> None:
+        """Whoever asked for a pause needs it no more; the last one lets reading go on."""
+        self._pauses -= 1
+        if not self._pauses and self.state is not LinkState.CLOSED and not self._has_ended:
+            self._loop.add_reader(self._sock, self._on_readable)
+
     # --- time -----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Now and then, once a second or more often: heartbeat, silence, HELLO in time."""
         self._advice.refill(now)
+        if self._pauses:  # what is not listened to is not silence
+            self.connection.last_heard = now
         if self._is_ending or self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
         try:
@@ -319,14 +336,10 @@ class Link:
 
     def _pass(self, slab: bytearray, end: int, now: float) -> int:
         """The pass over dialog frames, then the link's own frames; bytes consumed."""
-        forwarder = self._forwarder
-        refused = forwarder.dropped[Disposition.POOL_LIMIT]
-        batch = forwarder.take(slab, end, now, self)
+        batch = self._forwarder.take(slab, end, now, self)
         self._hear(batch.link_frames, now)
         if batch.error is not None:
             raise batch.error
-        if forwarder.dropped[Disposition.POOL_LIMIT] != refused:
-            self._pause()
         return batch.consumed
 
     def _hear(self, frames: list[bytes], now: float) -> None:
@@ -351,18 +364,6 @@ class Link:
         self.state = LinkState.LOGGED_IN
         self.online_at = now
         self._owner.on_online(self)
-
-    def _pause(self) -> None:
-        """Read no more for a while: what this link brings finds no room."""
-        if not self.is_paused and self.state is not LinkState.CLOSED:
-            self.is_paused = True
-            self._loop.remove_reader(self._sock)
-            self._loop.call_later(BACKPRESSURE_SECONDS, self._resume)
-
-    def _resume(self) -> None:
-        self.is_paused = False
-        if self.state is not LinkState.CLOSED and not self._has_ended:
-            self._loop.add_reader(self._sock, self._on_readable)
 
     # --- writing --------------------------------------------------------------------------------------------
 

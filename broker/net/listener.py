@@ -73,13 +73,35 @@ def own_addresses(host: str, port: int) -> set[NetworkAddress]:
     return {NetworkAddress(name, port) for name in hosts}
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """
-    A listening socket.
+    A listening socket; with `is_shared` other processes of this user may listen there as well, if they share too.
 
     Raises:
         ListenFailedError: the address is taken, not ours, or not an address.
     """
+    sock = _bound(host, port, is_shared=is_shared)
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
+    return sock
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """
+    A socket that does not listen and keeps a port for those who will share it.
+
+    Raises:
+        ListenFailedError: as `bind`; somebody who listens there counts, even one who shares.
+    """
+    with _bound(host, port, is_shared=False) as probe:
+        free = probe.getsockname()[1]
+    return _bound(host, free, is_shared=True)
+
+
+def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -89,9 +111,10 @@ def bind(host: str, port: int) -> socket.socket:
         raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setblocking(False)
         sock.bind(where)
-        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error

@@ -23,10 +23,12 @@ from typing import Any
 import structlog
 
 from broker.forwarding.forwarder import Forwarder
+from broker.net.announced import announced
+from broker.net.backpressure import Backpressure
 from broker.net.dialer import Attempts, connect
 from broker.net.link import LINGER_SECONDS, Link, LinkState
 from broker.net.listener import render_endpoint
-from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.wire.connection import Connection, Ended, Event, Leaving, Probed, RejectedBy
 from broker.wire.frame import GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
@@ -49,10 +51,14 @@ Prove = Callable[[Probe], ProbeReply]
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Shape: seconds for HELLO to be complete, and for a connection to come about."""
+    """
+    Shape: seconds for HELLO to be complete, for a connection to come about, and for which a link that finds no room for
+    what it brings is not read at most.
+    """
 
     handshake: float
     connect: float
+    backpressure: float = 0.25
 
 
 class Peers:
@@ -60,7 +66,8 @@ class Peers:
     The links of this instance and the addresses they serve.
 
     Shape: `links` all that are not closed, by number; `attempts` what is remembered of addresses dialled; `faults`
-    links that ended because the peer broke a rule, by the error's name; `timeouts` in seconds.
+    links that ended because the peer broke a rule, by the error's name; `timeouts` in seconds; `backpressure` pauses
+    links for the forwarder.
     """
 
     def __init__(
@@ -71,6 +78,7 @@ class Peers:
         self.attempts: dict[NetworkAddress, Attempts] = {}
         self.faults: Counter[str] = Counter()
         self.forwarder: Forwarder
+        self.backpressure = Backpressure(timeouts.backpressure)
         self._received: dict[str, Counter[int]] = {}  # over closed links, by name of the peer
         self._dialled: dict[int, NetworkAddress] = {}
         self._serves: dict[int, list[NetworkAddress]] = {}  # by link number
@@ -193,7 +201,7 @@ class Peers:
             attempts.succeeded()
             attempts.is_under_way = False
             self._serve(link, [dialled], first=True)
-        self._serve(link, _addresses(agreement))
+        self._serve(link, announced(agreement))
         self._arbitrate(link, agreement)
         if self._serves.get(link.number):
             self._changed()
@@ -204,7 +212,8 @@ class Peers:
         for address in self._serves.get(link.number, ()):
             outbox = self.forwarder.outboxes.get(address)
             if outbox is not None and outbox.outlet is link:
-                outbox.drain(now)
+                self.backpressure.drain(outbox, now)
+        self.backpressure.look_again()
         self._stirred.set()
         if link.can_send:
             self._on_room()
@@ -319,6 +328,8 @@ class Peers:
     def _changed(self) -> None:
         """Which addresses are served has changed: frames and dialogs look for their way again."""
         self.forwarder.changed()
+        self.forwarder.mend(self._loop.time(), lambda address: bool(self.problem_of(address)))
+        self.backpressure.look_again()
         self._on_room()
 
     # --- time and the end ---
@@ -333,6 +344,7 @@ class Peers:
                 for link in list(self.links.values()):
                     link.tick(now)
             self.forwarder.expire(now)
+            self.backpressure.look_again()
             self._stirred.set()
             if len(self.attempts) > ATTEMPTS_MAX:
                 self.attempts = {
@@ -356,6 +368,7 @@ class Peers:
             lambda: all(link.state is not LinkState.DRAINING for link in self.links.values()),
             min(seconds, LINGER_SECONDS),
         )
+        self.backpressure.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -380,16 +393,3 @@ class Peers:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
-
-
-def _addresses(agreement: Agreement) -> frozenset[NetworkAddress]:
-    """The addresses a peer announced, those that are none left out."""
-    addresses = set()
-    for text in agreement.peer.addresses:
-        try:
-            address = parse_address(text)
-        except ValueError:
-            continue
-        if isinstance(address, NetworkAddress):
-            addresses.add(address)
-    return frozenset(addresses)

@@ -77,10 +77,14 @@ def render_status(status: Mapping[str, Any]) -> None:
     state = "ready" if status["ready"] else "not ready"
     uptime = timedelta(seconds=int(status["uptime_s"]))
     name = escape(readable(status["name"]))
-    console.print(f"[bold]{name}[/] {state}, up {uptime}, {status['software']} on {status['loop']}")
+    runs_on = f"{status['software']} on {status['loop']}, {status['kernel']} kernel"
+    console.print(f"[bold]{name}[/] {state}, up {uptime}, {runs_on}")
     listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
     console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
     _render_forwarding(status["forwarding"], console)
+    if status.get("workers"):
+        columns = ["worker", "pid", "ready", "uptime_s", "connections", "held", "restarts"]
+        render_table(columns, status["workers"], title="Workers", console=console)
     if status["connections"]:
         columns = ["name", "address", "direction", "state"]
         render_table(columns, status["connections"], title="Connections", console=console)

@@ -1,8 +1,8 @@
 """
-A frame that waits for its next hop, as `sys.dm_broker_forwarded_messages` shows it.
+Frames that wait for their next hop, as `sys.dm_broker_forwarded_messages` shows them.
 
-`copy_held` runs on the loop and copies the little that can change, `held_values` decodes the rest wherever it is
-called. The body is not looked at.
+`copy_held` runs on the loop and takes the frames that wait at one moment, `held_values` decodes one of them wherever it
+is called. The body is not looked at.
 """
 
 from __future__ import annotations
@@ -10,56 +10,47 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from broker.forwarding.held import Held
 from broker.forwarding.outbox import Outbox
 from broker.net.peers import Peers
 from broker.observe.waiting import why_held
-from broker.wire.layout import HEADER, HEADER_BYTES, NO_GUID, TIME_TO_LIVE_AT, TIMES, Flag
+from broker.wire.layout import HEADER, HEADER_BYTES, NO_GUID, Flag
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCopy:
     """
-    One held frame at one moment.
+    What one outbox held at one moment.
 
-    Shape: `frame` is the one that is held, of which only what never changes may be read; `time_to_live` and
-    `time_consumed` in ms, the time it waited here included; `held_ms` since it came or was last handed to the link.
+    Shape: `frames` in the order of leaving; `now` monotonic seconds of that moment; `address` where they are to go;
+    `why` they wait.
     """
 
-    frame: bytearray
-    time_to_live: int
-    time_consumed: int
-    held_ms: int
+    frames: tuple[Held, ...]
+    now: float
     address: str
     why: str
 
 
-def copy_held(outbox: Outbox, peers: Peers, *, now: float) -> list[HeldCopy]:
-    """Every frame that waits in one outbox, in the order of leaving. Cost: a microsecond a frame."""
-    if not outbox.held:
-        return []
-    address, why = str(outbox.address), why_held(outbox, peers)
-    copies = []
-    for frame, since, _ in outbox.held:
-        waited = int((now - since) * 1000)
-        time_to_live, time_consumed = TIMES.unpack_from(frame, TIME_TO_LIVE_AT)
-        copies.append(HeldCopy(frame, time_to_live, time_consumed + waited, waited, address, why))
-    return copies
+def copy_held(outbox: Outbox, peers: Peers, *, now: float) -> HeldCopy:
+    """Every frame that waits in one outbox; they are not copied themselves, as they never change."""
+    return HeldCopy(tuple(outbox.held), now, str(outbox.address), why_held(outbox, peers))
 
 
-def held_values(copy: HeldCopy) -> dict[str, object]:
+def held_values(held: Held, copy: HeldCopy) -> dict[str, object]:
     """
-    The columns of one frame by name.
+    The columns of one frame of a copy by name.
 
     Shape: times in whole seconds, as the original's; what is left of a life shorter than a second still counts as one.
     """
-    frame = copy.frame
+    frame = held.frame
     (
         _,
         _,
         flags,
         hop_count,
         hop_limit,
-        _,
+        time_to_live,
         _,
         message_id,
         conversation_id,
@@ -86,10 +77,10 @@ def held_values(copy: HeldCopy) -> dict[str, object]:
         "message_sequence_number": sequence,
         "message_fragment_number": fragment,
         "hops_remaining": max(0, hop_limit - hop_count),
-        "time_to_live": -(-copy.time_to_live // 1000),
-        "time_consumed": copy.time_consumed // 1000,
+        "time_to_live": -(-time_to_live // 1000),
+        "time_consumed": held.time_consumed(copy.now) // 1000,
         "message_id": uuid.UUID(bytes=message_id),
         "why_held": copy.why,
-        "held_ms": copy.held_ms,
+        "held_ms": held.waited_ms(copy.now),
         "frame_bytes": len(frame),
     }

@@ -1,8 +1,8 @@
 """
 Metrics for Prometheus: read when scraped, from plain integers that other objects count on.
 
-Nothing is counted here and nothing is kept between two scrapes but the label values told so far. `Metrics.read` copies
-what belongs to the loop; `Metrics.render`, in a thread, adds what is in files and tables, and writes the text. The
+Nothing is counted here and nothing is kept between two scrapes but the label values told so far. `read_metrics` copies
+what belongs to the loop; `Exposition.render`, in a thread, adds what is in files and tables, and writes the text. The
 table `METRICS` is the contract together with docs/metrics.md; a name or a label in it never changes its meaning.
 
 Source: Prometheus documentation, "Writing exporters", "Exposition formats"; OpenMetrics 1.0.
@@ -34,7 +34,7 @@ from broker.observe.label import OTHER, Fold, LabelCap, Labels
 from broker.observe.lag import LoopLag
 from broker.observe.route_up import METRIC as ROUTE_UP
 from broker.observe.route_up import RouteUp
-from broker.observe.status import KERNEL, direction, dropped_by_reason, kind_name, loop_name
+from broker.observe.status import direction, dropped_by_reason, kind_name, loop_name
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.table import RouteTable
@@ -70,6 +70,11 @@ METRICS = (
     Described("broker_uptime_seconds", "Time since the instance was started."),
     Described("broker_ready", "1 while the instance serves, 0 while it starts or stops."),
     Described(
+        "broker_workers",
+        "Processes that carry messages now; as many as endpoint.workers says when all is well.",
+    ),
+    Described("broker_worker_restarts_total", "How often a worker has died and another one took its place."),
+    Described(
         "broker_connections",
         "Connections to adjacent instances now.",
         ("peer", "direction", "state"),
@@ -103,8 +108,13 @@ METRICS = (
     Described("broker_forward_pool_limit_bytes", "What broker_forward_pool_bytes never exceeds."),
     Described("broker_forward_pool_messages", "Dialog frames that wait for their next hop."),
     Described(
+        "broker_forward_share_exceeded_total",
+        "Dialog frames dropped because their next hop had its share of the pool; also counted as pool limit exceeded.",
+    ),
+    Described(
         "broker_route_up",
-        "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1.",
+        "0 when the address of a live route did not answer or was lost, and nothing has reached it since; else 1. "
+        "Of a table the first 10,000 routes are looked at.",
         ("route", "address"),
     ),
     Described(
@@ -158,33 +168,31 @@ class Reading:
     paths: Mapping[str, Path]
 
 
-class Metrics:
-    """The metrics of one instance. `read` is for the loop, `render` for one thread of its own."""
+def read_metrics(instance: Running, lag: LoopLag) -> Reading:
+    """Copy what belongs to the loop. Cost: what was ever counted apart, not what is under way."""
+    peers = instance.peers
+    return Reading(
+        samples={name: list(read(instance)) for name, read in _READERS.items()}
+        | {"broker_event_loop_lag_seconds": [((), lag.seconds)]},
+        tables=tuple(database.table for database in instance.catalog.databases.values()),
+        down=frozenset(address for address, tried in peers.attempts.items() if _is_down(peers, address, tried)),
+        paths={name: endpoint.path for name, endpoint in instance.endpoints.items()},
+    )
 
-    def __init__(self, instance: Running, lag: LoopLag) -> None:
-        self._instance = instance
-        self._lag = lag
+
+class Exposition:
+    """The text of the metrics of one instance. For one thread of its own."""
+
+    def __init__(self) -> None:
         self._cap = LabelCap()
         self._route_up = RouteUp(self._cap)
-
-    def read(self) -> Reading:
-        """Copy what belongs to the loop. Cost: what was ever counted apart, not what is under way."""
-        instance = self._instance
-        peers = instance.peers
-        return Reading(
-            samples={name: list(read(instance)) for name, read in _READERS.items()}
-            | {"broker_event_loop_lag_seconds": [((), self._lag.seconds)]},
-            tables=tuple(database.table for database in instance.catalog.databases.values()),
-            down=frozenset(address for address, tried in peers.attempts.items() if _is_down(peers, address, tried)),
-            paths={name: endpoint.path for name, endpoint in instance.endpoints.items()},
-        )
 
     def render(self, reading: Reading, accept: str) -> tuple[bytes, str]:
         """
         The text of a scrape. Blocking.
 
         Args:
-            reading: What `read` gave a moment ago.
+            reading: What `read_metrics` gave a moment ago.
             accept: The header field of the request; decides between Prometheus text and OpenMetrics.
 
         Returns:
@@ -225,7 +233,7 @@ def _is_down(peers: Peers, address: NetworkAddress, attempts: Attempts) -> bool:
 
 
 def _build(instance: Running) -> Samples:
-    yield (instance.software, platform.python_version(), loop_name(), KERNEL), 1
+    yield (instance.software, platform.python_version(), loop_name(), instance.forwarder.kernel_name), 1
 
 
 def _connections(instance: Running) -> Samples:
@@ -283,6 +291,8 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
     "broker_build_info": _build,
     "broker_uptime_seconds": _one(lambda instance: time.time() - instance.started_at),
     "broker_ready": _one(lambda instance: instance.is_ready),
+    "broker_workers": _one(lambda instance: instance.is_ready),
+    "broker_worker_restarts_total": _one(lambda _: 0),
     "broker_connections": _connections,
     "broker_messages_received_total": _received,
     "broker_messages_forwarded_total": _forwarded,
@@ -292,10 +302,14 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
     "broker_forward_pool_bytes": _one(lambda instance: instance.forwarder.pool.used_bytes),
     "broker_forward_pool_limit_bytes": _one(lambda instance: instance.forwarder.pool.limit_bytes),
     "broker_forward_pool_messages": _one(lambda instance: instance.forwarder.pool.frames),
+    "broker_forward_share_exceeded_total": _one(lambda instance: instance.forwarder.pool.over_share),
     "broker_retransmits_total": _retransmits,
     "broker_duplicates_total": _duplicates,
     "broker_ledger_unaccounted_messages": _one(lambda instance: instance.forwarder.unaccounted),
 }
+
+
+READ_ON_THE_LOOP = frozenset(_READERS)
 
 
 # --- in the thread ----------------------------------------------------------------------------------------------

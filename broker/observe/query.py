@@ -260,7 +260,7 @@ class _Reading:
             self._db.execute("BEGIN")
             self._db.executemany(
                 f"INSERT INTO {made} VALUES ({', '.join('?' * len(columns))})",  # noqa: S608 - our own name
-                (tuple(map(_stored, row)) for row in self._views.snapshots[view]()),
+                (tuple(map(shown_value, row)) for row in self._views.snapshots[view]()),
             )
             self._db.execute("COMMIT")
         return made
@@ -340,8 +340,8 @@ def _read_only(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
-def _stored(value: object) -> object:
-    """A value of a snapshot as a view shows it."""
+def shown_value(value: object) -> object:
+    """A value of a snapshot as a view shows it; what is shown already stays what it is."""
     if isinstance(value, uuid.UUID):
         return str(value).upper()
     if isinstance(value, datetime):

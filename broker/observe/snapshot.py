@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from broker.control.config import Settings
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.store import open_watch
 from broker.errors import StoreUnavailableError
@@ -68,7 +69,8 @@ class Snapshots:
     def forwarded_messages(self) -> Iterator[Row]:
         """One row for each frame that waits here for its next hop."""
         for copy in self._ask(self._copy_held):
-            yield make_row("sys.dm_broker_forwarded_messages", **held_values(copy))
+            for held in copy.frames:
+                yield make_row("sys.dm_broker_forwarded_messages", **held_values(held, copy))
 
     def transmission_statuses(self) -> Mapping[bytes, str]:
         """
@@ -122,7 +124,7 @@ class Snapshots:
     def _copy_held(self) -> list[HeldCopy]:
         now = self._loop.time()
         outboxes = self._instance.forwarder.every_outbox()
-        return [copy for outbox in outboxes for copy in copy_held(outbox, self._instance.peers, now=now)]
+        return [copy_held(outbox, self._instance.peers, now=now) for outbox in outboxes if outbox.held]
 
     def _read_connections(self) -> list[Row]:
         at = datetime.now(UTC) - timedelta(seconds=self._loop.time())  # when the loop's clock said 0
@@ -130,29 +132,44 @@ class Snapshots:
         return [_connection_row(link, arbitration, at) for link in self._instance.peers.links.values()]
 
     def _read_endpoints(self) -> list[Row]:
-        instance, settings = self._instance, self._instance.settings.endpoint
-        row = make_row(
-            "sys.service_broker_endpoints",
-            name=instance.name,
-            endpoint_id=1,
-            protocol=2,
-            protocol_desc="TCP",
-            type=3,
-            type_desc="SERVICE_BROKER",
-            state=0 if instance.listeners else 1,
-            state_desc="STARTED" if instance.listeners else "STOPPED",
-            is_admin_endpoint=False,
-            is_message_forwarding_enabled=settings.message_forwarding,
-            message_forwarding_size=instance.forwarder.pool.limit_bytes // _MIB,
-            encryption_algorithm=0,
-            encryption_algorithm_desc="NONE",
-            listen=", ".join(f"{listener.host}:{listener.port}" for listener in instance.listeners),
-            advertise=", ".join(instance.peers.hello.addresses),
-            max_hops=settings.max_hops,
-            forward_pool_bytes=instance.forwarder.pool.used_bytes,
-            forward_pool_messages=instance.forwarder.pool.frames,
+        instance, pool = self._instance, self._instance.forwarder.pool
+        listen = [f"{listener.host}:{listener.port}" for listener in instance.listeners]
+        row = endpoint_row(
+            instance.settings,
+            listen=listen,
+            advertise=instance.peers.hello.addresses,
+            pool_bytes=pool.used_bytes,
+            pool_messages=pool.frames,
         )
         return [row]
+
+
+def endpoint_row(
+    settings: Settings, *, listen: Sequence[str], advertise: Iterable[str], pool_bytes: int, pool_messages: int
+) -> Row:
+    """The row of `sys.service_broker_endpoints`; of several processes that share the endpoint, what they sum up to."""
+    endpoint = settings.endpoint
+    return make_row(
+        "sys.service_broker_endpoints",
+        name=settings.instance.name,
+        endpoint_id=1,
+        protocol=2,
+        protocol_desc="TCP",
+        type=3,
+        type_desc="SERVICE_BROKER",
+        state=0 if listen else 1,
+        state_desc="STARTED" if listen else "STOPPED",
+        is_admin_endpoint=False,
+        is_message_forwarding_enabled=endpoint.message_forwarding,
+        message_forwarding_size=endpoint.message_forward_size // _MIB,
+        encryption_algorithm=0,
+        encryption_algorithm_desc="NONE",
+        listen=", ".join(listen),
+        advertise=", ".join(advertise),
+        max_hops=endpoint.max_hops,
+        forward_pool_bytes=pool_bytes,
+        forward_pool_messages=pool_messages,
+    )
 
 
 def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:

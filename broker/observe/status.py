@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from broker.control.catalog import Catalog
 from broker.dialog.endpoint import Endpoint
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
@@ -25,7 +26,6 @@ from broker.observe.backlog import Backlog
 from broker.observe.instance import Running
 from broker.wire.layout import Kind
 
-KERNEL = "python"
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
 OTHER_KIND = "other"
 
@@ -40,26 +40,31 @@ def read_status(instance: Running) -> dict[str, Any]:
         "uptime_s": round(time.time() - instance.started_at, 3),
         "ready": instance.is_ready,
         "loop": loop_name(),
-        "kernel": KERNEL,
+        "kernel": instance.forwarder.kernel_name,
         "listen": [f"{listener.host}:{listener.port}" for listener in instance.listeners],
         "forwarding": _forwarding(instance.forwarder, is_enabled=instance.settings.endpoint.message_forwarding),
         "connections": [_connection(link) for link in instance.peers.links.values()],
         "addresses": _addresses(instance),
-        "running_scripts": [
-            {
-                "source": progress.source,
-                "stage": progress.stage.value,
-                "size": progress.size,
-                "position": progress.position,
-                "statements": progress.statements,
-            }
-            for progress in instance.catalog.scripts
-        ],
+        "running_scripts": running_scripts(instance.catalog),
         "databases": {
             name: _database(endpoint, instance.catalog.databases[name].rows.services)
             for name, endpoint in instance.endpoints.items()
         },
     }
+
+
+def running_scripts(catalog: Catalog) -> list[dict[str, Any]]:
+    """How far each script under way is. On the loop."""
+    return [
+        {
+            "source": progress.source,
+            "stage": progress.stage.value,
+            "size": progress.size,
+            "position": progress.position,
+            "statements": progress.statements,
+        }
+        for progress in catalog.scripts
+    ]
 
 
 def add_backlog(status: dict[str, Any], backlogs: Mapping[str, Backlog | None]) -> dict[str, Any]:
@@ -149,6 +154,8 @@ def _addresses(instance: Running) -> dict[str, Any]:
             "health": peers.health_of(address).name.lower(),
             "problem": peers.problem_of(address),
             "held": len(outboxes[address].held) if address in outboxes else 0,
+            "held_bytes": outboxes[address].share.used_bytes if address in outboxes else 0,
+            "over_share": outboxes[address].share.refused if address in outboxes else 0,
         }
         for address in sorted(peers.known_addresses | outboxes.keys(), key=str)
     }

@@ -39,13 +39,17 @@ def transmission_status(
 
 
 def why_held(outbox: Outbox, peers: Peers) -> str:
-    """What the frames that wait for one address, or for a mirrored pair, wait for."""
+    """What the frames that wait for one address, or for a mirrored pair, wait for, and how much waits there."""
     if isinstance(outbox.address, MirroredPair):
         disposition = Disposition.PRINCIPAL_UNKNOWN
-        return f"{disposition} ({disposition.number}): neither {outbox.address} has said that it is"
-    if outbox.outlet is None:
-        return _connecting(outbox.address, peers)
-    return f"the connection to {outbox.address} takes no more at the moment"
+        why = f"{disposition} ({disposition.number}): neither {outbox.address} has said that it is"
+    elif outbox.outlet is None:
+        why = _connecting(outbox.address, peers)
+    else:
+        why = f"the connection to {outbox.address} takes no more at the moment"
+    share = outbox.share
+    room = ", no room for more" if share.bottleneck is not None else ""
+    return f"{why}; {share.used_bytes} of at most {share.limit_bytes} bytes wait for it{room}"
 
 
 def _path_problem(decision: Decision, peers: Peers) -> str | None:

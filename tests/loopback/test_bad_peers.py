@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from broker.flow import Disposition
+from broker.forwarding.forwarder import READ_BYTES
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.wire.frame import Fatal, Hello, Ping, Pong, encode_link
 from tests.support.loopback import Instance, instance, message, numbers, raw, until
@@ -80,6 +81,49 @@ async def test_half_a_frame_is_waited_for(cut: int) -> None:
         await until(lambda: len(near.delivered) > before)
 
         assert 5 == numbers(near.delivered)[-1]
+
+
+async def test_frames_cut_at_every_boundary_arrive() -> None:
+    ping = Ping(b"12345678")
+    data = message("//here", 1) + encode_link(ping) + message("//here", 2) + encode_link(ping)
+    async with instance() as near, raw(near.address, name="good") as good, raw(near.address, name="cutting") as peer:
+        for cut in range(1, len(data)):
+            await peer.say(data[:cut])
+            await good.say(ping)
+            await good.hear(Pong)  # so the first part was read by itself
+            await peer.say(data[cut:])
+            await peer.hear(Pong)
+            await peer.hear(Pong)
+
+        assert [1, 2] * (len(data) - 1) == numbers(near.delivered)
+
+
+@pytest.mark.parametrize("size", [READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 2 * READ_BYTES])
+async def test_bursts_of_exactly_what_one_read_takes_arrive(size: int) -> None:
+    one = message("//here", 0, b"x" * 1000)
+    rest = message("//here", 0, b"x" * (len(one) + size % len(one) - len(message("//here", 0, b""))))
+    async with instance() as near, raw(near.address, name="exact") as peer:
+        data = one * (size // len(one) - 1) + rest
+        assert size == len(data)
+
+        await peer.say(data)
+        await until(lambda: len(near.delivered) == size // len(one))
+
+        assert data == b"".join(frame[:6] + b"\0" + frame[7:] for frame in near.delivered)
+
+
+async def test_frame_of_exactly_the_largest_size_arrives_and_one_byte_more_ends_the_link() -> None:
+    largest = message("//here", 1, b"x" * (65536 - len(message("//here", 1, b""))))
+    too_large = message("//here", 2, b"x" * (65537 - len(message("//here", 2, b""))))
+    async with instance() as near, served(near) as check, raw(near.address, name="large") as peer:
+        await peer.say(largest)
+        await until(lambda: largest[8:] in [frame[8:] for frame in near.delivered])
+
+        await peer.say(too_large)
+        await peer.hear(Fatal)
+        await check()
+
+        assert {"FrameTooLargeError": 1} == near.peers.faults
 
 
 async def test_frames_in_one_byte_pieces_arrive() -> None:
@@ -175,6 +219,21 @@ async def test_peer_that_vanishes_in_the_middle_of_a_frame_is_forgotten() -> Non
         await check()
 
         assert set() == near.peers.known_addresses
+
+
+async def test_peers_that_reset_in_the_middle_of_every_part_of_a_frame_leave_nothing_behind() -> None:
+    frame = message("//here", 1)
+    async with instance() as near, served(near) as check:
+        delivered = len(near.delivered)
+        for cut in range(0, len(frame), 7):
+            async with raw(near.address, name="resetting") as peer:
+                await peer.hear(Hello)
+                await peer.say(frame[:cut])
+                peer.reset()
+        await until(lambda: near.states() == ["LOGGED_IN"])
+        await check()
+
+        assert (delivered + 1, 0) == (len(near.delivered), near.forwarder.unfinished.kept_bytes)
 
 
 async def test_peer_that_vanishes_while_it_is_written_to_loses_nothing_untold() -> None:

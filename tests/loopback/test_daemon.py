@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -21,6 +22,7 @@ import pytest
 
 import broker
 from broker.demo.topology import Daemon, Topology, wait_for
+from broker.forwarding.kernel_choice import KERNELS
 from broker.wire.decoder import Decoder
 from broker.wire.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
 
@@ -385,6 +387,25 @@ def test_a_bad_configuration_exits_78_and_names_every_mistake(net: Topology) -> 
     report = end.stderr.decode()
     for place in ("broker.toml:2:", "broker.toml:3:", "max_hops", "broker.toml:5:"):
         assert place in report
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_a_kernel_that_is_forced_is_the_one_that_walks(net: Topology, name: str) -> None:
+    gateway = net.add("gateway", forwarding=True)
+    gateway.environ["BROKER_KERNEL"] = name
+
+    gateway.start()
+
+    assert name == gateway.status()["kernel"]
+
+
+def test_a_kernel_that_is_not_there_exits_78(net: Topology) -> None:
+    gateway = net.add("gateway", forwarding=True)
+    command = [sys.executable, "-m", "broker", "serve", "-c", str(gateway.config)]
+
+    end = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"BROKER_KERNEL": "fast"})
+
+    assert (78, "BROKER_KERNEL: 'fast' is no kernel") == (end.returncode, end.stderr.decode().partition(";")[0][-35:])
 
 
 def test_a_bad_statement_changes_nothing_and_names_its_place(net: Topology) -> None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
@@ -27,6 +29,7 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, Ping, Rejected, decode_dialog, encode_dialog, encode_link
 from broker.wire.layout import HOP_COUNT_AT, LAST_LINK_KIND, NO_GUID, Kind
+from tests.support.kernel import EVERY_KERNEL
 
 MAX_FRAME = 4096
 MAX_HOPS = 8
@@ -81,12 +84,14 @@ HERE_IS = Surroundings(
 )
 
 
-def new_forwarder(delivered: dict[bytes, list[bytes]]) -> Forwarder:
+def new_forwarder(delivered: dict[bytes, list[bytes]], kernel: str) -> Forwarder:
     def deliver(database: bytes, frames: list[bytes], origin: Origin) -> None:
         delivered.setdefault(database, []).extend(frames)
 
     limits = Limits(pool_bytes=0, max_frame=MAX_FRAME, max_hops=MAX_HOPS)
-    forwarder = Forwarder(limits, deliver=deliver, want=lambda _: None, health_of=HERE_IS.health_of)
+    forwarder = Forwarder(
+        limits, deliver=deliver, want=lambda _: None, health_of=HERE_IS.health_of, kernel=KERNELS[kernel]
+    )
     forwarder.surround(table=HERE_IS.table, hosted=HOSTED, is_forwarding=True)
     return forwarder
 
@@ -212,10 +217,10 @@ def read_slowly(data: bytes) -> Outcome:
         outcome.consumed += length
 
 
-def read_by_the_pass(data: bytes, cuts: list[int]) -> Outcome:
+def read_by_the_pass(data: bytes, cuts: list[int], kernel: str) -> Outcome:
     """Feed the stream as a link does: what is not whole is kept and goes before the next read."""
     outcome = Outcome()
-    forwarder = new_forwarder(outcome.delivered)
+    forwarder = new_forwarder(outcome.delivered, kernel)
     wires = {address: Wire() for address in (NORTH, SOUTH)}
     for address, wire in wires.items():
         forwarder.outbox(address).outlet = wire
@@ -250,6 +255,7 @@ def split(data: bytes) -> list[bytes]:
     return frames
 
 
+@pytest.mark.parametrize("kernel", EVERY_KERNEL)
 @settings(max_examples=300, deadline=None)
 @given(
     frames=st.lists(st.one_of(DIALOG_FRAMES, DIALOG_FRAMES, DIALOG_FRAMES, LINK_FRAMES), max_size=12),
@@ -258,20 +264,21 @@ def split(data: bytes) -> list[bytes]:
     cuts=st.lists(st.integers(0, 1 << 16), max_size=8),
 )
 def test_any_cut_of_a_stream_comes_to_what_reading_it_frame_by_frame_does(
-    frames: list[bytes], repeats: int, tail: bytes, cuts: list[int]
+    frames: list[bytes], repeats: int, tail: bytes, cuts: list[int], kernel: str
 ) -> None:
     data = b"".join(frames * repeats) + tail
 
-    outcome = read_by_the_pass(data, cuts)
+    outcome = read_by_the_pass(data, cuts, kernel)
 
     assert read_slowly(data) == outcome
 
 
+@pytest.mark.parametrize("kernel", EVERY_KERNEL)
 @settings(max_examples=20, deadline=None)
 @given(frames=st.lists(st.one_of(DIALOG_FRAMES, LINK_FRAMES), min_size=1, max_size=3), tail=TAILS)
-def test_stream_that_comes_byte_by_byte_comes_to_the_same(frames: list[bytes], tail: bytes) -> None:
+def test_stream_that_comes_byte_by_byte_comes_to_the_same(frames: list[bytes], tail: bytes, kernel: str) -> None:
     data = b"".join(frames) + tail
 
-    outcome = read_by_the_pass(data, list(range(len(data))))
+    outcome = read_by_the_pass(data, list(range(len(data))), kernel)
 
     assert read_slowly(data) == outcome

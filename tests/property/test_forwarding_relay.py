@@ -1,5 +1,5 @@
 """
-Whatever links do, nothing is lost untold, nothing is reordered, and the pool never exceeds its bound.
+Whatever links do, nothing is lost untold, nothing is reordered, and neither pool nor share exceeds its bound.
 
 `Relay` holds the forwarder to a model of one outbox for each neighbour that knows only lists.
 """
@@ -10,12 +10,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import NetworkAddress
@@ -32,6 +34,7 @@ NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 ROUTES = (Route("North", NORTH, remote_service_name="//north"), Route("South", SOUTH, remote_service_name="//south"))
 
 POOL_BYTES = 5 * (HELD_OVERHEAD + 200)
+SHARE_PERCENT = 60
 PLAIN = Header(
     kind=Kind.MESSAGE,
     flags=0,
@@ -142,11 +145,17 @@ def times(frame: bytes) -> tuple[int, int]:
 class Relay(RuleBasedStateMachine):
     """Frames come in while links come, go, stall and cut frames anywhere; time moves in exact eighths of a second."""
 
+    kernel_name = "python"
+
     def __init__(self) -> None:
         super().__init__()
-        limits = Limits(pool_bytes=POOL_BYTES, max_frame=MAX_FRAME, max_hops=MAX_HOPS)
+        limits = Limits(POOL_BYTES, MAX_FRAME, MAX_HOPS, SHARE_PERCENT)
         self.forwarder = Forwarder(
-            limits, deliver=deliver_nothing, want=lambda _: None, health_of=lambda _: Health.UNTRIED
+            limits,
+            deliver=deliver_nothing,
+            want=lambda _: None,
+            health_of=lambda _: Health.UNTRIED,
+            kernel=KERNELS[self.kernel_name],
         )
         table = build_table(ROUTES, now=datetime.now(UTC))
         self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
@@ -156,6 +165,7 @@ class Relay(RuleBasedStateMachine):
         self.rejected: list[tuple[bytes, Disposition]] = []
         self.dropped: Counter[Disposition] = Counter()
         self.left = 0
+        self.over_share = 0
         self.now = 1000.0
 
     @rule(frames=SOME_FRAMES)
@@ -187,8 +197,11 @@ class Relay(RuleBasedStateMachine):
             self.left += 1
         elif any(place(frame) == place(held) for held, _ in neighbour.held):
             self.reject(frame, Disposition.ALREADY_HELD)
-        elif self.charged() + len(frame) + HELD_OVERHEAD > POOL_BYTES:
+        elif self.charged(*self.model.values()) + len(frame) + HELD_OVERHEAD > POOL_BYTES:
             self.reject(frame, Disposition.POOL_LIMIT)
+        elif self.charged(neighbour) + len(frame) + HELD_OVERHEAD > POOL_BYTES * SHARE_PERCENT // 100:
+            self.reject(frame, Disposition.POOL_LIMIT)
+            self.over_share += 1
         else:
             neighbour.held.append((frame, self.now))
 
@@ -196,8 +209,8 @@ class Relay(RuleBasedStateMachine):
         self.rejected.append((frame[16:], disposition))
         self.dropped[disposition] += 1
 
-    def charged(self) -> int:
-        return sum(len(frame) + HELD_OVERHEAD for each in self.model.values() for frame, _ in each.held)
+    def charged(self, *neighbours: Neighbour) -> int:
+        return sum(len(frame) + HELD_OVERHEAD for each in neighbours for frame, _ in each.held)
 
     @rule(address=ADDRESSES, room=ROOMS)
     def link_takes_more(self, address: NetworkAddress, room: int) -> None:
@@ -254,8 +267,13 @@ class Relay(RuleBasedStateMachine):
     @invariant()
     def pool_is_within_its_bound(self) -> None:
         pool = self.forwarder.pool
-        assert (self.charged(), sum(len(each.held) for each in self.model.values())) == (pool.used_bytes, pool.frames)
+        charged = [self.charged(each) for each in self.model.values()]
+        shares = [self.forwarder.outbox(address).share for address in self.model]
+        assert charged == [share.used_bytes for share in shares]
+        held = sum(len(each.held) for each in self.model.values())
+        assert (sum(charged), held, self.over_share) == (pool.used_bytes, pool.frames, pool.over_share)
         assert pool.used_bytes <= POOL_BYTES
+        assert max(charged) <= POOL_BYTES * SHARE_PERCENT // 100
 
     @invariant()
     def peers_see_whole_frames_in_order(self) -> None:
@@ -292,5 +310,14 @@ def deliver_nothing(database: bytes, frames: list[bytes], origin: Origin) -> Non
     raise AssertionError
 
 
-Relay.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+class CompiledRelay(Relay):
+    """The same on the compiled kernel."""
+
+    kernel_name = "compiled"
+
+
+LONG_ENOUGH = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Relay.TestCase.settings = CompiledRelay.TestCase.settings = LONG_ENOUGH
 TestRelay = Relay.TestCase
+
+TestCompiledRelay = pytest.mark.skipif("compiled" not in KERNELS, reason="no compiler built it")(CompiledRelay.TestCase)

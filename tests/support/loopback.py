@@ -110,6 +110,7 @@ class Instance:
             deliver=lambda _, frames, __: self.delivered.extend(frames),
             want=self.peers.want,
             health_of=self.peers.health_of,
+            hold_back=self.peers.backpressure.hold_back,
         )
         self.route()
         self.peers.start(self.forwarder)
@@ -214,6 +215,7 @@ async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
     """A raw neighbour that has connected; with anything for its HELLO, it has greeted."""
     sock = socket.socket()
     sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hello.pop("is_reading_little", False):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     try:

@@ -185,6 +185,7 @@ class Node:
     def on_paths(self) -> None:
         """Links or routes are new."""
         self.forwarder.changed()
+        self.forwarder.mend(self.network.loop.time(), lambda _: False)
         if self.endpoint is not None:
             self.endpoint.transmitter.on_paths()
 

@@ -83,6 +83,7 @@ class Neighbourhood:
             deliver=lambda *_: None,
             want=self.peers.want,
             health_of=self.peers.health_of,
+            hold_back=self.peers.backpressure.hold_back,
         )
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
         self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)

@@ -12,7 +12,9 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding import forwarder as module
 from broker.forwarding.forwarder import OTHER_KIND, READ_BYTES, Forwarder, Limits
+from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.outbox import Outbox
+from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
@@ -22,6 +24,7 @@ from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, Ping, decode_dialog, encode_link
 from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Flag, Kind
+from tests.support.kernel import EVERY_KERNEL
 
 MakeFrame = Callable[..., bytes]
 
@@ -68,6 +71,8 @@ class Sender:
 class Station:
     """A forwarder that hosts //here, with an open wire to each neighbour named."""
 
+    kernel_name = "python"
+
     def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH), is_forwarding: bool = True) -> None:
         self.sender = Sender()
         self.wanted: list[NetworkAddress] = []
@@ -77,6 +82,7 @@ class Station:
             deliver=lambda *what: self.delivered.append(what),
             want=self.wanted.append,
             health_of=lambda _: Health.UNTRIED,
+            kernel=KERNELS[self.kernel_name],
         )
         self.surround(*ROUTES, is_forwarding=is_forwarding)
         self.wires = {address: Wire() for address in wired}
@@ -96,6 +102,12 @@ class Station:
         batch = self.forwarder.take(self.forwarder.slab, len(data), NOW, self.sender)
         assert len(data) == batch.consumed
         assert self.forwarder.unaccounted == 0
+
+
+@pytest.fixture(autouse=True, params=EVERY_KERNEL)
+def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever kernel walks, the pass is the same."""
+    monkeypatch.setattr(Station, "kernel_name", request.param)
 
 
 def hopped(*frames: bytes) -> bytes:
@@ -324,6 +336,205 @@ def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_fra
     assert (station.forwarder.pool.frames, station.forwarder.unaccounted) == (1, 0)
 
 
+# --- a path breaks ---
+
+
+WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
+
+
+class Crossing(Station):
+    """A forwarder with two ways to //far; `health` by address, `failed` those whose last attempt was in vain."""
+
+    def __init__(self, *more: Route) -> None:
+        super().__init__(wired=())
+        self.health: dict[NetworkAddress, Health] = {}
+        self.failed: set[NetworkAddress] = set()
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=100_000, max_frame=65536, max_hops=16),
+            deliver=lambda *what: self.delivered.append(what),
+            want=self.wanted.append,
+            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            kernel=KERNELS[self.kernel_name],
+        )
+        self.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"), *ROUTES, *more)
+
+    def connect(self, address: NetworkAddress) -> Wire:
+        self.health[address] = Health.CONNECTED
+        self.wires[address] = self.forwarder.outbox(address).outlet = Wire()
+        self.forwarder.changed()
+        return self.wires[address]
+
+    def cut(self, address: NetworkAddress) -> None:
+        self.health[address] = Health.SUPPRESSED
+        self.failed.add(address)
+        self.forwarder.outbox(address).outlet = None
+        self.forwarder.changed()
+
+    def mend(self, now: float = NOW) -> None:
+        self.forwarder.mend(now, self.failed.__contains__)
+        assert self.forwarder.unaccounted == 0
+
+    def held(self, address: NetworkAddress) -> list[bytes]:
+        return [held.frame for held in self.forwarder.outbox(address).held]
+
+    def hold(self, address: NetworkAddress, *frames: bytes) -> None:
+        """These frames come in and wait for a link that takes nothing."""
+        wire = self.connect(address)
+        wire.can_send = False
+        self.take(*frames)
+        assert [hopped(frame) for frame in frames] == self.held(address)
+
+
+def far_frames(make_frame: MakeFrame, count: int = 6, **fields: object) -> list[bytes]:
+    return [
+        make_frame(to_service="//far", conversation_id=bytes([n % 2]) * 16, sequence_number=n, **fields)
+        for n in range(count)
+    ]
+
+
+def test_held_frames_leave_by_the_other_way_when_theirs_breaks_before_what_comes_later(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    *frames, late = far_frames(make_frame, 7)
+    station.hold(WEST, *frames)
+    station.health[EAST] = Health.SUPPRESSED
+
+    station.cut(WEST)
+    east = station.connect(EAST)
+    station.mend(NOW + 0.25)
+    station.take(late)
+
+    sent = b"".join(frames)
+    aged = [decode_dialog(east.written[at : at + len(frames[0])])[0] for at in range(0, len(sent), len(frames[0]))]
+    assert [(n, 250) for n in range(6)] == [(header.sequence_number, header.time_consumed) for header in aged]
+    assert hopped(late) == east.written[len(sent) :]
+    assert (station.forwarder.pool.used_bytes, station.forwarder.forwarded) == (0, 7)
+
+
+def test_held_frames_wait_at_an_address_not_tried_yet_when_theirs_is_suppressed(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    frames = far_frames(make_frame)
+    station.hold(WEST, *frames)
+    station.wanted.clear()
+
+    station.cut(WEST)
+    station.mend()
+
+    assert ([hopped(frame) for frame in frames], [], [EAST]) == (station.held(EAST), station.held(WEST), station.wanted)
+
+
+def test_held_frames_do_not_go_to_and_fro_between_dead_addresses(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    frames = far_frames(make_frame)
+    station.hold(WEST, *frames)
+    station.cut(WEST)
+    station.cut(EAST)
+
+    for health in [Health.SUPPRESSED, Health.UNTRIED] * 2:
+        station.health[EAST] = health
+        station.mend()
+
+        assert ([hopped(frame) for frame in frames], []) == (station.held(WEST), station.held(EAST))
+
+
+def test_held_frames_of_a_link_that_may_come_back_at_once_stay(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    frames = far_frames(make_frame)
+    station.hold(WEST, *frames)
+
+    station.cut(WEST)
+    station.health[WEST] = Health.UNTRIED
+    station.mend()
+
+    assert [hopped(frame) for frame in frames] == station.held(WEST)
+
+
+def test_frames_of_a_database_here_stay_when_their_way_breaks(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    station.connect(WEST).can_send = False
+    frame = make_frame(to_service="//far")
+    way = station.forwarder.way_for(decide(facts_of(frame), station.forwarder.here), Kind.MESSAGE)
+    station.forwarder.submit([(way, frame)], NOW, station.sender)
+    station.take(make_frame(to_service="//far", sequence_number=1))
+
+    station.cut(WEST)
+    east = station.connect(EAST)
+    station.mend()
+
+    assert ([frame], 1) == (station.held(WEST), len(east.written) // len(frame))
+
+
+def test_held_frames_for_which_there_is_no_other_way_are_not_even_looked_at(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = Crossing()
+    station.hold(NORTH, make_frame(to_service="//north"))
+    station.connect(EAST)
+    station.cut(NORTH)
+    monkeypatch.setattr(Outbox, "surrender", None)
+
+    station.mend()
+
+    assert 1 == station.forwarder.pool.frames
+
+
+def test_what_finds_no_room_on_the_other_way_is_dropped_and_counted(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    frames = far_frames(make_frame)
+    station.hold(WEST, *frames)
+    cost = len(frames[0]) + HELD_OVERHEAD
+
+    station.cut(WEST)
+    station.connect(EAST).can_send = False
+    station.forwarder.pool.limit_bytes = 8 * cost
+    station.mend()
+
+    assert ([hopped(frame) for frame in frames[:4]], []) == (station.held(EAST), station.held(WEST))
+    assert station.forwarder.dropped == {Disposition.POOL_LIMIT: 2}
+
+
+def test_copy_of_what_waits_at_the_other_way_is_dropped(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    frames = far_frames(make_frame)
+    station.hold(WEST, *frames)
+    station.cut(WEST)
+    station.hold(EAST, *frames)
+
+    station.mend()
+
+    assert station.forwarder.dropped == {Disposition.ALREADY_HELD: 6}
+    assert 6 == station.forwarder.pool.frames
+
+
+def test_alternatives_are_those_of_the_routes_that_hold_now(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    frames = far_frames(make_frame)
+    station.surround(Route("West", WEST, "//far"))
+    station.hold(WEST, *frames)
+    east = station.connect(EAST)
+
+    station.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+    assert [hopped(frame) for frame in frames] == station.held(WEST)
+    station.cut(WEST)
+    station.mend()
+
+    assert hopped(*frames) == east.written
+
+
+def test_many_frames_move_in_portions_and_in_order(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    station.forwarder.pool.limit_bytes = 64 << 20
+    frames = far_frames(make_frame, 100, body=bytes(10_000))
+    for frame in frames:
+        station.take(frame) if station.wires else station.hold(WEST, frame)
+
+    station.cut(WEST)
+    east = station.connect(EAST)
+    station.mend()
+
+    assert hopped(*frames) == east.written
+
+
 def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000)
@@ -336,6 +547,22 @@ def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make
 
     assert [len(wire.written) for wire in station.wires.values()] == [len(frame), 0]
     assert (station.forwarder.pool.frames, station.forwarder.pairs, station.forwarder.unaccounted) == (0, {}, 0)
+
+
+def test_frames_for_a_mirrored_pair_wait_together_and_have_one_share(make_frame: MakeFrame) -> None:
+    station = Station()
+    frames = [
+        make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, kind=kind, sequence_number=n)
+        for n, kind in enumerate([Kind.MESSAGE, Kind.ACK, Kind.MESSAGE])
+    ]
+    station.surround(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
+    station.forwarder.pool.limit_bytes = 4 * (len(frames[0]) + HELD_OVERHEAD)
+
+    station.take(*frames)
+
+    (outbox,) = station.forwarder.pairs.values()
+    assert [hopped(frame) for frame in frames[:2]] == [held.frame for held in outbox.held]
+    assert (1, {Disposition.POOL_LIMIT: 1}) == (outbox.share.refused, station.forwarder.dropped)
 
 
 def test_frames_for_a_mirrored_pair_obey_their_lifetime(make_frame: MakeFrame) -> None:

@@ -9,78 +9,27 @@ import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
+from broker.forwarding import careful
 from broker.forwarding import kernel as module
-from broker.forwarding.kernel import Batch, Kernel
-from broker.forwarding.way import Buffer, Origin, Way, WayOf
+from broker.forwarding.kernel import Kernel
+from broker.forwarding.way import Origin
 from broker.wire.frame import Ping, Pong, encode_link
-from broker.wire.layout import HOP_COUNT_AT, Flag, Kind
+from broker.wire.layout import Flag, Kind
+from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
 
 MakeFrame = Callable[..., bytes]
 
-MAX_FRAME = 4096
 PING = encode_link(Ping(b"12345678"))
 PONG = encode_link(Pong(b"12345678"))
 
 
-class Shelf:
-    """A sink that leaves what was gathered where it is."""
-
-    def __init__(self, label: object) -> None:
-        self.label = label
-        self.runs: list[Buffer] = []
-
-    def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
-        raise AssertionError
+@pytest.fixture(autouse=True, params=EVERY_KERNEL)
+def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kernels keep one contract; what is inside the one in plain Python is asked of it alone."""
+    monkeypatch.setattr(Walker, "kernel_name", request.param)
 
 
-class Walker:
-    """A kernel whose ways lead to a shelf for each service, or for each disposition; `asked` are its misses."""
-
-    def __init__(self, *, is_by_conversation: bool = False, max_hops: int = 16) -> None:
-        self.ways: dict[tuple[object, int], Way] = {}
-        self.asked: list[tuple[bytes, bytes, int, bool]] = []
-        self._is_by_conversation = is_by_conversation
-        self.kernel = Kernel(
-            max_frame=MAX_FRAME,
-            max_hops=max_hops,
-            resolve=self._resolve,
-            drop_way=self.way,
-        )
-
-    def way(self, label: object, kind: int) -> Way:
-        disposition = label if isinstance(label, Disposition) else Disposition.FORWARDED
-        return self.ways.setdefault((label, kind), Way(self._shelf(label), disposition, kind=kind))
-
-    def walk(self, data: bytes) -> tuple[Batch, dict[object, list[bytes]]]:
-        """Walk over a slab that holds this, and then other bytes; what each shelf was given."""
-        self.slab = bytearray(data + b"\xff" * 600)
-        batch = self.kernel.walk(self.slab, len(data))
-        shelves = {sink.label: [bytes(run) for run in sink.runs] for sink in batch.touched if isinstance(sink, Shelf)}
-        assert len(shelves) == len(batch.touched)
-        for sink in batch.touched:
-            sink.runs.clear()
-        return batch, shelves
-
-    def taken(self) -> dict[tuple[object, int], int]:
-        return {key: way.frames for key, way in self.ways.items()}
-
-    def _shelf(self, label: object) -> Shelf:
-        known = (way.sink for (name, _), way in self.ways.items() if name == label)
-        return next((sink for sink in known if isinstance(sink, Shelf)), Shelf(label))
-
-    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
-        self.asked.append((key, conversation, kind, is_from_target))
-        label = conversation if self._is_by_conversation else key[18:].decode()
-        return self.way(label, kind), self._is_by_conversation
-
-
-def hopped(*frames: bytes) -> bytes:
-    """The frames one hop later."""
-    later = [bytearray(frame) for frame in frames]
-    for frame in later:
-        frame[HOP_COUNT_AT] += 1
-    return b"".join(later)
-
+IN_PLAIN_PYTHON = pytest.mark.parametrize("kernel_name", ["python"], indirect=True)
 
 # --- the plain case ---
 
@@ -275,6 +224,27 @@ def test_frame_of_exactly_the_largest_size_is_taken(make_frame: MakeFrame) -> No
     assert batch.consumed == 2 * MAX_FRAME
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("body_bytes", "offset", "value"),
+    [(MAX_FRAME, 0, b""), (600, 76, (513).to_bytes(2, "big")), (600, 112, (513).to_bytes(2, "big"))],
+    ids=["frame", "from_service", "to_service"],
+)
+def test_walk_stops_before_a_whole_frame_in_which_something_is_too_large(
+    body_bytes: int, offset: int, value: bytes, *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker()
+    good, bad = make_frame(to_service="A"), make_frame(b"x" * body_bytes, to_service="A")
+    bad = bad[:offset] + value + bad[offset + len(value) :]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad)
+
+    assert (len(good), {"A": [hopped(good)]}) == (batch.consumed, shelves)
+    assert batch.error is not None
+
+
 @pytest.mark.parametrize("end", [0, 3, 8])
 def test_nothing_whole_touches_nothing(end: int, make_frame: MakeFrame) -> None:
     batch, shelves = Walker().walk(make_frame()[:end])
@@ -307,10 +277,12 @@ def test_way_of_a_frame_is_the_one_that_it_took(make_frame: MakeFrame) -> None:
         assert len(walker.asked) == 1
 
 
+@IN_PLAIN_PYTHON
 def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> None:
     walker = Walker(is_by_conversation=True)
     walker.walk(make_frame())
 
+    assert isinstance(walker.kernel, Kernel)
     (stand_in,) = (way for ways in walker.kernel._ways.values() for way in ways.values())
 
     assert {b"c" * 16: walker.way(b"c" * 16, Kind.MESSAGE)} == stand_in.choices
@@ -323,17 +295,24 @@ def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> No
 def test_what_is_remembered_has_a_bound(
     *, is_by_conversation: bool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REMEMBERED_MAX_BYTES", 10 * (module.REMEMBERED_OVERHEAD + 20))
+    each = careful.REMEMBERED_OVERHEAD + 20
+    monkeypatch.setattr(careful, "REMEMBERED_MAX_BYTES", 10 * each)
     walker = Walker(is_by_conversation=is_by_conversation)
     frames = [make_frame(to_service=f"{n:02}", conversation_id=bytes([n]) * 16) for n in range(100)]
 
     batch, shelves = walker.walk(b"".join(frames))
 
-    remembered = sum(len(ways) for ways in walker.kernel._ways.values())
-    assert 1 <= remembered <= 11
     assert (batch.received[Kind.MESSAGE], len(shelves)) == (100, 100)
+    assert [1] * 100 == list(walker.taken().values())
+    remembered = walker.kernel._remembered_bytes // each
+    assert 1 <= remembered <= 11
+    walker.walk(b"".join(frames[-remembered:]))
+    assert len(walker.asked) == 100  # these were remembered
+    walker.walk(frames[-remembered - 1])
+    assert len(walker.asked) == 101  # and this one was not
 
 
+@IN_PLAIN_PYTHON
 def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORDS_MAX", 4)
     walker = Walker()
@@ -341,6 +320,7 @@ def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch
 
     batch, shelves = walker.walk(b"".join(frames * 2))
 
+    assert isinstance(walker.kernel, Kernel)
     assert len(walker.kernel._words) <= 4
     assert ({Kind.MESSAGE: 32}, hopped(*frames, *frames)) == (batch.received, b"".join(shelves["A"]))
 
@@ -355,5 +335,6 @@ def test_a_way_of_what_is_asked_for_is_not_remembered(make_frame: MakeFrame) -> 
     walker.ways["A", Kind.MESSAGE] = walker.way("A found", Kind.MESSAGE)
     walker.walk(make_frame(to_service="A") * 3)
 
+    walker.kernel.tally()
     assert (3, 3) == (asking.frames, walker.way("A found", Kind.MESSAGE).frames)
     assert 4 == len(walker.asked)

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.outbox import GATHER_BYTES, TIME_MAX, Held, Outbox
-from broker.forwarding.pool import Pool
+from broker.forwarding.outbox import FED_SECONDS, GATHER_BYTES, Outbox
+from broker.forwarding.pool import HELD_OVERHEAD, Pool
 from broker.forwarding.way import Buffer, Origin, Way
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import decode_dialog
@@ -63,6 +63,7 @@ class Station:
     dropped: list[tuple[bytes, Disposition, Origin | None]] = field(default_factory=list)
     wanted: list[NetworkAddress] = field(default_factory=list)
     sender: Origin = field(default_factory=lambda: cast("Origin", object()))  # the outbox only passes it on
+    held_back: list[tuple[Outbox, Origin]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(
@@ -70,6 +71,7 @@ class Station:
             pool=self.pool,
             drop=lambda frame, why, origin: self.dropped.append((bytes(frame), why, origin)),
             want=lambda: self.wanted.append(ADDRESS),
+            hold_back=lambda outbox, origin: self.held_back.append((outbox, origin)),
         )
         self.way = Way(self.outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
 
@@ -253,12 +255,94 @@ def test_copy_of_a_frame_that_has_left_is_held_anew(make_frame: MakeFrame) -> No
 
 def test_frame_that_does_not_fit_the_pool_is_dropped(make_frame: MakeFrame) -> None:
     first, second = make_frame(sequence_number=1), make_frame(sequence_number=2)
-    station = Station(pool=Pool(500))
+    station = Station(pool=Pool(HELD_OVERHEAD + 200))
 
     station.send(first + second, frames=2)
 
     assert [(second, Disposition.POOL_LIMIT, station.sender)] == station.dropped
     assert ([first], 0) == (station.held, station.way.frames)
+
+
+def test_link_is_asked_for_though_nothing_found_room(make_frame: MakeFrame) -> None:
+    station = Station(pool=Pool(0))
+
+    station.send(make_frame())
+
+    assert (0, [ADDRESS]) == (station.pool.frames, station.wanted)
+
+
+def test_one_next_hop_holds_no_more_than_its_share(make_frame: MakeFrame) -> None:
+    pool = Pool(4 * (HELD_OVERHEAD + 200), share_percent=50)
+    one, other = Station(pool=pool), Station(pool=pool)
+    frames = [make_frame(sequence_number=n) for n in range(3)]
+
+    one.send(*frames, frames=3)
+    other.send(frames[2])
+
+    assert [(frames[2], Disposition.POOL_LIMIT, one.sender)] == one.dropped
+    assert (frames[:2], [frames[2]], []) == (one.held, other.held, other.dropped)
+    assert (1, 0, 3) == (one.outbox.share.refused, other.outbox.share.refused, pool.frames)
+
+
+# --- those who feed it ---
+
+
+def test_those_who_feed_it_are_held_back_when_room_gets_tight_and_not_before(make_frame: MakeFrame) -> None:
+    frames = [make_frame(sequence_number=n) for n in range(8)]
+    station = Station(pool=Pool(8 * (HELD_OVERHEAD + len(frames[0]))))
+
+    station.send(*frames[:7], frames=7)
+    assert [] == station.held_back
+    station.send(frames[7])
+
+    assert ([(station.outbox, station.sender)], []) == (station.held_back, station.dropped)
+
+
+def test_who_brings_only_copies_is_not_held_back(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    station = Station(pool=Pool(HELD_OVERHEAD + len(frame)))
+    station.send(frame)
+    station.held_back.clear()
+    station.sender = cast("Origin", object())
+
+    station.send(frame)
+
+    assert ([Disposition.ALREADY_HELD], []) == ([why for _, why, _ in station.dropped], station.held_back)
+
+
+def test_nobody_is_held_back_when_all_has_left(make_frame: MakeFrame) -> None:
+    station = Station(pool=Pool(2 * HELD_OVERHEAD + 400))
+    station.send(make_frame(sequence_number=1))
+    station.outbox.outlet = Wire()
+
+    station.send(make_frame(sequence_number=2))
+
+    assert (0, []) == (station.pool.frames, station.held_back)
+
+
+def test_who_brings_what_is_cut_or_refused_is_held_back_too(make_frame: MakeFrame) -> None:
+    station = Station(pool=Pool(HELD_OVERHEAD))
+    station.outbox.outlet = Wire(room=10)
+    assert station.outbox.share.admit(0)
+
+    station.send(make_frame(sequence_number=1), make_frame(sequence_number=2), frames=2)
+
+    assert [(station.outbox, station.sender)] == station.held_back
+
+
+def test_only_those_who_lately_brought_what_had_to_wait_feed_it(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.outbox.outlet = wire = Wire()
+    station.send(make_frame(sequence_number=1))
+    assert {} == station.outbox.feeders
+
+    wire.room = 0
+    station.send(make_frame(sequence_number=2))
+    station.outbox.expire(NOW + FED_SECONDS - 0.1)
+    assert {station.sender: NOW} == station.outbox.feeders
+    station.outbox.expire(NOW + FED_SECONDS)
+
+    assert {} == station.outbox.feeders
 
 
 @pytest.mark.parametrize("position", range(3))
@@ -324,29 +408,18 @@ def test_frame_leaves_with_the_time_it_waited(
     assert expected == decode_dialog(wire.written)[0].time_consumed
 
 
-def test_time_of_a_frame_that_is_looked_at_often_adds_up(make_frame: MakeFrame) -> None:
+def test_frame_that_begins_to_leave_and_does_not_has_aged_only_once(make_frame: MakeFrame) -> None:
     station = Station()
     station.send(make_frame(sequence_number=1) + make_frame(sequence_number=2), frames=2)
-    station.outbox.outlet = wire = Wire()
     frame_bytes = len(make_frame())
-    held = station.outbox.held[1]
+    station.outbox.outlet = wire = Wire(room=1)
 
-    for step in range(1, 1001):
-        held = held.aged(NOW + step * 0.0004)
-    station.outbox.held[1] = held
-    station.outbox.drain(NOW + 0.4)
+    station.outbox.drain(NOW + 0.25)
+    wire.breathe()
+    station.outbox.drain(NOW + 0.5)
 
-    assert decode_dialog(wire.written[frame_bytes:])[0].time_consumed in (399, 400)
-    assert held.deadline == pytest.approx(NOW + 60)
-
-
-def test_time_consumed_stops_at_what_its_field_can_say(make_frame: MakeFrame) -> None:
-    frame = bytearray(make_frame(time_to_live=TIME_MAX, time_consumed=TIME_MAX - 1))
-    station = Station()
-
-    held = Held(frame, NOW, station.way).aged(NOW + 5)
-
-    assert decode_dialog(held.frame)[0].time_consumed == TIME_MAX
+    times = [decode_dialog(wire.written[at : at + frame_bytes])[0].time_consumed for at in (0, frame_bytes)]
+    assert [250, 500] == times
 
 
 def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
@@ -387,6 +460,22 @@ def test_many_held_frames_leave_in_writes_of_a_socket_buffers_worth(make_frame: 
     assert b"".join(frames) == wire.written
     per_write = -(-GATHER_BYTES // len(frames[0]))
     assert -(-len(frames) // per_write) == wire.writes
+
+
+def test_frames_given_up_are_aged_in_order_and_charged_no_more(make_frame: MakeFrame) -> None:
+    station = Station()
+    frames = [make_frame(sequence_number=n, time_to_live=1000 if n == 1 else 60_000) for n in range(4)]
+    station.send(*frames, frames=4)
+
+    other = Way(station.outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
+    given = list(station.outbox.surrender(NOW + 1, lambda held: None if held.frame == frames[3] else other))
+
+    assert {other} == {way for _, way in given}
+    headers = [decode_dialog(bytes(frame))[0] for frame, _ in given]
+    assert [(0, 1000), (2, 1000)] == [(header.sequence_number, header.time_consumed) for header in headers]
+    assert [(frames[1], Disposition.EXPIRED_HERE, None)] == station.dropped
+    assert ([frames[3]], 1) == (station.held, station.pool.frames)
+    assert station.outbox.share.used_bytes == station.pool.used_bytes == HELD_OVERHEAD + len(frames[3])
 
 
 def test_end_drops_and_counts_what_is_still_held(make_frame: MakeFrame) -> None:

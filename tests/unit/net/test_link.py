@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from broker.errors import HandshakeRefusedError, PeerSilentError
-from broker.flow import Disposition
-from broker.forwarding.pool import HELD_OVERHEAD
-from broker.net.link import BACKPRESSURE_SECONDS, CONTROL_MAX_BYTES, LINGER_SECONDS, PEER_NAME_MAX, LinkState
+from broker.net.link import CONTROL_MAX_BYTES, LINGER_SECONDS, PEER_NAME_MAX, LinkState
 from broker.wire.frame import Fatal, Hello, Ping, Pong, Rejected, encode_link
 from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
@@ -262,38 +260,60 @@ async def test_no_ping_is_added_to_what_a_stalled_peer_does_not_take(ends: LinkE
     assert waiting == len(ends.link._control)
 
 
-async def test_full_pool_pauses_reading_for_a_moment(loop: PlayedLoop) -> None:
-    ends = LinkEnds(loop, pool_bytes=HELD_OVERHEAD + 200)
+async def test_paused_link_is_not_read_until_everybody_lets_it_go_on(ends: LinkEnds) -> None:
     ends.go_online()
 
-    ends.sock.feed(message(to_service="//far", sequence_number=1) + message(to_service="//far", sequence_number=2))
+    ends.link.pause()
+    ends.link.pause()
     ends.sock.feed(message(to_service="//here"))
-    assert ({Disposition.POOL_LIMIT: 1}, [], True) == (ends.forwarder.dropped, ends.delivered, ends.link.is_paused)
-    await asyncio.sleep(BACKPRESSURE_SECONDS)
+    ends.link.resume()
+    ends.sock.read()
+    assert ([], True) == (ends.delivered, ends.link.is_paused)
+    ends.link.resume()
     ends.sock.read()
 
     assert (1, False) == (len(ends.delivered), ends.link.is_paused)
 
 
-async def test_link_closed_while_it_pauses_stays_closed(loop: PlayedLoop) -> None:
-    ends = LinkEnds(loop, pool_bytes=0)
+async def test_link_closed_while_it_pauses_stays_closed(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.go_online()
 
-    ends.sock.feed(message(to_service="//far"))
+    ends.link.pause()
     ends.link.close("over")
-    await asyncio.sleep(BACKPRESSURE_SECONDS)
+    ends.link.resume()
 
     assert ({}, True) == (loop.readers, ends.sock.is_closed)
 
 
-async def test_link_that_its_peer_ends_does_not_pause(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = LinkEnds(loop, pool_bytes=0)
-    monkeypatch.setattr(ends, "on_event", lambda link, _: link.close("FATAL"))
+async def test_closed_link_can_be_told_to_pause(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.go_online()
 
-    ends.sock.feed(message(to_service="//far") + encode_link(Fatal()))
+    ends.link.close("over")
+    ends.link.pause()
+    ends.link.resume()
 
-    assert (LinkState.CLOSED, False, 1) == (ends.link.state, ends.link.is_paused, len(ends.forwarder.dropped))
+    assert ({}, True) == (loop.readers, ends.sock.is_closed)
+
+
+async def test_link_whose_peer_has_ended_is_not_read_again_after_a_pause(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.sock.room = 0
+    ends.link.say(PING)
+    ends.sock.end()
+
+    ends.link.pause()
+    ends.link.resume()
+
+    assert ({}, LinkState.LINGERING) == (loop.readers, ends.link.state)
+
+
+async def test_peer_that_is_not_listened_to_is_not_silent(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.link.pause()
+
+    ends.link.tick(loop.time() + 60.0)
+
+    assert (None, LinkState.LOGGED_IN) == (ends.link.error, ends.link.state)
 
 
 # --- time ---

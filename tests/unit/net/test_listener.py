@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.errors import ListenFailedError
-from broker.net.listener import SHORTAGE_PAUSE, Listener, bind, render_endpoint
+from broker.net.listener import SHORTAGE_PAUSE, Listener, bind, render_endpoint, reserve
 from tests.support.played import PlayedLoop, PlayedSocket
 
 
@@ -120,6 +120,29 @@ def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
             bind("127.0.0.1", port)
 
     assert (f"127.0.0.1:{port}", os.strerror(errno.EADDRINUSE)) == (caught.value.address, caught.value.problem)
+
+
+def test_those_who_share_a_port_all_listen_there() -> None:
+    with reserve("127.0.0.1", 0) as kept:
+        port = kept.getsockname()[1]
+        with bind("127.0.0.1", port, is_shared=True) as one, bind("127.0.0.1", port, is_shared=True) as other:
+            assert [port, port] == [sock.getsockname()[1] for sock in (one, other)]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_port_on_which_somebody_listens_cannot_be_kept(*, is_shared: bool) -> None:
+    with bind("127.0.0.1", 0, is_shared=is_shared) as sock, pytest.raises(ListenFailedError):
+        reserve("127.0.0.1", sock.getsockname()[1])
+
+
+def test_listening_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(socket.socket, "listen", refuse)
+
+    with pytest.raises(ListenFailedError, match="Address already in use"):
+        bind("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "not an address"])

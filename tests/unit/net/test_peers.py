@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,9 +16,12 @@ from broker.net.link import LinkState
 from broker.net.peers import OTHER_PEERS
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
-from broker.wire.frame import Fatal, GoAway, Hello, Rejected, encode_link
+from broker.routing.facts import Hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import Fatal, GoAway, Hello, Rejected, encode_dialog, encode_link
 from broker.wire.layout import NO_GUID
-from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, SOUTH, Neighbourhood, said, sent
+from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 
 
@@ -373,3 +379,86 @@ async def test_hello_is_the_one_given(near: Neighbourhood) -> None:
 
     assert [OWN] == said(sock)
     assert isinstance(near.peers.hello, Hello)
+
+
+# --- another way ---
+
+
+def two_ways(near: Neighbourhood) -> Callable[[int], bytes]:
+    """//far leads to NORTH and to SOUTH; what it returns sends a numbered frame there, and tells how it will leave."""
+    routes = [Route("North", NORTH, remote_service_name="//far"), Route("South", SOUTH, remote_service_name="//far")]
+    near.forwarder.surround(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
+
+    def send(number: int) -> bytes:
+        header = replace(PLAIN, to_service="//far", sequence_number=number)
+        frame = encode_dialog(header, b"body")
+        near.forwarder.slab[: len(frame)] = frame
+        near.forwarder.take(near.forwarder.slab, len(frame), near.loop.time(), Origin())
+        return encode_dialog(replace(header, hop_count=1), b"body")
+
+    return send
+
+
+def holding(near: Neighbourhood) -> list[NetworkAddress]:
+    """The addresses for which frames wait."""
+    assert near.forwarder.unaccounted == 0
+    return [address for address, outbox in near.forwarder.outboxes.items() if outbox.held]
+
+
+async def test_held_frames_leave_by_the_other_address_in_the_turn_in_which_theirs_is_lost(near: Neighbourhood) -> None:
+    send = two_ways(near)
+    socks = {
+        address: near.accept(addresses=[str(address)], arbitration=bytes([n]) * 16)
+        for n, address in enumerate((NORTH, SOUTH), 1)
+    }
+    for sock in socks.values():
+        sock.room = 0
+    frames = [send(number) for number in range(5)]
+    (preferred,) = holding(near)
+    (other,) = socks.keys() - {preferred}
+    socks[other].room = 1 << 20
+
+    socks[preferred].fail()
+
+    assert (b"".join(frames), []) == (sent(socks[other]), holding(near))
+
+
+async def test_held_frames_try_each_address_and_leave_by_the_one_that_answers(near: Neighbourhood) -> None:
+    send = two_ways(near)
+    first = send(1)
+    (preferred,) = holding(near)
+    (other,) = {NORTH, SOUTH} - {preferred}
+    near.reachable.add(other)
+
+    await asyncio.sleep(0.1)
+    near.greet(near.socks[0])
+
+    assert [preferred, other] == [address for address, _ in near.dialled[:2]]
+    assert (first, []) == (sent(near.socks[0]), holding(near))
+
+
+async def test_held_frames_do_not_go_to_and_fro_between_addresses_that_are_gone(near: Neighbourhood) -> None:
+    send = two_ways(near)
+    send(1)
+    (preferred,) = holding(near)
+    (other,) = {NORTH, SOUTH} - {preferred}
+
+    places = []
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        places.append(holding(near))
+
+    assert [[other]] * 300 == places
+    assert [preferred, other] == [address for address, _ in near.dialled[:2]]
+
+
+async def test_held_frames_leave_by_an_address_that_somebody_else_found_alive(near: Neighbourhood) -> None:
+    send = two_ways(near)
+    first = send(1)
+    await asyncio.sleep(1.0)
+
+    (other,) = {NORTH, SOUTH} - set(holding(near))
+
+    sock = near.accept(addresses=[str(other)])
+
+    assert (first, []) == (sent(sock), holding(near))

@@ -126,6 +126,18 @@ def test_the_page_begins_with_who_it_is(capsys: pytest.CaptureFixture[str]) -> N
     ] == lines
 
 
+def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    workers = [
+        {"worker": 1, "pid": 4711, "ready": True, "uptime_s": 5.0, "connections": 2, "held": 0, "restarts": 0},
+        {"worker": 2, "pid": None, "ready": False, "uptime_s": None, "connections": 0, "held": 0, "restarts": 3},
+    ]
+
+    lines = page(capsys, status(workers=workers)).splitlines()
+
+    told = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert [["1", "4711", "True", "5.0", "2", "0", "0"], ["2", "NULL", "False", "NULL", "0", "0", "3"]] == told
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [

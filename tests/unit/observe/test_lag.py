@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from contextlib import AsyncExitStack
 
 from broker.observe.lag import TICK_SECONDS, WINDOW_TICKS, LoopLag
 
@@ -33,6 +34,17 @@ def test_old_ticks_are_forgotten() -> None:
         lag.note(0.0)
 
     assert lag.seconds == 0.0
+
+
+async def test_time_is_kept_until_the_stack_ends_it() -> None:
+    lag = LoopLag()
+
+    async with AsyncExitStack() as stack:
+        lag.start(stack)
+        keeping = [task for task in asyncio.all_tasks() if task.get_name() == "loop lag"]
+        await asyncio.sleep(0)
+
+    assert [True] == [task.cancelled() for task in keeping]
 
 
 async def test_blocked_loop_is_noticed() -> None:

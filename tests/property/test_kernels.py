@@ -1,0 +1,185 @@
+"""
+The two kernels are one: any stream, cut anywhere, forgotten at any time, comes to the same in both.
+
+Compared after every walk: the batch, what each sink was given, the slab, the questions asked and the count of each way.
+Where they lead is a matter of the route key and says everything there is: one way for many names, a way for each
+conversation, a drop, a question that is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.flow import Disposition
+from broker.forwarding import careful
+from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.kernel import Kernel
+from broker.forwarding.way import Way
+from broker.wire.frame import Header, Ping, Rejected, encode_dialog, encode_link
+from broker.wire.layout import NO_GUID, Kind
+from tests.support.kernel import MAX_FRAME, Shelf
+
+compiled = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
+
+MAX_HOPS = 8
+SHELVES = 3
+MEMORIES = [0, 2000, careful.REMEMBERED_MAX_BYTES]
+PLAIN = Header(
+    kind=Kind.MESSAGE,
+    flags=0,
+    message_id=NO_GUID,
+    conversation_id=NO_GUID,
+    to_service="a",
+    from_service="f",
+    from_broker_instance=NO_GUID,
+)
+
+
+class Side:
+    """One kernel with ways and shelves of its own; `walk` tells everything that can be seen of it."""
+
+    def __init__(self, make: Callable[..., CarefulKernel], *, is_tight: bool) -> None:
+        self.asked: list[tuple[bytes, bytes, int, bool]] = []
+        self.ways: dict[tuple[int | Disposition, int], Way] = {}
+        self.shelves: dict[int | Disposition, Shelf] = {}
+        self.kernel = make(max_frame=MAX_FRAME, max_hops=MAX_HOPS, resolve=self.resolve, drop_way=self.way)
+        self.slab = bytearray(2 * MAX_FRAME)
+        self._is_tight = is_tight  # the slab ends where the read ended: whoever reads on is found by `make sanitize`
+
+    def way(self, label: int | Disposition, kind: int) -> Way:
+        disposition = label if isinstance(label, Disposition) else Disposition.FORWARDED
+        shelf = self.shelves.setdefault(label, Shelf(label))
+        return self.ways.setdefault((label, min(kind, 0x13)), Way(shelf, disposition, kind=kind))
+
+    def resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
+        self.asked.append((key, conversation, kind, is_from_target))
+        choice = (sum(key) + kind + is_from_target) % 8
+        if choice == 0:
+            return self.way(Disposition.NO_ROUTE, kind), False
+        if choice == 1:
+            return self.way(Disposition.ASKING_FOR_ROUTE, kind), False
+        if choice in (2, 3):
+            return self.way(conversation[0] % SHELVES, kind), True
+        return self.way(choice % SHELVES, kind), False
+
+    def walk(self, data: bytes) -> tuple[object, ...]:
+        if self._is_tight:
+            self.slab = bytearray(data)
+        self.slab[: len(data)] = data
+        batch = self.kernel.walk(self.slab, len(data))
+        touched = [sink.label for sink in batch.touched if isinstance(sink, Shelf)]
+        given = [b"".join(sink.runs) for sink in batch.touched]
+        for sink in batch.touched:
+            sink.runs.clear()
+        assert all(not shelf.runs for shelf in self.shelves.values())
+        told = batch.consumed, batch.received, touched, given, batch.link_frames, repr(batch.error)
+        return *told, bytes(self.slab), list(self.asked), list(self.ways), self.kernel._remembered_bytes
+
+    def counts(self) -> dict[tuple[int | Disposition, int], int]:
+        self.kernel.tally()
+        return {key: way.frames for key, way in self.ways.items()}
+
+
+FRAMES = st.builds(
+    lambda name, from_name, fields, body: encode_dialog(
+        replace(PLAIN, to_service="n" * name, from_service="f" * from_name, **fields), body
+    ),
+    st.one_of(st.integers(1, 2), st.integers(1, 4), st.integers(1, 512)),
+    st.sampled_from([1, 1, 2, 512]),
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.MESSAGE, Kind.ACK, Kind.FAULT, 0x13, 0x42, 0xFF]),
+            "flags": st.sampled_from([0, 0, 2, 1, 0xFF]),
+            "conversation_id": st.sampled_from([bytes([n]) * 16 for n in range(4)]),
+            "to_broker_instance": st.sampled_from([NO_GUID, NO_GUID, b"\1" * 16]),
+            "hop_count": st.sampled_from([0, 0, 0, 1, 7, 8, 255]),
+            "hop_limit": st.sampled_from([16, 16, 16, 0, 1, 8, 255]),
+            "time_to_live": st.sampled_from([60_000, 60_000, 60_000, 0, 5, 2**32 - 1]),
+            "time_consumed": st.sampled_from([0, 0, 0, 4, 5, 2**32 - 1]),
+        }
+    ),
+    st.binary(max_size=40),
+)
+LINK_FRAMES = st.sampled_from([encode_link(Ping(b"12345678")), encode_link(Rejected(code=1))])
+STREAMS = st.lists(st.one_of(FRAMES, FRAMES, FRAMES, FRAMES, LINK_FRAMES), min_size=1, max_size=6).flatmap(
+    lambda frames: st.lists(st.sampled_from(frames), max_size=24).map(b"".join)
+)
+
+
+def broken(data: bytes, changes: list[tuple[int, int]]) -> bytes:
+    """The stream with some bytes changed, wherever they are."""
+    changed = bytearray(data)
+    for at, value in changes:
+        if changed:
+            changed[at % len(changed)] = value
+    return bytes(changed)
+
+
+def compare(data: bytes, cuts: list[int], forgets: set[int], hash_bits: int, *, is_tight: bool = True) -> None:
+    """Feed both as a link does: what is not whole is kept and goes before the next read."""
+
+    def colliding(**arguments: object) -> CarefulKernel:
+        kernel: CarefulKernel = compiled.CompiledKernel(**arguments, hash_bits=hash_bits)
+        return kernel
+
+    slow, fast = Side(Kernel, is_tight=is_tight), Side(colliding, is_tight=is_tight)
+    kept, at = b"", 0
+    for number, cut in enumerate([*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]):
+        while at < cut and len(kept) < 2 * MAX_FRAME:
+            read = min(cut - at, 2 * MAX_FRAME - len(kept))
+            kept, at = kept + data[at : at + read], at + read
+            left = slow.walk(kept)
+            assert left == fast.walk(kept)
+            consumed = left[0]
+            assert isinstance(consumed, int)
+            kept = kept[consumed:]
+            if left[5] != "None":
+                at = len(data)
+        if number in forgets:
+            slow.kernel.forget()
+            fast.kernel.forget()
+            assert {key: way.frames for key, way in slow.ways.items()} == {
+                key: way.frames for key, way in fast.ways.items()
+            }
+    assert slow.counts() == fast.counts()
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    data=st.builds(broken, STREAMS, st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2)),
+    cuts=st.lists(st.integers(0, 1 << 16), max_size=6),
+    forgets=st.sets(st.integers(0, 6), max_size=2),
+    hash_bits=st.sampled_from([0, 1, 3, 64]),
+    memory=st.sampled_from(MEMORIES),
+    is_tight=st.booleans(),
+)
+def test_both_kernels_make_the_same_of_any_stream(
+    data: bytes, cuts: list[int], forgets: set[int], hash_bits: int, memory: int, *, is_tight: bool
+) -> None:
+    with mock.patch.object(careful, "REMEMBERED_MAX_BYTES", memory):
+        compare(data, cuts, forgets, hash_bits, is_tight=is_tight)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.binary(max_size=600), cuts=st.lists(st.integers(0, 600), max_size=3))
+def test_both_kernels_make_the_same_of_bytes_that_are_no_stream(data: bytes, cuts: list[int]) -> None:
+    compare(data, cuts, set(), 64)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.lists(FRAMES, min_size=1, max_size=2).map(b"".join))
+def test_both_kernels_make_the_same_of_a_stream_that_comes_byte_by_byte(data: bytes) -> None:
+    compare(data, list(range(len(data))), set(), 64)
+
+
+@pytest.mark.parametrize("length", range(1, 513))
+def test_both_kernels_make_the_same_of_a_name_of_every_length(length: int) -> None:
+    frame = encode_dialog(replace(PLAIN, to_service="n" * length), b"body")
+
+    compare((frame * 2 + encode_dialog(PLAIN, b"")) * 2, [len(frame), 2 * len(frame)], set(), 64)

@@ -1,0 +1,205 @@
+"""What the compiled kernel has of its own: a table that grows and collides, counts that wait, runs that are copied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from broker.flow import Disposition
+from broker.forwarding import careful
+from broker.forwarding.way import Way
+from broker.wire import layout
+from broker.wire.frame import Ping, encode_link
+from broker.wire.layout import NAME_MAX_BYTES, Flag, Kind
+from tests.support.kernel import MAX_FRAME, Shelf, Walker, hopped
+
+module = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
+
+MakeFrame = Callable[..., bytes]
+HASH_BITS = [0, 1, 5, 64]
+
+
+def walker_of(hash_bits: int = 64, *, is_by_conversation: bool = False) -> Walker:
+    return Walker(make=partial(module.CompiledKernel, hash_bits=hash_bits), is_by_conversation=is_by_conversation)
+
+
+@pytest.mark.parametrize("hash_bits", HASH_BITS)
+def test_names_of_every_length_keep_their_own_ways(hash_bits: int, make_frame: MakeFrame) -> None:
+    walker = walker_of(hash_bits)
+    names = ["n" * length for length in range(1, NAME_MAX_BYTES + 1)]
+    frames = [make_frame(to_service=name) for name in names]
+
+    for _ in range(2):
+        _, shelves = walker.walk(b"".join(frames))
+        assert {name: [hopped(frame)] for name, frame in zip(names, frames, strict=True)} == shelves
+
+    assert len(names) == len(walker.asked)
+    assert {2} == set(walker.taken().values())
+
+
+@pytest.mark.parametrize("hash_bits", HASH_BITS)
+def test_keys_that_differ_in_one_thing_are_told_apart(hash_bits: int, make_frame: MakeFrame) -> None:
+    walker = walker_of(hash_bits)
+    variants = [
+        {"kind": kind, "flags": flags, "to_broker_instance": bytes([instance]) * 16, "to_service": name}
+        for name in ("A", "B")
+        for instance in (0, 1)
+        for flags in (0, Flag.FROM_TARGET)
+        for kind in (Kind.MESSAGE, Kind.ACK, 0xFF)
+    ]
+    data = b"".join(make_frame(**variant) for variant in variants)
+
+    for _ in range(2):
+        walker.walk(data)
+
+    assert len(variants) == len(walker.asked) == len(set(walker.asked))
+    assert {(name, kind): 8 for name in ("A", "B") for kind in (Kind.MESSAGE, Kind.ACK, 0xFF)} == walker.taken()
+
+
+@pytest.mark.parametrize("hash_bits", HASH_BITS)
+@pytest.mark.parametrize("count", [31, 32, 33, 600])
+def test_conversations_keep_their_ways_while_the_table_grows(hash_bits: int, count: int, make_frame: MakeFrame) -> None:
+    walker = walker_of(hash_bits, is_by_conversation=True)
+    guids = [number.to_bytes(16, "big") for number in range(count)]
+    frames = [make_frame(conversation_id=guid) for guid in guids]
+
+    for _ in range(3):
+        _, shelves = walker.walk(b"".join(frames))
+        assert {guid: [hopped(frame)] for guid, frame in zip(guids, frames, strict=True)} == shelves
+
+    assert count == len(walker.asked)
+    assert {(guid, Kind.MESSAGE): 3 for guid in guids} == walker.taken()
+
+
+def test_neighbours_leave_as_a_slice_of_the_slab_and_others_as_one_copy(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    together, apart = make_frame(to_service="A"), make_frame(to_service="B")
+    walker.walk(together + apart)
+    slab = bytearray(together * 2 + apart)
+
+    walker.kernel.walk(slab, len(slab))
+    alone = walker.shelves["A"].runs.pop()
+    slab = bytearray(apart + together + apart)
+    walker.shelves["B"].runs.clear()
+    walker.kernel.walk(slab, len(slab))
+    (copied,) = walker.shelves["B"].runs
+
+    assert isinstance(alone, memoryview)
+    assert isinstance(copied, bytes)
+    assert hopped(apart, apart) == copied
+
+
+def test_runs_of_careful_and_of_plain_frames_keep_the_order_of_arrival(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    walker.walk(make_frame(to_service="A"))
+    ping = encode_link(Ping(b"12345678"))
+    walker.ways["new", Kind.MESSAGE] = walker.way("A", Kind.MESSAGE)
+    frames = [make_frame(bytes([n]), to_service=name) for n, name in enumerate(["A", "new", "A", "B", "A", "new", "A"])]
+
+    _, shelves = walker.walk(b"".join([*frames[:3], ping, *frames[3:]]))
+
+    assert {"A": [hopped(*frames[:3], *frames[4:])], "B": [hopped(frames[3])]} == shelves
+
+
+def test_more_runs_than_there_was_room_for(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    frames = [make_frame(n.to_bytes(2, "big"), to_service="AB"[n % 2]) for n in range(1000)]
+
+    batch, shelves = walker.walk(b"".join(frames))
+
+    assert {"A": [hopped(*frames[::2])], "B": [hopped(*frames[1::2])]} == shelves
+    assert {Kind.MESSAGE: 1000} == batch.received
+
+
+def test_counts_are_told_once_and_before_they_are_forgotten(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    walker.walk(make_frame(to_service="A") * 3)
+    way = walker.way("A", Kind.MESSAGE)
+    before = way.frames
+    walker.kernel.tally()
+    walker.kernel.tally()
+    told = way.frames
+    walker.walk(make_frame(to_service="A") * 2)
+
+    walker.kernel.forget()
+
+    assert (1, 3, 5) == (before, told, way.frames)
+
+
+@pytest.mark.parametrize("hash_bits", HASH_BITS)
+def test_forgetting_in_the_middle_of_a_walk_loses_nothing(
+    hash_bits: int, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(careful, "REMEMBERED_MAX_BYTES", 3 * careful.REMEMBERED_OVERHEAD)
+    walker = walker_of(hash_bits)
+    names = [f"{n * n % 17:02}" for n in range(200)]
+    frames = [make_frame(n.to_bytes(2, "big"), to_service=name) for n, name in enumerate(names)]
+
+    for _ in range(2):
+        _, shelves = walker.walk(b"".join(frames))
+        assert {
+            name: hopped(*(frame for frame, other in zip(frames, names, strict=True) if other == name))
+            for name in names
+        } == {label: b"".join(runs) for label, runs in shelves.items()}
+
+    changes = sum(one != other for one, other in pairwise(names))
+    assert len(set(names)) < len(walker.asked) <= 2 * changes + 2
+    assert {(name, Kind.MESSAGE): 2 * count for name, count in Counter(names).items()} == walker.taken()
+
+
+def test_sinks_that_are_no_more_are_let_go(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    walker.walk(make_frame(to_service="A"))
+    walker.shelves["A"] = other = Shelf("A")
+    walker.ways["A", Kind.MESSAGE] = Way(other, Disposition.FORWARDED, kind=Kind.MESSAGE)
+
+    walker.kernel.forget()
+    batch, _ = walker.walk(make_frame(to_service="A"))
+
+    assert [other] == batch.touched
+
+
+def test_walk_that_failed_leaves_nothing_to_the_next(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    good = make_frame(to_service="A")
+    walker.walk(good)
+    bad = good[: layout.TO_SERVICE_AT] + b"\xff" + good[layout.TO_SERVICE_AT + 1 :]
+
+    with pytest.raises(UnicodeDecodeError):
+        walker.walk(good + bad)
+    _, shelves = walker.walk(good)
+
+    assert {"A": [hopped(good)]} == shelves
+    assert {("A", Kind.MESSAGE): 3} == walker.taken()
+
+
+def test_nobody_can_move_the_slab_during_a_walk(make_frame: MakeFrame) -> None:
+    walker = walker_of()
+    way = walker.way("A", Kind.MESSAGE)
+
+    def resolve(*_: object) -> tuple[Way, bool]:
+        walker.slab.extend(bytes(1 << 20))
+        return way, False
+
+    kernel = module.CompiledKernel(max_frame=MAX_FRAME, max_hops=16, resolve=resolve, drop_way=walker.way)
+    walker.kernel = kernel
+
+    with pytest.raises(BufferError):
+        walker.walk(make_frame())
+
+
+@pytest.mark.parametrize("end", [-1, 1000])
+def test_end_outside_the_slab_is_refused(end: int, make_frame: MakeFrame) -> None:
+    with pytest.raises(AssertionError):
+        walker_of().kernel.walk(bytearray(make_frame()), end)
+
+
+def test_layout_that_differs_from_the_one_compiled_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "ROUTE_KEY_AT", 97)
+
+    with pytest.raises(AssertionError):
+        walker_of()
