@@ -10,11 +10,15 @@ from broker.flow import Disposition
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "broker").rglob("*.py"))
+COMPILED = sorted([*(ROOT / "broker").rglob("*.pyx"), *(ROOT / "broker").rglob("*.pxi")])
 MODULE_LINES = 400
 FUNCTION_LINES = 50
 # Tried as a whole, by tests of another kind.
 TESTED_ELSEWHERE = {
     "broker/__main__.py": "tests/loopback",
+    "broker/bench/dialogs.py": "tests/loopback",
+    "broker/bench/relay.py": "tests/loopback",
+    "broker/bench/twin.py": "tests/loopback",
     "broker/daemon.py": "tests/loopback",
     "broker/demo/story.py": "tests/chaos",
     "broker/demo/topology.py": "tests/loopback",
@@ -31,6 +35,14 @@ def test_a_module_says_what_it_holds_and_stays_short(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
 
     assert ast.get_docstring(ast.parse(text)), "no docstring"
+    assert text.count("\n") <= MODULE_LINES
+
+
+@pytest.mark.parametrize("module", COMPILED, ids=names)
+def test_a_compiled_file_says_what_it_holds_and_stays_short(module: Path) -> None:
+    text = module.read_text(encoding="utf-8")
+
+    assert re.match(r'(# cython: .*\n)?"""\n', text), "no docstring"
     assert text.count("\n") <= MODULE_LINES
 
 
