@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -24,9 +24,11 @@ from pathlib import Path
 import structlog
 
 from broker.admin.server import AdminServer
+from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.config import Settings
 from broker.control.declared import run_declared
+from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.script import script_files
@@ -37,12 +39,14 @@ from broker.dialog.store import broker_instance, lock_store, open_store
 from broker.dialog.transmitter import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.way import Origin
 from broker.net.listener import Listener, bind, own_addresses
 from broker.net.peers import Peers, Timeouts
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.routing.table import RouteTable
 from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
 from broker.wire.layout import VERSION
 
@@ -76,6 +80,7 @@ class Instance:
         self.peers: Peers
         self.admin: AdminServer
         self._msdb: Endpoint
+        self._kernel = choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self._are_started = False  # the endpoints
         self._endpoint_of: dict[bytes, Endpoint] = {}
         self._generation = -1
@@ -91,14 +96,10 @@ class Instance:
         """
         settings = self.settings
         # Take the ports first: two instances must not touch one store.
-        sockets = [bind(address.host, address.port) for address in settings.endpoint.listen]
+        sockets = [self._bind(address) for address in settings.endpoint.listen]
         for sock in sockets:
             stack.callback(sock.close)
-        msdb = self._open_store(settings.instance.state_dir / "msdb.db", stack)
-        self.broker_instance = broker_instance(msdb)
-        self._build(sockets)
-        databases = {MSDB: self._open_msdb(msdb, stack)}
-        databases |= {name: self._open_database(name, stack) for name in settings.databases}
+        databases = self._open(sockets, stack)
         self.catalog = Catalog(databases, self._on_catalog)
         stack.push_async_callback(self.catalog.close)
         await self._run_scripts()
@@ -108,8 +109,7 @@ class Instance:
         for endpoint in self.endpoints.values():
             endpoint.start()
         # Before the links, so that it stops behind them and can be asked while the instance drains.
-        self.admin = AdminServer(self)
-        await self.admin.start(stack)
+        await self._start_admin(stack)
         self.peers.start(self.forwarder)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=DRAIN_SECONDS)
         for listener in self.listeners:
@@ -122,14 +122,35 @@ class Instance:
             listen=[f"{listener.host}:{listener.port}" for listener in self.listeners],
             databases=list(self.endpoints),
             forwarding=settings.endpoint.message_forwarding,
+            kernel=self.forwarder.kernel_name,
         )
 
-    # --- building ---
+    # --- building; a worker of several has other ways for the first four ---
+
+    def _bind(self, address: ListenAddress) -> socket.socket:
+        return bind(address.host, address.port)
+
+    def _open(self, sockets: list[socket.socket], stack: AsyncExitStack) -> dict[str, Database]:
+        """The databases, and between them the pass and the links."""
+        msdb = self._open_store(self.settings.instance.state_dir / "msdb.db", stack)
+        self.broker_instance = broker_instance(msdb)
+        self._build(sockets)
+        databases = {MSDB: self._open_msdb(msdb, stack)}
+        return databases | {name: self._open_database(name, stack) for name in self.settings.databases}
+
+    async def _start_admin(self, stack: AsyncExitStack) -> None:
+        self.admin = AdminServer(OneProcess(self))
+        await self.admin.start(stack)
+
+    def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
+        """The databases that ask for routes, or did and may get answers."""
+        asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
+        return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
 
     def _open_store(
         self, path: Path, stack: AsyncExitStack, *, broker_instance: uuid.UUID | None = None
     ) -> sqlite3.Connection:
-        _make_directory(path.parent)
+        make_directory(path.parent)
         stack.callback(os.close, lock_store(path))
         db = open_store(path, broker_instance=broker_instance)
         stack.callback(db.close)
@@ -182,14 +203,21 @@ class Instance:
             heartbeat_ms=int(endpoint.heartbeat * 1000),
             addresses=self._addresses(),
         )
-        timeouts = Timeouts(handshake=endpoint.handshake_timeout, connect=endpoint.connect_timeout)
+        timeouts = Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
         self.peers = Peers(hello, timeouts, on_rejected=self._on_rejected, on_room=self._on_room, prove=self._prove)
         self.forwarder = Forwarder(
-            Limits(pool_bytes=endpoint.message_forward_size, max_frame=endpoint.max_frame, max_hops=endpoint.max_hops),
+            Limits(
+                pool_bytes=endpoint.message_forward_size,
+                max_frame=endpoint.max_frame,
+                max_hops=endpoint.max_hops,
+                share_percent=endpoint.message_forward_share,
+            ),
             deliver=self._deliver,
             want=self.peers.want,
             health_of=self.peers.health_of,
             ask=self._ask,
+            kernel=self._kernel,
+            hold_back=self.peers.backpressure.hold_back,
         )
         # More of them are found by dialling.
         own = {address for listener in self.listeners for address in own_addresses(listener.host, listener.port)}
@@ -245,9 +273,8 @@ class Instance:
     def _on_catalog(self) -> None:
         """Routes, queues or services are new, or a route has expired: decide by them from the next frame on."""
         tables = self.catalog.tables()
-        asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
-        if MSDB in asking or SERVICE_BROKER in self.catalog.msdb.rows.services:
-            asking.add(MSDB)
+        asking = self._asking(tables)
+        if MSDB in asking:
             self._converse_in_msdb()
         for name, endpoint in self.endpoints.items():
             endpoint.transmitter.table = tables[name]
@@ -289,10 +316,14 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
     Raises:
         SettingsError: the configuration is wrong, everything about it in one report.
+        SettingError: `BROKER_KERNEL` forces a kernel that is not there, or `endpoint.workers` is above 1.
         StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
     """
     if not isinstance(settings, Settings):
         settings = load_settings(Path(settings), environ=os.environ)
+    if settings.endpoint.workers > 1:
+        hint = "set it to 1, or run the instance with broker serve"
+        raise settings.error(("endpoint", "workers"), "an application is one process, and so is what it embeds", hint)
     async with AsyncExitStack() as stack:
         instance = Instance(settings)
         await instance.start(stack)
@@ -302,7 +333,7 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
 def run(settings: Settings) -> None:
     """Run an instance until SIGTERM or SIGINT; a second signal ends it at once. On uvloop where it is installed."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(settings))
 
 
@@ -322,7 +353,8 @@ def _stop(instance: Instance, number: signal.Signals) -> None:
     instance.stopping.set()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the loop of an instance: uvloop where it is installed and `BROKER_LOOP` does not say asyncio."""
     if os.environ.get("BROKER_LOOP") == "asyncio":
         return None
     try:
@@ -332,7 +364,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
+    """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

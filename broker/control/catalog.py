@@ -46,7 +46,8 @@ class Database:
     """
     One database.
 
-    Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes.
+    Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes; `may_ask` when
+    a route may make it ask for other routes.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Database:
     borrow: Borrow
     rows: Rows = field(default_factory=Rows)
     table: RouteTable = field(default_factory=RouteTable)
+    may_ask: bool = True
 
 
 def read_rows(db: sqlite3.Connection) -> Rows:

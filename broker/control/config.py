@@ -101,6 +101,21 @@ class EndpointSettings(Section):
         "hold one frame of the default size.",
         reload=Reload.LIVE,
     )
+    message_forward_share: Annotated[int, value.integer(1, 100, unit="percent")] = setting(
+        50,
+        "How much of `message_forward_size` the messages for one next hop may take, or for one mirrored pair whose "
+        "principal is not known. A message above it is dropped; its sender still has it.",
+        reason="One next hop that is gone leaves half of the memory to all others.",
+        reload=Reload.LIVE,
+    )
+    backpressure: Annotated[float, value.duration("0s", "10s")] = setting(
+        "250ms",
+        "How long a connection is not read at most, because what it brings finds no room; only then are messages "
+        "dropped. 0s: they are dropped at once.",
+        reason="A next hop that is slow for a moment costs nothing; one that is gone does not hold up for longer what "
+        "its neighbours send to others.",
+        reload=Reload.RECONNECT,
+    )
     max_hops: Annotated[int, value.integer(1, 255, unit="hops")] = setting(
         HOP_LIMIT,
         "Hops after which this instance drops a message, whatever its sender allows.",
@@ -130,6 +145,14 @@ class EndpointSettings(Section):
         "Time an attempt to reach a peer may take before the next address is tried.",
         reason="Three lost SYN packets are retried within it.",
         reload=Reload.RECONNECT,
+    )
+    workers: Annotated[int, value.integer(1, 64, unit="processes")] = setting(
+        1,
+        "Processes that forward messages, all on the same ports and under one identity; each has its part of "
+        "`message_forward_size`. More than one only without `[databases.NAME]`, and without a route for "
+        "`SQL/ServiceBroker/BrokerConfiguration` in msdb.",
+        reason="One process keeps one core busy; a gateway that has to do more gets as many as it has cores.",
+        reload=Reload.RESTART,
     )
 
 

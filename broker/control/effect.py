@@ -33,9 +33,10 @@ from broker.ddl.statements import (
 from broker.dialog import store
 from broker.dialog.application import end_with_cleanup, get_dialog
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
-from broker.routing.route import Route, alter_route, row_of
+from broker.routing.route import BROKER_CONFIGURATION, Route, alter_route, row_of
 from broker.routing.table import RouteChange
 
+NOT_SUPPORTED = 50000  # what the original numbers a message with that has no number of its own
 CHANGES_MAX = 10_000  # kept one by one; for more, reading all routes anew costs less memory and about the same time
 
 _T = TypeVar("_T")
@@ -59,12 +60,17 @@ class RouteChanges:
 
 @dataclass(slots=True)
 class Session:
-    """Where a statement runs. Shape: `now` UTC; `is_declared` for scripts of the configuration."""
+    """
+    Where a statement runs.
+
+    Shape: `now` UTC; `is_declared` for scripts of the configuration; `may_ask` as of the database.
+    """
 
     db: sqlite3.Connection
     now: datetime
     is_declared: bool
     messages: Messages
+    may_ask: bool = True
     changes: RouteChanges = field(default_factory=RouteChanges)
 
 
@@ -89,6 +95,7 @@ def _(statement: AlterRoute, session: Session) -> None:
         problem = f"another program has stored what is no route under the name {statement.name!r}; DROP it first"
         raise StatementError(9744, problem)
     new = alter_route(old, statement.properties, now=session.now)
+    refuse_asking(new, session)
     store.put_routes(session.db, [row_of(new)])
     session.changes.add(old, new)
     session.messages.add("route", statement.name, "altered")
@@ -192,6 +199,13 @@ def expect_absent(what: str, name: str, session: Session, *, exists: bool) -> No
     """Refuse a CREATE of what exists, unless the script is declared."""
     if exists and not session.is_declared:
         raise DuplicateNameError(2714, f"there is already a {what} named {name!r} in the database")
+
+
+def refuse_asking(route: Route, session: Session) -> None:
+    """Refuse a route by which the database would ask for other routes, where it may not."""
+    if route.remote_service_name == BROKER_CONFIGURATION and not session.may_ask:
+        problem = f"the route {route.name!r} would ask for other routes, which takes endpoint.workers = 1"
+        raise StatementError(NOT_SUPPORTED, problem)
 
 
 def _may_drop(what: str, name: str, session: Session, *, exists: bool) -> bool:

@@ -27,7 +27,7 @@ class Agreement:
 
     Shape: `version` the highest both speak; `send_max_frame` bytes, the most the peer takes; `peer_heartbeat` seconds
     of silence after which the peer sends PING; `peer` its HELLO as received; `is_self` when the connection leads back
-    to this very process.
+    to this very process, or to another one of the same instance.
     """
 
     version: int
@@ -60,7 +60,8 @@ def agree(own: Hello, peer: Hello) -> Agreement:
         send_max_frame=peer.max_frame,
         peer_heartbeat=min(max(peer.heartbeat_ms, shortest), longest) / 1000,
         peer=peer,
-        is_self=peer.arbitration == own.arbitration != NO_GUID,
+        # Another process of this instance decides by the same routes: to send there is to go round in a circle.
+        is_self=peer.arbitration == own.arbitration != NO_GUID or peer.instance == own.instance != NO_GUID,
     )
 
 

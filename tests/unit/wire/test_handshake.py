@@ -72,6 +72,11 @@ def test_same_arbitration_id_is_this_very_process(own: bytes, peer: bytes, *, is
     assert is_self is agree(replace(OWN, arbitration=own), replace(PEER, arbitration=peer)).is_self
 
 
+@pytest.mark.parametrize(("instance", "is_self"), [(b"o" * 16, True), (NO_GUID, False)])
+def test_same_instance_is_another_process_of_it(instance: bytes, *, is_self: bool) -> None:
+    assert is_self is agree(replace(OWN, instance=instance), replace(PEER, instance=instance)).is_self
+
+
 @pytest.mark.parametrize(
     ("own", "peer", "opened_here", "expected"),
     [(LOW, HIGH, True, True), (LOW, HIGH, False, False), (HIGH, LOW, True, False), (HIGH, LOW, False, True)],

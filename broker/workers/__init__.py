@@ -1,0 +1,1 @@
+"""Several processes that forward as one gateway: `endpoint.workers`. Holds no logic."""

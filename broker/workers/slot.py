@@ -1,0 +1,210 @@
+"""
+The place of one worker: a process is started in it, watched, and replaced when it dies.
+
+A process that dies is replaced after a pause, which doubles while they die young; one that answers no more is ended,
+and so dies. What the dead one had counted, as far
+as it was told, stays with the place, so that counters never go down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import structlog
+
+from broker.workers.channel import Asker, WorkerFailedError
+from broker.workers.message import Begin, Load, Passed, Question, Report, Rows, WorkerReport
+from broker.workers.tally import Retired
+
+BEGIN_SECONDS = 120.0  # for a worker to read a million routes on a machine that is busy with as many workers
+LOAD_SECONDS = 120.0
+ANSWER_SECONDS = 5.0  # for what people and scrapers ask
+WATCH_SECONDS = 5.0  # between two looks at a worker
+DEAF_SECONDS = 30.0  # without an answer after which a worker is replaced; a busy one is late by less than a second
+PAUSE_FIRST, PAUSE_MAX = 0.1, 10.0  # seconds before a dead worker is replaced
+YOUNG_SECONDS = 60.0  # who dies earlier makes the pause before the next one longer
+
+log = structlog.get_logger(__name__)
+
+
+class Slot:
+    """
+    The place of one worker. Loop-only.
+
+    Shape: `number` from 1; `restarts` how often the process was replaced; `pid` None while there is none; `started_at`
+    UTC seconds of the process; `is_ready` while it serves; `report` the last one; `retired` what the dead ones counted.
+    """
+
+    def __init__(self, number: int, begin: Begin) -> None:
+        self.number = number
+        self.restarts = 0
+        self.pid: int | None = None
+        self.started_at = 0.0
+        self.is_ready = False
+        self.report: WorkerReport | None = None
+        self.retired = Retired()
+        self._begin = begin
+        self._asker = Asker(number)
+        self._process: asyncio.subprocess.Process | None = None
+        self._settled = asyncio.Lock()  # held while a process comes up and while it loads
+        self._stopping = asyncio.Event()
+
+    async def run(self, first: asyncio.Future[None]) -> None:
+        """
+        Keep a worker here until `stop`.
+
+        Args:
+            first: Told whether the first process serves; when it does not, nothing is tried again.
+        """
+        young = 0
+        while not self._stopping.is_set():
+            born = time.monotonic()
+            problem = await self._live(first)
+            if self._stopping.is_set() or not first.done() or first.exception() is not None:
+                return
+            young = young + 1 if time.monotonic() - born < YOUNG_SECONDS else 0
+            pause = min(PAUSE_MAX, PAUSE_FIRST * 2 ** min(young, 10))
+            log.error("worker died", worker=self.number, reason=problem, restart_in_s=pause)
+            self.restarts += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def ask(self, question: Question, answer: Any, *, seconds: float | None = None) -> Any:
+        """The answer of the process that is here, within `ANSWER_SECONDS` or so many; raises WorkerFailedError."""
+        return await self._asker.ask(question, answer, seconds=seconds or ANSWER_SECONDS)
+
+    async def load(self) -> None:
+        """See that the worker decides by the routes as they are now; one that cannot is replaced."""
+        async with self._settled:
+            if self.is_ready:
+                try:
+                    await self.ask(Load(), None, seconds=LOAD_SECONDS)
+                except WorkerFailedError as error:
+                    log.warning("worker has old routes", worker=self.number, reason=error.problem)
+                    self.is_ready = False
+                    self._send(signal.SIGKILL)
+
+    async def tell(self) -> None:
+        """Bring `report` up to date; one that does not answer keeps its old one."""
+        if self.is_ready:
+            with contextlib.suppress(WorkerFailedError):
+                report = await self.ask(Report(), WorkerReport)
+                if self.is_ready:  # else it has died meanwhile, and is retired already
+                    self.report = report
+
+    async def rows(self, view: str) -> list[tuple[Any, ...]]:
+        """The rows of a view; raises WorkerFailedError."""
+        found: list[tuple[Any, ...]] = await self.ask(Rows(view), list[tuple[Any, ...]])
+        return found
+
+    async def passed(self, kind: Any) -> Any:
+        """What passed through lately, as a list of this kind; raises WorkerFailedError."""
+        return await self.ask(Passed(), kind)
+
+    def stop(self) -> None:
+        """Let the worker drain and end; it is not replaced any more."""
+        self._stopping.set()
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the worker at once; it is not replaced any more."""
+        self._stopping.set()
+        self._send(signal.SIGKILL)
+
+    # --- the inside ---
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _live(self, first: asyncio.Future[None]) -> str:
+        """The life of one process; why it ended."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = process = await _spawn(self.number, theirs)
+        except OSError as error:
+            ours.close()
+            self._fail(first, problem := f"cannot be started: {error.strerror or error}")
+            return problem
+        self.pid, self.started_at = process.pid, time.time()
+        if self._stopping.is_set():
+            self._send(signal.SIGTERM)
+        await self._asker.connect(ours)
+        answers = asyncio.get_running_loop().create_task(self._asker.run(), name=f"answers of worker {self.number}")
+        problem = ""
+        try:
+            problem = await self._come_up(first)
+            watching = asyncio.get_running_loop().create_task(self._watch(), name=f"watch of worker {self.number}")
+            try:
+                code = await process.wait()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        finally:
+            if process.returncode is None:
+                self._send(signal.SIGKILL)
+            self._process = self.pid = None
+            self.is_ready = False
+            await asyncio.gather(answers, return_exceptions=True)
+            if self.report is not None:
+                self.retired.add(self.report)
+                self.report = None
+        return problem or (f"signal {-code}" if code < 0 else f"exit code {code}")
+
+    async def _come_up(self, first: asyncio.Future[None]) -> str:
+        """Have it serve; why it does not, and then it is ended."""
+        async with self._settled:
+            try:
+                await self.ask(self._begin, None, seconds=BEGIN_SECONDS)
+            except WorkerFailedError as error:
+                self._fail(first, error.problem)
+                self._send(signal.SIGKILL)
+                return error.problem
+            self.is_ready = True
+            log.info("worker ready", worker=self.number, pid=self.pid)
+        if not first.done():
+            first.set_result(None)
+        return ""
+
+    async def _watch(self) -> None:
+        """Keep `report` young, and end a worker that has gone deaf: it still has connections, and serves nobody."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not self.is_ready:
+                continue
+            try:
+                self.report = await self.ask(Report(), WorkerReport, seconds=DEAF_SECONDS)
+            except WorkerFailedError as error:
+                log.warning("worker is deaf", worker=self.number, reason=error.problem)
+                self._send(signal.SIGKILL)
+                return
+
+    def _fail(self, first: asyncio.Future[None], problem: str) -> None:
+        if not first.done():
+            first.set_exception(WorkerFailedError(self.number, problem))
+
+
+async def _spawn(number: int, sock: socket.socket) -> asyncio.subprocess.Process:
+    """A process of this program, which finds its modules where this one does and is told nothing but its socket."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "broker.workers.worker",
+        str(number),
+        str(sock.fileno()),
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=[sock.fileno()],
+        start_new_session=True,  # what a terminal sends is for the supervisor
+        env={**os.environ, "PYTHONPATH": path},
+    )

@@ -1,0 +1,185 @@
+"""
+One worker: a process that forwards for a gateway of several, and answers the supervisor that started it.
+
+It is an instance without stores, scripts and admin interface of its own: it listens on the ports of its siblings, has
+the identity of the gateway, and reads the routes from the supervisor's msdb whenever it is told to. It drains and ends
+on SIGTERM, and when the supervisor is no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, closing, contextmanager
+
+import msgspec
+import structlog
+
+from broker.control.catalog import MSDB, Database
+from broker.control.config import Settings
+from broker.control.listen import ListenAddress
+from broker.daemon import Instance, loop_factory
+from broker.dialog.store import open_watch
+from broker.net.listener import bind
+from broker.observe.lag import LoopLag
+from broker.observe.logs import configure_logging
+from broker.observe.metrics import read_metrics
+from broker.observe.query import shown_value
+from broker.observe.snapshot import Snapshots
+from broker.observe.status import read_status
+from broker.routing.table import RouteTable
+from broker.workers.channel import answer_all
+from broker.workers.message import Begin, Load, Passed, Question, Reached, Report, Rows, WorkerReport, unpack_settings
+
+_encode = msgspec.msgpack.Encoder().encode
+_NOTHING = _encode(None)
+
+log = structlog.get_logger(__name__)
+
+
+class Worker(Instance):
+    """
+    The instance in a worker.
+
+    Args:
+        settings: Those of the gateway, with the ports that the supervisor has found and this worker's part of the pool.
+        broker_instance: The identity of the gateway, 16 bytes.
+    """
+
+    def __init__(self, settings: Settings, broker_instance: bytes) -> None:
+        super().__init__(settings)
+        self.broker_instance = broker_instance
+        self.lag = LoopLag()
+
+    def _bind(self, address: ListenAddress) -> socket.socket:
+        return bind(address.host, address.port, is_shared=True)
+
+    def _open(self, sockets: list[socket.socket], _stack: AsyncExitStack) -> dict[str, Database]:
+        self._build(sockets)
+        path = self.settings.instance.state_dir / "msdb.db"
+
+        @contextmanager
+        def borrow() -> Iterator[sqlite3.Connection]:
+            with closing(open_watch(path)) as db:
+                yield db
+
+        return {MSDB: Database(MSDB, self.broker_instance, path, borrow)}
+
+    async def _run_scripts(self) -> None:
+        """The supervisor has run them."""
+
+    async def _start_admin(self, stack: AsyncExitStack) -> None:
+        """The supervisor has it; only the time is kept here."""
+        self.lag.start(stack)
+
+    def _asking(self, _tables: Mapping[str, RouteTable]) -> set[str]:
+        return set()
+
+
+class Answers:
+    """
+    What a worker answers. Loop-only.
+
+    Shape: `stopping` set once it shall end.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self._begun: Worker | None = None
+        self._stack = AsyncExitStack()
+
+    async def __call__(self, question: Question) -> bytes:
+        """The answer as MessagePack; raises what stands in the way."""
+        if isinstance(question, Begin):
+            return await self._begin(question)
+        worker = self._begun
+        if worker is None:
+            raise RuntimeError("asked before it has begun")
+        if isinstance(question, Load):
+            await worker.catalog.load()
+            return _NOTHING
+        if isinstance(question, Report):
+            return await asyncio.to_thread(_encode, _report(worker))
+        if isinstance(question, Passed):
+            return await asyncio.to_thread(_encode, list(worker.forwarder.passed))
+        return await asyncio.to_thread(_rows, Snapshots(worker), question)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it serves."""
+        return self._begun is not None
+
+    async def close(self) -> None:
+        """Drain, and let go of everything."""
+        if self._begun is not None:
+            self._begun.is_ready = False
+            self._begun.stopping.set()
+        await self._stack.aclose()
+
+    async def _begin(self, question: Begin) -> bytes:
+        settings = unpack_settings(question.settings)
+        observe = settings.observe
+        configure_logging(log_format=observe.log_format, level=observe.log_level, instance=settings.instance.name)
+        try:
+            worker = Worker(settings, question.broker_instance)
+            await worker.start(self._stack)
+        except BaseException:
+            self.stopping.set()
+            raise
+        self._begun = worker
+        return _NOTHING
+
+
+def _report(worker: Worker) -> WorkerReport:
+    peers, forwarder = worker.peers, worker.forwarder
+    reading = read_metrics(worker, worker.lag)
+    return WorkerReport(
+        status=read_status(worker),
+        samples={name: [(labels, float(value)) for labels, value in some] for name, some in reading.samples.items()},
+        down=list(reading.down),
+        reached=[
+            Reached(address, peers.health_of(address).name, peers.problem_of(address))
+            for address in peers.known_addresses
+        ],
+        addresses=list(peers.hello.addresses),
+        own=list(forwarder.here.own),
+    )
+
+
+def _rows(snapshots: Snapshots, question: Rows) -> bytes:
+    """The rows of a view as they are shown, which MessagePack has types for."""
+    rows = snapshots.by_view()[question.view]()
+    return _encode([tuple(map(shown_value, row)) for row in rows])
+
+
+async def serve(sock: socket.socket) -> None:
+    """Answer the supervisor at the other end of this socket until it ends, or SIGTERM comes; drain then."""
+    loop = asyncio.get_running_loop()
+    answers = Answers()
+    loop.add_signal_handler(signal.SIGTERM, answers.stopping.set)
+    answering = loop.create_task(answer_all(sock, answers), name="answers")
+    answering.add_done_callback(lambda _: answers.stopping.set())
+    try:
+        await answers.stopping.wait()
+        if answers.has_begun:  # else it may be about to, which ends with the answers
+            await answers.close()
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+        await answers.close()
+
+
+def main(arguments: list[str]) -> None:
+    """The process: `arguments` are the number of the worker and the descriptor of its socket."""
+    number, descriptor = map(int, arguments)
+    structlog.contextvars.bind_contextvars(worker=number)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(socket.socket(fileno=descriptor)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,130 @@
+"""A place always has a worker: one that dies is replaced, one that is told to end is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.workers import slot as slot_module
+from broker.workers.channel import WorkerFailedError
+from broker.workers.message import Begin, Report, WorkerReport
+from broker.workers.slot import Slot
+from tests.support.loopback import until
+
+SECONDS = 60.0
+
+
+@asynccontextmanager
+async def occupied(begin: Begin) -> AsyncIterator[tuple[Slot, asyncio.Future[None]]]:
+    """A place whose first worker comes up; ended at the end."""
+    slot = Slot(1, begin)
+    first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(slot.run(first))
+    try:
+        yield slot, first
+    finally:
+        slot.kill()
+        await asyncio.wait_for(running, SECONDS)
+
+
+async def test_worker_that_dies_is_replaced_and_what_it_counted_stays(begin: Begin) -> None:
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        await slot.tell()
+        pid = slot.pid
+        assert pid is not None
+        assert slot.report is not None
+
+        with capture_logs() as logs:
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: slot.restarts == 1 and slot.is_ready, seconds=SECONDS)
+
+        assert slot.pid not in {None, pid}
+        assert slot.report is None
+        assert slot.retired.forwarding["forwarded"] == 0
+        assert [line["reason"] for line in logs if line["event"] == "worker died"] == ["signal 9"]
+        assert isinstance(await slot.ask(Report(), WorkerReport), WorkerReport)
+
+
+async def test_worker_that_is_told_to_end_is_not_replaced(begin: Begin) -> None:
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+
+        slot.stop()
+        await until(lambda: slot.pid is None, seconds=SECONDS)
+
+        assert (slot.restarts, slot.is_ready) == (0, False)
+
+
+async def test_first_worker_that_cannot_begin_is_not_tried_again() -> None:
+    async with occupied(Begin(b"no settings", b"i" * 16)) as (slot, first):
+        with pytest.raises(WorkerFailedError, match="worker 1: "):
+            await asyncio.wait_for(first, SECONDS)
+
+        assert slot.restarts == 0
+
+
+async def test_worker_that_cannot_load_is_replaced(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would decide by old routes."""
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        pid = slot.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            patch.setattr(slot_module, "LOAD_SECONDS", 0.01)
+            await slot.load()
+
+        await until(lambda: slot.is_ready, seconds=SECONDS)
+
+        assert slot.pid != pid
+        assert [line["event"] for line in logs] == ["worker has old routes"]
+
+
+async def test_worker_that_has_gone_deaf_is_replaced(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(slot_module, "WATCH_SECONDS", 0.01)
+        async with occupied(begin) as (slot, first):
+            await asyncio.wait_for(first, SECONDS)
+            pid = slot.pid
+            assert pid is not None
+            await until(lambda: slot.report is not None, seconds=SECONDS)
+
+            with capture_logs() as logs:
+                patch.setattr(slot_module, "DEAF_SECONDS", 0.01)
+                os.kill(pid, signal.SIGSTOP)
+                await until(lambda: slot.restarts == 1, seconds=SECONDS)
+                patch.setattr(slot_module, "DEAF_SECONDS", SECONDS)
+
+            await until(lambda: slot.is_ready, seconds=SECONDS)
+            assert slot.pid != pid
+            assert "worker is deaf" in [line["event"] for line in logs]
+
+
+async def test_worker_that_does_not_answer_keeps_its_last_report(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        await slot.tell()
+        report = slot.report
+        assert slot.pid is not None
+        os.kill(slot.pid, signal.SIGSTOP)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(slot_module, "ANSWER_SECONDS", 0.01)
+            await slot.tell()
+
+        assert slot.report is report
+
+
+async def test_program_that_cannot_be_started_is_told(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+
+    async with occupied(begin) as (_, first):
+        with pytest.raises(WorkerFailedError, match="cannot be started: No such file"):
+            await asyncio.wait_for(first, SECONDS)

@@ -1,0 +1,93 @@
+"""What workers tell adds up, and does not go down when one of them dies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.workers.message import Reached, WorkerReport
+from broker.workers.tally import LAG, Retired, add_addresses, add_forwarding, add_samples, merge_reached
+
+FAR, NEAR = NetworkAddress("far", 4022), NetworkAddress("near", 4022)
+FORWARDED, HELD = "broker_messages_forwarded_total", "broker_forward_pool_messages"
+
+
+def report(forwarded: float, held: int = 0) -> WorkerReport:
+    forwarding: dict[str, Any] = {
+        "enabled": True,
+        "received": {"message": int(forwarded) + held, "ack": 0},
+        "forwarded": int(forwarded),
+        "delivered": 0,
+        "dropped": {},
+        "held": held,
+        "unaccounted": 0,
+    }
+    samples: dict[str, Any] = {
+        FORWARDED: [(("r", "tcp://far:4022"), forwarded)],
+        HELD: [((), float(held))],
+        LAG: [((), 0.25)],
+    }
+    return WorkerReport({"forwarding": forwarding}, samples, [], [], [], [])
+
+
+def summed(samples: list[tuple[tuple[str, ...], float]]) -> float:
+    return sum(value for _, value in samples)
+
+
+def test_samples_of_all_are_together_and_the_worst_lag_counts() -> None:
+    added = add_samples([report(3, 1).samples, report(4, 2).samples], {LAG: [((), 0.1)]})
+
+    assert (summed(added[FORWARDED]), summed(added[HELD])) == (7, 3)
+    assert added[LAG] == [((), 0.25)]
+
+
+def test_what_the_supervisor_tells_itself_is_not_added_to() -> None:
+    added = add_samples([{"broker_ready": [((), 1.0)]}] * 2, {"broker_ready": [((), 1.0)]})
+
+    assert added["broker_ready"] == [((), 1.0)]
+
+
+def test_dead_workers_keep_their_counters_and_nothing_else() -> None:
+    retired = Retired()
+    retired.add(report(3, held=5))
+    retired.add(report(4, held=5))
+
+    assert retired.told() == {FORWARDED: [(("r", "tcp://far:4022"), 7)]}
+    assert retired.forwarding == {"received": {"message": 17, "ack": 0}, "forwarded": 7, "delivered": 0, "dropped": {}}
+
+
+def test_forwarding_is_added_up_by_kind_and_reason() -> None:
+    one = {"enabled": True, "received": {"message": 2}, "dropped": {"no route": 1}, "held": 1}
+    other = {"received": {"message": 3, "ack": 1}, "dropped": {"malformed": 1}}
+
+    assert add_forwarding([one, other]) == {
+        "received": {"message": 5, "ack": 1},
+        "dropped": {"no route": 1, "malformed": 1},
+        "held": 1,
+    }
+
+
+def test_address_has_the_best_health_the_problem_if_nobody_reaches_it_and_all_that_is_held() -> None:
+    lost = {"health": "suppressed", "problem": "Connection refused", "held": 2}
+    fine = {"health": "connected", "problem": "", "held": 3}
+    new = {"health": "untried", "problem": "", "held": 0}
+
+    added = add_addresses([{"tcp://b:1": lost, "tcp://a:1": new}, {"tcp://b:1": fine}, {"tcp://a:1": lost}])
+
+    assert added == {
+        "tcp://a:1": {"health": "suppressed", "problem": "Connection refused", "held": 2},
+        "tcp://b:1": {"health": "connected", "problem": "", "held": 5},
+    }
+    assert list(added) == ["tcp://a:1", "tcp://b:1"]
+
+
+def test_what_one_worker_reaches_is_reached() -> None:
+    merged = merge_reached(
+        [
+            [Reached(FAR, "SUPPRESSED", "Connection refused"), Reached(NEAR, "UNTRIED", "")],
+            [Reached(FAR, "CONNECTED", ""), Reached(NEAR, "SUPPRESSED", "timed out")],
+        ]
+    )
+
+    assert merged == {FAR: (Health.CONNECTED, ""), NEAR: (Health.SUPPRESSED, "timed out")}

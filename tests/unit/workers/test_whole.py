@@ -1,0 +1,223 @@
+"""Several workers look like one instance to those who ask."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.admin.subject import Subject
+from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.config import Settings
+from broker.control.listen import ListenAddress
+from broker.errors import StoreUnavailableError
+from broker.observe.metrics import METRICS, Exposition
+from broker.observe.view import make_row
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import Facts
+from broker.routing.route import Route
+from broker.routing.table import RouteChange
+from broker.workers.channel import WorkerFailedError
+from broker.workers.message import Reached, WorkerReport
+from broker.workers.tally import LAG, Retired
+from broker.workers.whole import Whole
+
+FAR, GONE = NetworkAddress("far", 4022), NetworkAddress("gone", 4022)
+TOLD_BY_THE_REST = {"broker_route_up", "broker_metrics_label_overflow_total"} | {
+    metric.name for metric in METRICS if metric.name.startswith("broker_transmission_queue")
+}
+FACTS = Facts("//far", b"t" * 16, b"c" * 16, is_from_target=False)
+
+
+def report(number: int) -> WorkerReport:
+    """What the worker of this number tells: as many of everything."""
+    forwarding = {"enabled": True, "received": {"message": number}, "forwarded": number, "delivered": 0}
+    forwarding |= {"dropped": {}, "held": number, "pool_bytes": 100 * number, "pool_limit_bytes": 1, "unaccounted": 0}
+    samples: dict[str, Any] = {metric.name: [] for metric in METRICS if metric.name not in TOLD_BY_THE_REST}
+    samples |= {
+        "broker_forward_pool_messages": [((), float(number))],
+        "broker_build_info": [(("broker", "3.11", "uvloop", "python"), 1.0)],
+        "broker_ready": [((), 1.0)],
+        LAG: [((), number / 10)],
+    }
+    status = {
+        "kernel": "python",
+        "forwarding": forwarding,
+        "connections": [{"name": f"peer{number}"}],
+        "addresses": {str(FAR): {"health": "untried", "problem": "", "held": number}},
+    }
+    far = Reached(FAR, "CONNECTED", "") if number == 1 else Reached(FAR, "SUPPRESSED", "Connection refused")
+    reached = [far, Reached(GONE, "SUPPRESSED", "timed out")]
+    down = [GONE] if number == 1 else [FAR, GONE]
+    return WorkerReport(status, samples, down, reached, ["tcp://g:4022"], [NetworkAddress(f"g{number}", 4022)])
+
+
+class Slot:
+    """A place with a played worker."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pid: int | None = 1000 + number
+        self.restarts = number - 1
+        self.is_ready = True
+        self.started_at = 0.0
+        self.report: WorkerReport | None = None
+        self.retired = Retired()
+        self.is_failing = False
+
+    async def tell(self) -> None:
+        if self.is_ready:
+            self.report = report(self.number)
+
+    async def rows(self, _view: str) -> list[tuple[Any, ...]]:
+        if self.is_failing:
+            raise WorkerFailedError(self.number, "it has ended")
+        return [make_row("sys.dm_broker_connections", peer_name=f"peer{self.number}")]
+
+    async def passed(self, _kind: object) -> list[Facts]:
+        if self.is_failing:
+            raise WorkerFailedError(self.number, "it has ended")
+        return [FACTS]
+
+
+class Played:
+    """A supervisor of two played workers."""
+
+    def __init__(self, settings: Settings) -> None:
+        database = Database(MSDB, b"i" * 16, None, lambda: pytest.fail("nobody reads a file"))
+        change = RouteChange(None, Route("far", FAR, remote_service_name="//far"))
+        database.table = database.table.changed([change])
+        self.settings = settings
+        self.software = "broker 1"
+        self.started_at = 0.0
+        self.stopping = asyncio.Event()
+        self.listen = [ListenAddress("127.0.0.1", 4022)]
+        self.slots = [Slot(1), Slot(2)]
+        self.broker_instance = b"i" * 16
+        self.catalog = Catalog({MSDB: database}, lambda: None)
+        self.is_ready = True
+        self.own = {NetworkAddress("g", 4022)}
+        self.settled = 0
+
+    async def settle(self) -> None:
+        self.settled += 1
+
+
+@pytest.fixture
+async def played(settings: Settings) -> Played:
+    return Played(settings)
+
+
+@pytest.fixture
+async def whole(played: Played) -> Whole:
+    supervisor: Any = played
+    return Whole(supervisor)
+
+
+async def test_whole_is_a_subject_of_the_admin_interface(whole: Whole, played: Played) -> None:
+    subject: Subject = whole
+
+    await subject.settle()
+
+    assert (subject.settings, subject.software, subject.catalog) == (played.settings, "broker 1", played.catalog)
+    assert (subject.is_ready, subject.stopping, subject.backlog_paths()) == (True, played.stopping, {})
+    assert played.settled == 1
+
+
+async def test_status_adds_up_and_has_a_line_for_each_worker(whole: Whole, played: Played) -> None:
+    played.slots[0].retired.add(report(5))
+
+    status = await whole.status()
+
+    assert status["forwarding"]["forwarded"] == 1 + 2 + 5
+    assert status["forwarding"]["held"] == 3
+    assert status["forwarding"]["enabled"] is True
+    assert status["connections"] == [{"worker": 1, "name": "peer1"}, {"worker": 2, "name": "peer2"}]
+    assert status["addresses"] == {str(FAR): {"health": "untried", "problem": "", "held": 3}}
+    assert [(one["worker"], one["pid"], one["connections"], one["restarts"]) for one in status["workers"]] == [
+        (1, 1001, 1, 0),
+        (2, 1002, 1, 1),
+    ]
+
+
+async def test_status_without_any_worker_is_still_told(whole: Whole, played: Played) -> None:
+    for slot in played.slots:
+        slot.is_ready, slot.pid = False, None
+
+    status = await whole.status()
+
+    assert (status["forwarding"]["received"], status["connections"]) == ({}, [])
+    assert [(one["ready"], one["uptime_s"], one["held"]) for one in status["workers"]] == [(False, None, 0)] * 2
+    assert whole.parts == dict.fromkeys(("worker 1", "worker 2"), "does not serve at the moment")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_every_metric_is_told(whole: Whole, played: Played, *, is_there: bool) -> None:
+    for slot in played.slots:
+        slot.is_ready = is_there
+
+    if is_there:
+        body, _ = Exposition().render(await whole.reading(), "")
+        lines = body.decode().splitlines()
+
+        assert "broker_forward_pool_messages 3.0" in lines
+        assert "broker_event_loop_lag_seconds 0.2" in lines
+        assert "broker_workers 2.0" in lines
+        assert "broker_worker_restarts_total 1.0" in lines
+        assert "broker_forward_pool_limit_bytes 6.7108864e+07" in lines
+        assert sum(line.startswith("broker_build_info{") for line in lines) == 1
+        assert 'broker_route_up{address="tcp://far:4022",route="far"} 1.0' in lines
+    else:
+        body, _ = Exposition().render(await whole.reading(), "")
+
+        assert "broker_workers 0.0" in body.decode().splitlines()
+
+
+async def test_address_that_one_worker_reaches_is_not_down(whole: Whole) -> None:
+    assert (await whole.reading()).down == {GONE}
+
+
+async def test_place_has_the_best_that_any_worker_knows(whole: Whole) -> None:
+    place = await whole.place()
+
+    assert place.surroundings.health_of(FAR) is Health.CONNECTED
+    assert place.surroundings.health_of(NetworkAddress("new", 1)) is Health.UNTRIED
+    assert (place.problem_of(FAR), place.problem_of(GONE)) == ("", "timed out")
+    assert place.surroundings.own == {NetworkAddress(host, 4022) for host in ("g", "g1", "g2")}
+    assert [route.name for route in place.surroundings.msdb.routes("//far")] == ["far"]
+
+
+async def test_what_passed_through_any_worker_is_known_once(whole: Whole, played: Played) -> None:
+    _, both = await whole.frozen()
+    played.slots[1].is_failing = True
+    _, one = await whole.frozen()
+
+    assert (both, one) == ([FACTS], [FACTS])
+
+
+async def test_rows_of_all_workers_are_one_view(whole: Whole) -> None:
+    views = whole.views().by_view()
+
+    rows = await asyncio.to_thread(lambda: list(views["sys.dm_broker_connections"]()))
+
+    assert [[value for value in row if isinstance(value, str)] for row in rows] == [["peer1"], ["peer2"]]
+    assert whole.views().transmission_statuses() == {}
+
+
+async def test_view_without_the_rows_of_a_worker_is_refused(whole: Whole, played: Played) -> None:
+    """Rows that are left out would be a wrong answer."""
+    played.slots[1].is_failing = True
+    views = whole.views().by_view()
+
+    with pytest.raises(StoreUnavailableError, match="worker 2: it has ended"):
+        await asyncio.to_thread(views["sys.dm_broker_forwarded_messages"])
+
+
+async def test_endpoint_is_one(whole: Whole) -> None:
+    views = whole.views().by_view()
+
+    (row,) = await asyncio.to_thread(lambda: list(views["sys.service_broker_endpoints"]()))
+
+    assert {"g", "127.0.0.1:4022", "tcp://g:4022", 64, 300, 3} <= set(row)
