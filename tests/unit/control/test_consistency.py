@@ -100,8 +100,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"endpoint": {"max_frame": "1MiB", "message_forward_size": "4MiB", "message_forward_share": 24}},
         "endpoint.message_forward_share",
-        "24 percent of message_forward_size are 1006632 bytes, "
-        + "which cannot hold one frame of endpoint.max_frame = 1MiB",
+        (
+            "24 percent of message_forward_size are 1006632 bytes, "
+            "which cannot hold one frame of endpoint.max_frame = 1MiB"
+        ),
     ),
 ]  # fmt: skip
 
