@@ -282,16 +282,16 @@ class Link:
             if self._lingered > LINGER_BYTES:
                 self.close(self.reason)
             return
-        now = self._loop.time()
-        self.connection.last_heard = now
+        now = self.connection.last_heard = self._loop.time()
         if size < self._missing:
             # The rest of a large frame comes in pieces: keep them as they come, walk when it is whole.
             self._carry += self._view[start : start + size]
             self._missing -= size
             self._forwarder.unfinished.keep(self, start + size)
             return
-        self._view[:start] = self._carry
-        self._carry.clear()
+        if start:
+            self._view[:start] = self._carry
+            self._carry.clear()
         self._walk(start + size, now)
 
     def _on_end(self) -> None:
@@ -310,11 +310,10 @@ class Link:
             if used:
                 slab[: end - used] = slab[used:end]
                 end -= used
-            is_online = self.state in (LinkState.LOGGED_IN, LinkState.DRAINING)
-            consumed = self._pass(slab, end, now) if is_online else 0
+            consumed = self._pass(slab, end, now) if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) else 0
             if self.state in (LinkState.LINGERING, LinkState.CLOSED):
                 return
-            length = maybe_length(slab, consumed, end, self.connection.max_frame)
+            length = maybe_length(slab, consumed, end, self.connection.max_frame) if consumed < end else None
         except PeerError as error:
             self.fail(error)
             return
@@ -337,7 +336,8 @@ class Link:
     def _pass(self, slab: bytearray, end: int, now: float) -> int:
         """The pass over dialog frames, then the link's own frames; bytes consumed."""
         batch = self._forwarder.take(slab, end, now, self)
-        self._hear(batch.link_frames, now)
+        if batch.link_frames:
+            self._hear(batch.link_frames, now)
         if batch.error is not None:
             raise batch.error
         return batch.consumed
