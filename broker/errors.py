@@ -65,6 +65,17 @@ class HandshakeRefusedError(PeerError):
 
 
 @dataclass
+class TlsRefusedError(PeerError):
+    """A connection on which no TLS came about, or none that this endpoint accepts; the sentence says what to do."""
+
+    problem: str
+    code: ClassVar[int] = 28035
+
+    def __str__(self) -> str:
+        return f"TLS refused: {self.problem}"
+
+
+@dataclass
 class OutOfSequenceError(PeerError):
     """A frame that this state of the connection does not allow."""
 
@@ -215,6 +226,19 @@ class ListenFailedError(ResourceError):
 
     def __str__(self) -> str:
         return f"cannot listen on {self.address}: {self.problem}"
+
+
+@dataclass
+class CertificateUnusableError(ResourceError):
+    """A certificate or key file that cannot be used; `setting` is the key of `[endpoint]` that names it."""
+
+    setting: str
+    path: str
+    problem: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}; {self.hint}"
 
 
 @dataclass

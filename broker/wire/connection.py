@@ -40,7 +40,7 @@ from broker.wire.frame import (
     encode_link,
 )
 from broker.wire.handshake import Agreement, agree
-from broker.wire.layout import HANDSHAKE_TIMEOUT, PING_BYTES, SILENCE_FACTOR, Kind
+from broker.wire.layout import HANDSHAKE_TIMEOUT, PING_BYTES, PRELUDE, PRELUDE_BYTES, SILENCE_FACTOR, Kind
 
 NEVER = float("inf")
 
@@ -129,6 +129,9 @@ class Ended:
 Event = Online | Reply | Probed | ProbeAnswered | RejectedBy | Leaving | Ended
 
 
+_ANSWERING = (State.ONLINE, State.DRAINING)
+_PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, Kind.PONG, 0, 0, 0)
+
 # --- the machine --------------------------------------------------------------------------------------------
 
 
@@ -198,6 +201,12 @@ class Connection:
         self.state = TRANSITIONS[self.state, kind]
         self.last_heard = now
         return events
+
+    def maybe_pong(self, frame: bytes) -> bytes | None:
+        """The answer to a whole PING, as `receive` gives it but cheaper; None for another frame, or one too early."""
+        if frame[4] == Kind.PING and self.state in _ANSWERING and len(frame) == PRELUDE_BYTES + PING_BYTES:
+            return _PONG + frame[PRELUDE_BYTES:]
+        return None
 
     def tick(self, now: float) -> list[bytes]:
         """

@@ -47,7 +47,7 @@ _LINK_LENGTHS: dict[int, tuple[int, int]] = {
 }
 # Read as a length, each of these is above the largest max_frame there is, so no frame can begin with one.
 _STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
-    ((b"\x16\x03", b"\x15\x03"), "looks like TLS: encryption is disabled here"),
+    ((b"\x16\x03", b"\x15\x03"), "looks like TLS, and encryption is disabled here: set endpoint.encryption"),
     ((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "), "looks like HTTP"),
     ((b"HTTP",), "looks like the answer of an HTTP server"),
     ((b"SSH-",), "looks like SSH"),

@@ -11,12 +11,13 @@ Source: docs/protocol.md, "Connection"; arbitration after the original's ARBITRA
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.errors import HandshakeRefusedError
 from broker.wire.frame import Hello
 from broker.wire.layout import HEARTBEAT_MS_RANGE, MAX_FRAME_RANGE, NO_GUID, PROTOCOL
 
+PEER_NAME_MAX = 128  # characters of a peer's names that are kept; what a configuration may say
 _QUOTED = 8  # characters or items of a stranger's HELLO that are repeated in an error, so that it stays one line
 
 
@@ -35,6 +36,21 @@ class Agreement:
     peer_heartbeat: float
     peer: Hello
     is_self: bool
+
+    def abridged(self) -> Agreement:
+        """The same with what stays of interest once the peer's addresses are known: no lists, and short names."""
+        peer = self.peer
+        kept = Hello(
+            protocol=peer.protocol,
+            versions=(self.version,),
+            instance=peer.instance,
+            arbitration=peer.arbitration,
+            name=peer.name[:PEER_NAME_MAX],
+            software=peer.software[:PEER_NAME_MAX],
+            max_frame=peer.max_frame,
+            heartbeat_ms=peer.heartbeat_ms,
+        )
+        return replace(self, peer=kept)
 
 
 def agree(own: Hello, peer: Hello) -> Agreement:

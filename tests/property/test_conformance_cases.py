@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest import mock
 
-from broker.dialog.application import Dialog, Message, begin_dialog, receive
-from broker.dialog.contact import Contact, Travel
-from broker.dialog.conversation import Backoff
+from broker.application.dialog import Dialog, begin_dialog
+from broker.application.message import Message
+from broker.application.receiving import receive
+from broker.conversation.contact import Contact, Travel
+from broker.conversation.round_trip import Backoff
 from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel

@@ -12,17 +12,32 @@ from broker.ddl import parser
 from broker.ddl.parser import parse_script, read_script
 from broker.ddl.render import render_statement
 from broker.ddl.statements import (
+    ANY,
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
     AlterQueue,
     AlterRoute,
     AlterService,
+    BeginConversationTimer,
+    ContractType,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
     CreateQueue,
     CreateRoute,
     CreateService,
+    DatabaseOption,
+    DropContract,
+    DropMessageType,
+    DropPriority,
     DropQueue,
     DropRoute,
     DropService,
     EndConversation,
+    MoveConversation,
     Origin,
+    PriorityProperties,
     QueueName,
     Statement,
     UseDatabase,
@@ -62,6 +77,7 @@ names = texts.filter(lambda name: 1 <= len(name) <= 128)
 numbers = st.integers(-(10**25), 10**25)
 queues = st.builds(QueueName, names, st.none() | names)
 contracts = st.lists(names, max_size=3).map(tuple)
+different_contracts = st.lists(names, max_size=3, unique=True).map(tuple)
 properties = st.builds(
     RouteProperties,
     st.none() | texts,
@@ -71,20 +87,46 @@ properties = st.builds(
     st.none() | texts,
     st.none() | numbers,
 )
+validations = st.sampled_from(["NONE", "EMPTY", "WELL_FORMED_XML", "JSON"])
+contract_types = st.lists(
+    st.builds(ContractType, names, st.sampled_from(["INITIATOR", "TARGET", "ANY"])),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda one: one.message_type,
+).filter(lambda listed: any(one.sent_by != "TARGET" for one in listed))
+criteria = st.none() | st.just(ANY) | names
+priority_properties = st.builds(
+    PriorityProperties, criteria, criteria, st.none() | st.just(ANY) | texts, st.none() | numbers
+)
 statements: st.SearchStrategy[Statement] = st.one_of(
     st.builds(UseDatabase, names),
     st.builds(CreateRoute, names, properties.filter(lambda p: p.address is not None), st.none() | names),
     st.builds(AlterRoute, names, properties.filter(lambda p: p != RouteProperties())),
     st.builds(DropRoute, names),
-    st.builds(CreateQueue, queues, status=st.booleans()),
-    st.builds(AlterQueue, queues, status=st.booleans()),
+    st.builds(CreateQueue, queues, status=st.booleans(), poison_message_handling=st.booleans()),
+    st.builds(
+        AlterQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.none() | st.booleans()
+    ).filter(lambda alter: (alter.status, alter.poison_message_handling) != (None, None)),
     st.builds(DropQueue, queues),
-    st.builds(CreateService, names, queues, contracts, st.none() | names),
+    st.builds(
+        CreateService, names, queues, contracts.filter(lambda some: len(set(some)) == len(some)), st.none() | names
+    ),
     st.builds(AlterService, names, queues, contracts, contracts),
     st.builds(AlterService, names, st.none(), contracts.filter(bool), contracts),
     st.builds(DropService, names),
     st.builds(EndConversation, st.uuids(), cleanup=st.booleans()),
     st.builds(EndConversation, st.uuids(), error_code=numbers, description=texts),
+    st.builds(MoveConversation, st.uuids(), st.uuids()),
+    st.builds(BeginConversationTimer, st.uuids(), numbers),
+    st.builds(CreateMessageType, names, validations, st.none() | names),
+    st.builds(AlterMessageType, names, validations),
+    st.builds(DropMessageType, names),
+    st.builds(CreateContract, names, contract_types.map(tuple), st.none() | names),
+    st.builds(DropContract, names),
+    st.builds(CreatePriority, names, priority_properties),
+    st.builds(AlterPriority, names, priority_properties.filter(lambda given: given != PriorityProperties())),
+    st.builds(DropPriority, names),
+    st.builds(AlterDatabase, st.none() | names, st.sampled_from(DatabaseOption)),
 )
 
 
@@ -99,6 +141,8 @@ PIECES = [
     *NASTY,
     *"()=,.;-+@%[",
     *("CREATE", "ALTER", "DROP", "ROUTE", "QUEUE", "SERVICE", "WITH", "ON", "ADDRESS", "LIFETIME", "STATUS", "END"),
+    *("MESSAGE TYPE", "CONTRACT", "BROKER PRIORITY", "FOR CONVERSATION SET", "SENT BY", "ANY", "MOVE", "TO", "BEGIN"),
+    *("ALTER DATABASE", "NEW_BROKER", "VALIDATION", "JSON", "CONTRACT_NAME", "PRIORITY_LEVEL", "DEFAULT", "TIMER"),
     *("CONVERSATION", "ERROR", "name", "[name]", "'text'", "12", "1.5", "GO 5", "::", "\x00", "\ud800"),
 ]
 

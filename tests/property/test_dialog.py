@@ -21,14 +21,22 @@ from unittest import mock
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from broker.dialog.application import Dialog, begin_dialog, receive
+from broker.application.dialog import Dialog, begin_dialog
+from broker.application.receiving import receive
 from broker.flow import Disposition
-from tests.support.dialog import QUEUE, rows, states
+from tests.support.dialog import QUEUE, rows
 from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
 QUIET_SECONDS = 60.0  # virtual; within which everything has to be over once the weather is fine
-LEFT_BEHIND = ("broker_transmission", "broker_fragment", "broker_message")
+LEFT_BEHIND = (
+    "broker_conversation",
+    "broker_transmission",
+    "broker_transmission_part",
+    "broker_fragment",
+    "broker_received",
+    "broker_message",
+)
 
 
 @dataclass(frozen=True)
@@ -241,12 +249,14 @@ def _is_quiet(ours: Application, theirs: Application, *nodes: Node) -> bool:
     is_empty = not any(
         rows(side.db, f"SELECT 1 FROM {table} LIMIT 1") for side in (ours, theirs) for table in LEFT_BEHIND
     )
-    are_closed = set(states(ours.db)) | set(states(theirs.db)) == {"CD"}
-    return is_empty and are_closed and not any(node.endpoint and node.endpoint.transmitter.senders for node in nodes)
+    return is_empty and not any(node.endpoint and node.endpoint.transmitter.senders for node in nodes)
 
 
 def _check(story: Story, ours: Application, theirs: Application, network: Network) -> Outcome:
     assert dict(ours.sent) == dict(theirs.got)
+    for side in (ours, theirs):
+        ledger = dict(rows(side.db, "SELECT entry, messages FROM broker_ledger"))
+        assert ledger.pop("sent", 0) == sum(ledger.values())
     for conversation, answers in theirs.sent.items():
         got = ours.got[conversation]
         assert got == (answers if story.is_polite else answers[: len(got)])
@@ -255,7 +265,7 @@ def _check(story: Story, ours: Application, theirs: Application, network: Networ
         assert node.forwarder.unaccounted == 0
         if node.endpoint is not None:
             assert node.endpoint.problem == ""
-            assert node.endpoint.transmitter._loaded_bytes == 0
+            assert node.endpoint.transmitter._loading.loaded_bytes == 0
             dropped |= set(node.endpoint.dropped)
     assert Disposition.MALFORMED not in dropped
     return Outcome(network.digest, frozenset(dropped))

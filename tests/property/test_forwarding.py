@@ -27,7 +27,17 @@ from broker.routing.decide import Surroundings, decide
 from broker.routing.facts import Facts, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Header, Ping, Rejected, decode_dialog, encode_dialog, encode_link
+from broker.wire.frame import (
+    Fatal,
+    Header,
+    Hello,
+    Ping,
+    Rejected,
+    decode_dialog,
+    decode_link,
+    encode_dialog,
+    encode_link,
+)
 from broker.wire.layout import HOP_COUNT_AT, LAST_LINK_KIND, NO_GUID, Kind
 from tests.support.kernel import EVERY_KERNEL
 
@@ -127,7 +137,12 @@ MAYBE_BROKEN = st.builds(
     st.sampled_from([0, 1, 2, 3, 4, 76, 77, 112, 113, 114, 115]),
     st.integers(0, 255),
 )
-TAILS = st.one_of(st.just(b""), st.binary(max_size=200), MAYBE_BROKEN, DIALOG_FRAMES.map(lambda frame: frame[:-1]))
+LAST_WORDS = (Kind.HELLO, Kind.FATAL)  # behind which nothing counts
+LAST_FRAMES = st.sampled_from([encode_link(Hello()), encode_link(Fatal(code=1, text="over"))])
+ENDINGS = st.builds(lambda last, rest: last + rest, LAST_FRAMES, st.one_of(st.binary(max_size=40), DIALOG_FRAMES))
+TAILS = st.one_of(
+    ENDINGS, st.just(b""), st.binary(max_size=200), MAYBE_BROKEN, DIALOG_FRAMES.map(lambda frame: frame[:-1])
+)
 
 
 @dataclass
@@ -164,6 +179,11 @@ def refusal(data: bytes) -> type[Exception] | None:
     if is_right and kind >= Kind.MESSAGE and len(data) >= length:
         names = int.from_bytes(data[76:78], "big"), int.from_bytes(data[112:114], "big")
         is_right = all(1 <= name <= 512 for name in names) and 114 + sum(names) <= length
+    if is_right and kind < Kind.MESSAGE and kind not in LAST_WORDS and len(data) >= length:
+        try:
+            decode_link(data[:length])
+        except FrameMalformedError:
+            is_right = False
     return None if is_right else FrameMalformedError
 
 
@@ -210,6 +230,10 @@ def read_slowly(data: bytes) -> Outcome:
         if outcome.error is not None or len(rest) < 5 or len(rest) < length:
             return outcome
         frame = rest[:length]
+        if frame[4] in LAST_WORDS:
+            outcome.link_frames.append(frame)
+            outcome.consumed = len(data)  # what comes behind counts for nothing
+            return outcome
         if frame[4] < Kind.MESSAGE:
             outcome.link_frames.append(frame)
         else:
@@ -236,6 +260,9 @@ def read_by_the_pass(data: bytes, cuts: list[int], kernel: str) -> Outcome:
         assert forwarder.unaccounted == 0
         if batch.error is not None:
             outcome.error = type(batch.error)
+            break
+        if batch.link_frames and batch.link_frames[-1][4] in LAST_WORDS:
+            outcome.consumed = len(data)
             break
     assert sender.received == forwarder.received
     assert Counter(why for _, why in sender.rejected) == forwarder.dropped

@@ -1,5 +1,6 @@
 """
-Whatever links do, nothing is lost untold, nothing is reordered, and neither pool nor share exceeds its bound.
+Whatever links do, nothing is lost untold, nothing is reordered, neither pool nor share exceeds its bound, and each
+visit of a frame is recorded once.
 
 `Relay` holds the forwarder to a model of one outbox for each neighbour that knows only lists.
 """
@@ -19,6 +20,7 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.pool import HELD_OVERHEAD
+from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -149,6 +151,8 @@ class Relay(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.ring = Ring(1 << 16, sample=1)
+        self.visits: Counter[tuple[object, ...]] = Counter()
         limits = Limits(POOL_BYTES, MAX_FRAME, MAX_HOPS, SHARE_PERCENT)
         self.forwarder = Forwarder(
             limits,
@@ -156,6 +160,7 @@ class Relay(RuleBasedStateMachine):
             want=lambda _: None,
             health_of=lambda _: Health.UNTRIED,
             kernel=KERNELS[self.kernel_name],
+            ring=self.ring,
         )
         table = build_table(ROUTES, now=datetime.now(UTC))
         self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
@@ -195,6 +200,7 @@ class Relay(RuleBasedStateMachine):
     def pass_on(self, neighbour: Neighbour, frame: bytes) -> None:
         if not neighbour.held and neighbour.give(frame):
             self.left += 1
+            self.end_visit(frame, self.now, Disposition.FORWARDED)
         elif any(place(frame) == place(held) for held, _ in neighbour.held):
             self.reject(frame, Disposition.ALREADY_HELD)
         elif self.charged(*self.model.values()) + len(frame) + HELD_OVERHEAD > POOL_BYTES:
@@ -208,6 +214,13 @@ class Relay(RuleBasedStateMachine):
     def reject(self, frame: bytes, disposition: Disposition) -> None:
         self.rejected.append((frame[16:], disposition))
         self.dropped[disposition] += 1
+        self.end_visit(frame, self.now, disposition)
+
+    def end_visit(self, frame: bytes, entered: float, disposition: Disposition) -> None:
+        """What has to be recorded of it."""
+        header, _ = decode_dialog(frame)
+        consumed = header.time_consumed + round((self.now - entered) * 1000)
+        self.visits[header.message_id, entered, self.now, disposition, consumed, len(frame)] += 1
 
     def charged(self, *neighbours: Neighbour) -> int:
         return sum(len(frame) + HELD_OVERHEAD for each in neighbours for frame, _ in each.held)
@@ -239,6 +252,7 @@ class Relay(RuleBasedStateMachine):
         while neighbour.held and neighbour.room and not neighbour.owed:
             frame, since = neighbour.held.pop(0)
             consumed = times(frame)[1] + round((self.now - since) * 1000)
+            self.end_visit(frame, since, Disposition.FORWARDED)
             assert neighbour.give(
                 frame[:TIME_CONSUMED_AT] + consumed.to_bytes(4, "big") + frame[TIME_CONSUMED_AT + 4 :]
             )
@@ -257,6 +271,18 @@ class Relay(RuleBasedStateMachine):
             if (self.now - held[1]) * 1000 >= time_to_live - consumed:
                 neighbour.held.remove(held)
                 self.dropped[Disposition.EXPIRED_HERE] += 1
+                self.end_visit(*held, Disposition.EXPIRED_HERE)
+
+    @invariant()
+    def each_visit_is_recorded_once(self) -> None:
+        told: Counter[tuple[object, ...]] = Counter()
+        for record in decode(self.ring.take()):
+            header = record.header
+            instants = record.arrival.entered, record.left
+            told[header.message_id, *instants, record.disposition, header.time_consumed, record.frame_bytes] += 1
+            assert header.hop_count == (8 if record.disposition is Disposition.HOPS_EXHAUSTED else 0)
+        assert (self.visits, 0) == (told, self.ring.shed)
+        self.visits.clear()
 
     @invariant()
     def nothing_is_lost_untold(self) -> None:

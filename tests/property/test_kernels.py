@@ -1,7 +1,8 @@
 """
 The two kernels are one: any stream, cut anywhere, forgotten at any time, comes to the same in both.
 
-Compared after every walk: the batch, what each sink was given, the slab, the questions asked and the count of each way.
+Compared after every walk: the batch, what each sink was given, the slab, the questions asked, the count of each way and
+what was recorded of which frames.
 Where they lead is a matter of the route key and says everything there is: one way for many names, a way for each
 conversation, a drop, a question that is out.
 """
@@ -20,9 +21,10 @@ from broker.flow import Disposition
 from broker.forwarding import careful
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.way import Way
+from broker.forwarding.ring import Ring, decode
+from broker.forwarding.way import Nobody, Way
 from broker.wire.frame import Header, Ping, Rejected, encode_dialog, encode_link
-from broker.wire.layout import NO_GUID, Kind
+from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.kernel import MAX_FRAME, Shelf
 
 compiled = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
@@ -41,14 +43,19 @@ PLAIN = Header(
 )
 
 
+ANY_WAY = Way(Shelf(None), Disposition.FORWARDED, kind=Kind.MESSAGE)
+
+
 class Side:
     """One kernel with ways and shelves of its own; `walk` tells everything that can be seen of it."""
 
-    def __init__(self, make: Callable[..., CarefulKernel], *, is_tight: bool) -> None:
+    def __init__(self, make: Callable[..., CarefulKernel], *, is_tight: bool, ring: Ring | None) -> None:
         self.asked: list[tuple[bytes, bytes, int, bool]] = []
         self.ways: dict[tuple[int | Disposition, int], Way] = {}
         self.shelves: dict[int | Disposition, Shelf] = {}
-        self.kernel = make(max_frame=MAX_FRAME, max_hops=MAX_HOPS, resolve=self.resolve, drop_way=self.way)
+        self.ring = ring
+        self.kernel = make(max_frame=MAX_FRAME, max_hops=MAX_HOPS, resolve=self.resolve, drop_way=self.way, ring=ring)
+        self._walks = 0
         self.slab = bytearray(2 * MAX_FRAME)
         self._is_tight = is_tight  # the slab ends where the read ended: whoever reads on is found by `make sanitize`
 
@@ -57,13 +64,13 @@ class Side:
         shelf = self.shelves.setdefault(label, Shelf(label))
         return self.ways.setdefault((label, min(kind, 0x13)), Way(shelf, disposition, kind=kind))
 
-    def resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
+    def resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001
         self.asked.append((key, conversation, kind, is_from_target))
         choice = (sum(key) + kind + is_from_target) % 8
         if choice == 0:
             return self.way(Disposition.NO_ROUTE, kind), False
         if choice == 1:
-            return self.way(Disposition.ASKING_FOR_ROUTE, kind), False
+            return self.way(Disposition.ASKING_FOR_ROUTE, kind), None
         if choice in (2, 3):
             return self.way(conversation[0] % SHELVES, kind), True
         return self.way(choice % SHELVES, kind), False
@@ -72,6 +79,9 @@ class Side:
         if self._is_tight:
             self.slab = bytearray(data)
         self.slab[: len(data)] = data
+        if self.ring is not None:
+            self._walks += 1
+            self.ring.begin(self._walks, Nobody(), is_from_here=False)
         batch = self.kernel.walk(self.slab, len(data))
         touched = [sink.label for sink in batch.touched if isinstance(sink, Shelf)]
         given = [b"".join(sink.runs) for sink in batch.touched]
@@ -80,6 +90,18 @@ class Side:
         assert all(not shelf.runs for shelf in self.shelves.values())
         told = batch.consumed, batch.received, touched, given, batch.link_frames, repr(batch.error)
         return *told, bytes(self.slab), list(self.asked), list(self.ways), self.kernel._remembered_bytes
+
+    def records(self) -> tuple[object, ...]:
+        """What is in the ring, each record with what it says of its way."""
+        if self.ring is None:
+            return ()
+        used, shed, taken = self.ring.used, self.ring.shed, self.ring.take()
+        told = [
+            (record.way.sink.label, record.way.kind, record.disposition, replace(record, way=ANY_WAY))
+            for record in decode(taken)
+            if isinstance(record.way.sink, Shelf)
+        ]
+        return used, shed, taken.arrivals, told
 
     def counts(self) -> dict[tuple[int | Disposition, int], int]:
         self.kernel.tally()
@@ -95,7 +117,7 @@ FRAMES = st.builds(
     st.fixed_dictionaries(
         {
             "kind": st.sampled_from([Kind.MESSAGE, Kind.MESSAGE, Kind.MESSAGE, Kind.ACK, Kind.FAULT, 0x13, 0x42, 0xFF]),
-            "flags": st.sampled_from([0, 0, 2, 1, 0xFF]),
+            "flags": st.sampled_from([0, 0, 2, 1, Flag.TRACE, 0xFF]),
             "conversation_id": st.sampled_from([bytes([n]) * 16 for n in range(4)]),
             "to_broker_instance": st.sampled_from([NO_GUID, NO_GUID, b"\1" * 16]),
             "hop_count": st.sampled_from([0, 0, 0, 1, 7, 8, 255]),
@@ -121,14 +143,28 @@ def broken(data: bytes, changes: list[tuple[int, int]]) -> bytes:
     return bytes(changed)
 
 
-def compare(data: bytes, cuts: list[int], forgets: set[int], hash_bits: int, *, is_tight: bool = True) -> None:
+RINGS = st.one_of(st.none(), st.tuples(st.sampled_from([0, 300, 3000, 1 << 20]), st.sampled_from([0.0, 0.3, 0.6, 1.0])))
+
+
+def compare(
+    data: bytes,
+    cuts: list[int],
+    forgets: set[int],
+    hash_bits: int,
+    *,
+    is_tight: bool = True,
+    ring: tuple[int, float] | None = (3000, 1.0),
+) -> None:
     """Feed both as a link does: what is not whole is kept and goes before the next read."""
 
     def colliding(**arguments: object) -> CarefulKernel:
         kernel: CarefulKernel = compiled.CompiledKernel(**arguments, hash_bits=hash_bits)
         return kernel
 
-    slow, fast = Side(Kernel, is_tight=is_tight), Side(colliding, is_tight=is_tight)
+    slow, fast = (
+        Side(make, is_tight=is_tight, ring=None if ring is None else Ring(ring[0], sample=ring[1]))
+        for make in (Kernel, colliding)
+    )
     kept, at = b"", 0
     for number, cut in enumerate([*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]):
         while at < cut and len(kept) < 2 * MAX_FRAME:
@@ -144,10 +180,12 @@ def compare(data: bytes, cuts: list[int], forgets: set[int], hash_bits: int, *, 
         if number in forgets:
             slow.kernel.forget()
             fast.kernel.forget()
+            assert slow.records() == fast.records()
             assert {key: way.frames for key, way in slow.ways.items()} == {
                 key: way.frames for key, way in fast.ways.items()
             }
     assert slow.counts() == fast.counts()
+    assert slow.records() == fast.records()
 
 
 @settings(max_examples=400, deadline=None)
@@ -158,12 +196,20 @@ def compare(data: bytes, cuts: list[int], forgets: set[int], hash_bits: int, *, 
     hash_bits=st.sampled_from([0, 1, 3, 64]),
     memory=st.sampled_from(MEMORIES),
     is_tight=st.booleans(),
+    ring=RINGS,
 )
 def test_both_kernels_make_the_same_of_any_stream(
-    data: bytes, cuts: list[int], forgets: set[int], hash_bits: int, memory: int, *, is_tight: bool
+    data: bytes,
+    cuts: list[int],
+    forgets: set[int],
+    hash_bits: int,
+    memory: int,
+    *,
+    is_tight: bool,
+    ring: tuple[int, float] | None,
 ) -> None:
     with mock.patch.object(careful, "REMEMBERED_MAX_BYTES", memory):
-        compare(data, cuts, forgets, hash_bits, is_tight=is_tight)
+        compare(data, cuts, forgets, hash_bits, is_tight=is_tight, ring=ring)
 
 
 @settings(max_examples=200, deadline=None)

@@ -117,6 +117,16 @@ def test_link_frame_leads_to_its_event(state: State, message: LinkMessage, expec
     assert connection.last_heard == START + 1
 
 
+@pytest.mark.parametrize("state", list(State))
+def test_ping_is_answered_without_being_decoded_where_it_may_come(state: State) -> None:
+    connection = connection_in(state)
+    answer = encode_link(Pong(b"12345678")) if state in (State.ONLINE, State.DRAINING) else None
+
+    assert answer == connection.maybe_pong(encode_link(Ping(b"12345678")))
+    assert None is connection.maybe_pong(encode_link(Pong(b"12345678")))
+    assert None is connection.maybe_pong(encode_link(Ping(b"1234")))
+
+
 def test_fatal_may_come_before_hello() -> None:
     connection = Connection(OWN, now=START)
 

@@ -33,7 +33,10 @@ REFUSED_BEGINNINGS = [
     (
         b"\x16\x03\x01\x02\0\1",
         4,
-        "frame of 369295618 bytes is above max_frame 4096 (looks like TLS: encryption is disabled here)",
+        (
+            "frame of 369295618 bytes is above max_frame 4096 "
+            "(looks like TLS, and encryption is disabled here: set endpoint.encryption)"
+        ),
     ),
     (b"GET / HTTP/1.1\r\n", 4, "frame of 1195725856 bytes is above max_frame 4096 (looks like HTTP)"),
     (prelude(8, 0x00), 5, "malformed frame: unknown link kind 0x00"),
@@ -83,8 +86,8 @@ SOUND_FRAMES = [
         (b"PRI * HTTP/2.0", "looks like HTTP"),
         (b"HTTP/1.1 400 Bad Request", "looks like the answer of an HTTP server"),
         (b"SSH-2.0-OpenSSH", "looks like SSH"),
-        (b"\x16\x03\x01\x02", "looks like TLS: encryption is disabled here"),
-        (b"\x15\x03\x03\x00", "looks like TLS: encryption is disabled here"),
+        (b"\x16\x03\x01\x02", "looks like TLS, and encryption is disabled here: set endpoint.encryption"),
+        (b"\x15\x03\x03\x00", "looks like TLS, and encryption is disabled here: set endpoint.encryption"),
         (b"PROXY TCP4", "looks like a PROXY protocol header: switch it off at the load balancer"),
         (b"\r\n\r\n\0\r\nQUIT\n", "looks like a PROXY protocol header: switch it off at the load balancer"),
         (b"\xff\xff\xff\xff", ""),

@@ -129,10 +129,20 @@ def test_bounds_are_those_of_the_layout() -> None:
     assert rows("7. Bounds")[1:] == [
         ["frame", f"{layout.MAX_FRAME >> 20} MiB", f"{smallest >> 10} KiB .. {largest >> 20} MiB, announced in HELLO"],
         ["body of a link frame", "", f"{layout.LINK_BODY_MAX_BYTES >> 10} KiB"],
-        ["service name", "", f"1 .. {layout.NAME_MAX_BYTES} bytes"],
+        [
+            "name of a service, message type, contract",
+            "",
+            f"at most {layout.NAME_MAX_BYTES} bytes; of a service at least 1",
+        ],
         ["hop_limit", str(layout.HOP_LIMIT), "0 .. 255; 0 goes nowhere"],
         ["time_to_live", f"{layout.TIME_TO_LIVE_MS} ms", "0 .. 2^32 - 1; 0 goes nowhere"],
         ["heartbeat", f"{layout.HEARTBEAT_MS // 1000} s", f"{shortest / 1000} s .. {longest // 3_600_000} h"],
         ["silence", f"{layout.SILENCE_FACTOR} heartbeats of the peer", ""],
         ["HELLO", f"{layout.HANDSHAKE_TIMEOUT:g} s", ""],
+        [
+            "any other frame, from its first byte to its last",
+            f"{layout.FRAME_SECONDS:g} s, and 1 s for each {layout.FRAME_BYTES_PER_SECOND >> 10} KiB of its length",
+            "",
+        ],
+        ["addresses of a HELLO that are looked at", f"the first {layout.ADDRESSES_MAX}", ""],
     ]

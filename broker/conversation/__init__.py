@@ -1,0 +1,1 @@
+"""The rules of a conversation: states, places, windows, names. Pure."""

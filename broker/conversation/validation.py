@@ -1,0 +1,267 @@
+"""
+Whether a message may be sent under a contract, and whether its body is what its message type says. Pure.
+
+What is not declared is not checked: a contract that a database does not know lets every type pass. XML is read by expat
+a piece at a time, with a document type refused, as the original's xml does, so no entity is ever expanded; one mark and
+the nesting have bounds, and so have memory and time. JSON (RFC 8259) is read as a whole, without building anything,
+and therefore only up to a length.
+
+Source: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", "Broker System Messages"; the numbers
+are those of the engine's message catalogue.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+from xml.parsers import expat
+
+import msgspec
+
+JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
+DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
+MARK_MAX_BYTES = 2 * 1024 * 1024  # of one tag, comment or instruction: expat keeps an unfinished one in memory
+_SLICE_BYTES = 64 * 1024  # fed at once; how far above the bound a mark may be before it is seen
+
+NOT_FOUND, NOT_IN_CONTRACT, NOT_IN_LOCAL_CONTRACT = 8428, 8431, 8498
+TARGET_ONLY, INITIATOR_ONLY = 8432, 8434  # the type is marked SENT BY TARGET, INITIATOR, and the other side sends it
+TARGET_ONLY_ARRIVED, INITIATOR_ONLY_ARRIVED = 8457, 8437
+BODY_INVALID, XML_INVALID = 8430, 9616
+
+
+class Validation(StrEnum):
+    """VALIDATION = ... of a message type."""
+
+    NONE = "NONE"
+    EMPTY = "EMPTY"
+    WELL_FORMED_XML = "WELL_FORMED_XML"
+    JSON = "JSON"
+
+
+class SentBy(StrEnum):
+    """SENT BY ... of a message type in a contract."""
+
+    INITIATOR = "INITIATOR"
+    TARGET = "TARGET"
+    ANY = "ANY"
+
+
+class Refusal(NamedTuple):
+    """Shape: `number` the original's, positive; negated it is the code of a FAULT and of an Error message."""
+
+    number: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """
+    What a declared contract says of one message type.
+
+    Shape: `sent_by` None when the type is not part of the contract; `is_declared` False when there is no such type.
+    """
+
+    message_type: str
+    sent_by: SentBy | None
+    validation: Validation = Validation.NONE
+    is_declared: bool = True
+
+    def refusal_to_send(self, *, is_initiator: bool) -> Refusal | None:
+        """Why this side must not send it, body aside."""
+        name = self.message_type
+        if not self.is_declared:
+            return Refusal(NOT_FOUND, f"the message type {name!r} is not found")
+        if self.sent_by is None:
+            return Refusal(NOT_IN_CONTRACT, f"the message type {name!r} is not part of the service contract")
+        if is_initiator and self.sent_by is SentBy.TARGET:
+            problem = f"the message type {name!r} is marked SENT BY TARGET in the contract; this side is the initiator"
+            return Refusal(TARGET_ONLY, problem)
+        if not is_initiator and self.sent_by is SentBy.INITIATOR:
+            problem = f"the message type {name!r} is marked SENT BY INITIATOR in the contract; this side is the target"
+            return Refusal(INITIATOR_ONLY, problem)
+        return None
+
+    def refusal_of_arrival(self, *, is_from_initiator: bool) -> Refusal | None:
+        """Why what the far side sent must not be taken, body aside."""
+        name = self.message_type
+        if not self.is_declared:
+            return Refusal(NOT_FOUND, f"the message type {name!r} is not found")
+        if self.sent_by is None:
+            return Refusal(NOT_IN_LOCAL_CONTRACT, f"the message type {name!r} is not part of the contract there")
+        if is_from_initiator and self.sent_by is SentBy.TARGET:
+            problem = f"the initiator has sent the message type {name!r}, which the contract marks SENT BY TARGET"
+            return Refusal(TARGET_ONLY_ARRIVED, problem)
+        if not is_from_initiator and self.sent_by is SentBy.INITIATOR:
+            problem = f"the target has sent the message type {name!r}, which the contract marks SENT BY INITIATOR"
+            return Refusal(INITIATOR_ONLY_ARRIVED, problem)
+        return None
+
+    def refusal_of_body(self, body: bytes) -> Refusal | None:
+        """Why a body is not what the type says."""
+        problem = violation(self.validation, body)
+        return None if problem is None else self.invalid(problem)
+
+    def invalid(self, problem: str) -> Refusal:
+        """The refusal for a violation that a `Validator` has found."""
+        number = XML_INVALID if self.validation is Validation.WELL_FORMED_XML else BODY_INVALID
+        return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
+
+
+class Validator(Protocol):
+    """A check that is fed a body piece by piece; after the first violation it is done with."""
+
+    def feed(self, piece: bytes) -> str | None:
+        """The next piece; what is wrong with the body so far."""
+
+    def close(self) -> str | None:
+        """The body is complete; what is wrong with it as a whole."""
+
+
+def violation(validation: str, body: bytes) -> str | None:
+    """
+    What is wrong with a body.
+
+    Args:
+        validation: A value of `Validation`.
+        body: All of it.
+
+    Cost: linear in the body, well below a second for a MiB; no more memory than a few times the body.
+    """
+    if validation == Validation.NONE:
+        return None
+    if validation == Validation.WELL_FORMED_XML and body.count(b"<") <= DEPTH_MAX:
+        check: Validator = _Xml(is_shallow=True)
+    else:
+        check = validator(validation)
+    return check.feed(body) or check.close()
+
+
+def validator(validation: str) -> Validator:
+    """The check of one body that comes in pieces."""
+    return _VALIDATORS[Validation(validation)]()
+
+
+class _Nothing:
+    """NONE: any body."""
+
+    def feed(self, piece: bytes) -> str | None:
+        del piece
+        return None
+
+    def close(self) -> str | None:
+        return None
+
+
+class _Empty:
+    """EMPTY: no body."""
+
+    def feed(self, piece: bytes) -> str | None:
+        return "it must be empty" if piece else None
+
+    def close(self) -> str | None:
+        return None
+
+
+class _RefusedError(Exception):
+    """Something that expat would take."""
+
+
+class _Xml:
+    """WELL_FORMED_XML: one document, its namespaces declared; `is_shallow` when it has too few tags to be too deep."""
+
+    def __init__(self, *, is_shallow: bool = False) -> None:
+        self._parser = parser = expat.ParserCreate(namespace_separator=" ")
+        parser.StartDoctypeDeclHandler = self._doctype
+        if not is_shallow:  # a call for each tag takes ten times as long as the tag
+            parser.StartElementHandler = self._start
+            parser.EndElementHandler = self._end
+        self._depth = 0
+        self._fed = 0
+
+    def feed(self, piece: bytes) -> str | None:
+        """In slices: a mark is looked for from its beginning with each, and its end may never come."""
+        for at in range(0, len(piece), _SLICE_BYTES):
+            part = piece[at : at + _SLICE_BYTES]
+            self._fed += len(part)
+            problem = self._parse(part, is_final=False)
+            if problem is None and self._fed - self._parser.CurrentByteIndex > MARK_MAX_BYTES:
+                problem = f"it has a tag, comment or instruction of more than {MARK_MAX_BYTES} bytes"
+            if problem is not None:
+                return problem
+        return None
+
+    def close(self) -> str | None:
+        return self._parse(b"", is_final=True)
+
+    def _parse(self, part: bytes, *, is_final: bool) -> str | None:
+        try:
+            self._parser.Parse(part, is_final)
+        except _RefusedError as refused:
+            return str(refused)
+        except expat.ExpatError as error:
+            return f"it is no well-formed XML: {expat.ErrorString(error.code)}, line {error.lineno}"
+        except (ValueError, LookupError) as error:
+            return f"it is no well-formed XML: {error}"  # an encoding that is unknown, or of several bytes
+        return None
+
+    def _doctype(self, *_about: object) -> None:
+        raise _RefusedError("it has a document type (DOCTYPE), which is not allowed")
+
+    def _start(self, *_about: object) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _RefusedError(f"its elements are nested more than {DEPTH_MAX} levels deep")
+
+    def _end(self, *_about: object) -> None:
+        self._depth -= 1
+
+
+class _Json:
+    """JSON: one value in UTF-8, without a byte order mark."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+
+    def feed(self, piece: bytes) -> str | None:
+        if len(self._body) + len(piece) > JSON_MAX_BYTES:
+            return f"it has more than {JSON_MAX_BYTES} bytes, above which JSON is not checked; use VALIDATION = NONE"
+        self._body += piece
+        return None
+
+    def close(self) -> str | None:
+        body = bytes(self._body)
+        try:
+            body.decode()
+            _READ_JSON(body)
+        except (UnicodeDecodeError, msgspec.DecodeError) as error:
+            return f"it is no JSON: {error}"
+        except RecursionError:
+            return _TOO_DEEP
+        return _TOO_DEEP if _depth(body) > DEPTH_MAX else None
+
+
+_READ_JSON = msgspec.json.Decoder(msgspec.Raw).decode  # checks the grammar, builds nothing
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_TOO_DEEP = f"its arrays and objects are nested more than {DEPTH_MAX} levels deep"
+
+
+def _depth(body: bytes) -> int:
+    """How deep arrays and objects are nested, or how many there are when that is few enough."""
+    count = body.count(b"[") + body.count(b"{")
+    if count <= DEPTH_MAX:
+        return count
+    brackets = _JSON_TEXT.sub(b"", body).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+_VALIDATORS: dict[Validation, type[Validator]] = {
+    Validation.NONE: _Nothing,
+    Validation.EMPTY: _Empty,
+    Validation.WELL_FORMED_XML: _Xml,
+    Validation.JSON: _Json,
+}

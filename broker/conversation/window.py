@@ -1,0 +1,76 @@
+"""
+How much of a dialog may be under way: a window in frames and in bytes that adapts.
+
+It starts small, doubles with every round trip that loses nothing (slow start), grows by one frame a round trip above
+the size at which something was lost before, is halved by a loss that later acknowledgements showed, and begins anew
+with LEAST_FRAMES when no acknowledgement came at all: what a dead way is tried with should cost little. When it turns
+out that the far side was only slow, or one frame was lost, half of the window is back at once.
+
+Source: RFC 5681, "TCP Congestion Control", sections 3.1 and 3.2; RFC 3522, "The Eifel Detection Algorithm".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FIRST_FRAMES = 64  # before anything was acknowledged: a burst of small messages leaves at once
+FIRST_BYTES = 1024 * 1024  # sixteen fragments of the default size
+LEAST_FRAMES = 4  # after a time-out, and whatever is lost
+LEAST_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Window:
+    """
+    The window of one direction of a dialog. Changed by its methods only.
+
+    Shape: `frames`, `bytes` that may be under way now, at most `frames_max` and `bytes_max`. One frame may always be
+    under way, however large.
+    """
+
+    frames_max: int
+    bytes_max: int
+    frames: int = field(init=False)
+    bytes: int = field(init=False)
+    _threshold: int = field(init=False)  # frames; from here on it grows slowly
+    _half_bytes: int = 0  # of the window before the last silence
+    _credit: int = 0  # frames acknowledged towards the next one of slow growth
+
+    def __post_init__(self) -> None:
+        """Begin small."""
+        self.frames = min(FIRST_FRAMES, self.frames_max)
+        self.bytes = min(FIRST_BYTES, self.bytes_max)
+        self._threshold = self.frames_max
+
+    def grow(self, frames: int, size: int) -> None:
+        """So many frames and bytes were acknowledged."""
+        if self.frames < self._threshold:
+            self.frames = min(self.frames_max, self.frames + frames)
+            self.bytes = min(self.bytes_max, self.bytes + size)
+            return
+        self._credit += frames
+        if self._credit >= self.frames:
+            self._credit = 0
+            self.bytes = min(self.bytes_max, self.bytes + max(1, self.bytes // self.frames))
+            self.frames = min(self.frames_max, self.frames + 1)
+
+    def shrink(self) -> None:
+        """Something was lost, and other things arrive."""
+        self.frames = min(self.frames_max, max(LEAST_FRAMES, self.frames // 2))
+        self.bytes = min(self.bytes_max, max(LEAST_BYTES, self.bytes // 2))
+        self._threshold = self.frames
+        self._credit = 0
+
+    def collapse(self) -> None:
+        """Nothing is heard: begin anew, quickly up to half of what it was before the silence."""
+        if self.frames > LEAST_FRAMES:
+            self._threshold = max(LEAST_FRAMES, self.frames // 2)
+            self._half_bytes = max(LEAST_BYTES, self.bytes // 2)
+        self.frames = min(self.frames_max, LEAST_FRAMES)
+        self.bytes = min(self.bytes_max, LEAST_BYTES)
+        self._credit = 0
+
+    def resume(self) -> None:
+        """What was sent before the silence had arrived, most of it at least: go on with half of what it was."""
+        self.frames = max(self.frames, min(self.frames_max, self._threshold))
+        self.bytes = max(self.bytes, min(self.bytes_max, self._half_bytes))

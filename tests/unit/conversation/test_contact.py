@@ -1,0 +1,95 @@
+"""How one side of a dialog is addressed, and the frames it makes, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.routing.facts import Facts
+from broker.wire.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
+from broker.wire.layout import NO_GUID, Flag, Kind
+
+CONVERSATION, OURS, THEIRS, MESSAGE_ID = (bytes([n]) * 16 for n in range(1, 5))
+TRAVEL = Travel(hop_limit=3, time_to_live=700)
+INITIATOR = Contact(CONVERSATION, True, "Orders", OURS, "Billing")
+TARGET = Contact(CONVERSATION, False, "Orders", OURS, "Billing", THEIRS)
+
+
+def header(kind: Kind, flags: int = 0, **more: Any) -> Header:
+    """What every frame of the initiator says."""
+    common = Header(
+        kind=kind,
+        flags=flags,
+        message_id=MESSAGE_ID,
+        conversation_id=CONVERSATION,
+        to_service="Billing",
+        from_service="Orders",
+        from_broker_instance=OURS,
+        to_broker_instance=NO_GUID,
+        hop_limit=3,
+        time_to_live=700,
+    )
+    return replace(common, **more)
+
+
+def test_open_dialog_names_no_database() -> None:
+    assert Facts("Billing", NO_GUID, CONVERSATION, is_from_target=False, database=OURS) == INITIATOR.facts()
+
+
+def test_target_names_the_database_of_the_initiator() -> None:
+    assert Facts("Billing", THEIRS, CONVERSATION, is_from_target=True, database=OURS) == TARGET.facts()
+
+
+def test_bound_contact_differs_in_the_far_database_only() -> None:
+    assert Contact(CONVERSATION, True, "Orders", OURS, "Billing", THEIRS) == INITIATOR.bound_to(THEIRS)
+
+
+def test_message_frame_says_where_it_belongs_and_what_is_stored_here() -> None:
+    fragment = Fragment((5, 2), Flag.LAST_FRAGMENT | Flag.END_DIALOG, b"body", (7, 1))
+
+    frame = message_frame(INITIATOR, TRAVEL, MESSAGE_ID, fragment)
+
+    flags = Flag.LAST_FRAGMENT | Flag.END_DIALOG
+    place = {"sequence_number": 5, "fragment_number": 2, "ack_sequence": 7, "ack_fragment": 1}
+    assert (header(Kind.MESSAGE, flags, body_checksum=checksum(b"body"), **place), b"body") == decode_dialog(frame)
+
+
+def test_ack_frame_carries_nothing_but_the_place() -> None:
+    frame = ack_frame(INITIATOR, TRAVEL, MESSAGE_ID, (7, 1))
+
+    assert (header(Kind.ACK, ack_sequence=7, ack_fragment=1), b"") == decode_dialog(frame)
+
+
+def test_ack_frame_tells_what_is_held_out_of_order() -> None:
+    frame = ack_frame(INITIATOR, TRAVEL, MESSAGE_ID, (7, 1), ((7, 3, 4), (9, 0, 0)))
+
+    head, body = decode_dialog(frame)
+    assert ((7, 3, 4), (9, 0, 0)) == decode_stored(body).stored
+    assert header(Kind.ACK, ack_sequence=7, ack_fragment=1, body_checksum=checksum(body)) == head
+
+
+def test_fault_frame_acknowledges_nothing() -> None:
+    frame = fault_frame(INITIATOR, TRAVEL, MESSAGE_ID, Fault(-8490, "not here"))
+
+    head, body = decode_dialog(frame)
+    assert Fault(-8490, "not here") == decode_fault(body)
+    assert header(Kind.FAULT, body_checksum=checksum(body)) == head
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        message_frame(TARGET, TRAVEL, MESSAGE_ID, Fragment((0, 0), Flag.LAST_FRAGMENT, b"", (0, 0))),
+        ack_frame(TARGET, TRAVEL, MESSAGE_ID, (1, 0)),
+        fault_frame(TARGET, TRAVEL, MESSAGE_ID, Fault(-8408, "")),
+    ],
+    ids=["MESSAGE", "ACK", "FAULT"],
+)
+def test_every_frame_of_a_target_says_so_and_names_the_initiator(frame: bytes) -> None:
+    head, _ = decode_dialog(frame)
+
+    assert head.is_from_target
+    assert THEIRS == head.to_broker_instance

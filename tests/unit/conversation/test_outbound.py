@@ -1,0 +1,604 @@
+"""What the sending side still has to get acknowledged, rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.conversation.outbound import FAITH, HELD_MAX, REFUSED_WAIT_MIN, Outbound, Outgoing
+from broker.conversation.round_trip import FLOOR, NEVER, Backoff, RoundTrip
+from broker.conversation.window import FIRST_FRAMES, LEAST_FRAMES, Window
+from broker.wire.layout import Flag
+
+FIRST, CAP = 4.0, 64.0
+NOW = 1000.0
+SIZE = 10
+LAST = int(Flag.LAST_FRAGMENT)
+
+
+def _fragments(sequence: int, count: int, start: int = 0) -> list[Outgoing]:
+    """A message of so many fragments, from one of them on."""
+    return [Outgoing((sequence, n), LAST if n == count - 1 else 0, bytes(SIZE)) for n in range(start, count)]
+
+
+def _outbound(*fragments: int, first: int = 0, frames: int = 1024, size: int = 1 << 20) -> Outbound:
+    """Loaded with messages of so many fragments each."""
+    outbound = Outbound(RoundTrip(Backoff(FIRST, CAP)), Window(frames, size), (first, 0))
+    for sequence, count in enumerate(fragments, first):
+        for fragment in _fragments(sequence, count):
+            outbound.offer(fragment)
+    return outbound
+
+
+def _take_all(outbound: Outbound, now: float = NOW) -> list[tuple[int, int]]:
+    """The places sent, as far as the window allows."""
+    places = []
+    while outbound.has_unsent:
+        places.append(outbound.take(now)[0].place)
+    return places
+
+
+# --- sending --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_offered_is_nothing_to_send() -> None:
+    outbound = _outbound()
+
+    outbound.rewind()
+
+    assert not outbound.has_unsent
+    assert not outbound.is_window_full
+    assert (outbound.in_flight, outbound.resend_at, outbound.alarm_at) == (0, NEVER, NEVER)
+
+
+def test_fragments_are_taken_in_order() -> None:
+    outbound = _outbound(2, 1, 3)
+
+    assert _take_all(outbound) == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
+    assert (outbound.in_flight, outbound.in_flight_bytes, outbound.loaded, outbound.loaded_bytes) == (6, 60, 6, 60)
+
+
+def test_first_fragment_taken_sets_the_timer_and_later_ones_leave_it() -> None:
+    outbound = _outbound(3)
+
+    for now in (NOW, NOW + 1):
+        outbound.take(now)
+
+    assert outbound.resend_at == NOW + FIRST
+
+
+def test_loading_goes_on_behind_what_is_loaded() -> None:
+    outbound = _outbound(2, first=7)
+    places = [outbound.load_from]
+
+    outbound.offer(_fragments(8, 3)[0])
+    places.append(outbound.load_from)
+    outbound.unload()
+    places.append(outbound.load_from)
+
+    assert places == [(8, 0), (8, 1), (7, 0)]
+
+
+def test_no_more_frames_are_sent_than_the_window_holds() -> None:
+    outbound = _outbound(FIRST_FRAMES + 5)
+
+    assert len(_take_all(outbound)) == FIRST_FRAMES
+    assert outbound.is_window_full
+
+
+def test_no_more_bytes_are_sent_than_the_window_holds() -> None:
+    outbound = _outbound(20, size=3 * SIZE + 5)
+
+    assert _take_all(outbound) == [(0, 0), (0, 1), (0, 2)]
+    assert outbound.in_flight_bytes <= outbound.window.bytes
+
+
+def test_single_fragment_may_always_be_under_way() -> None:
+    outbound = _outbound(2, size=1)
+
+    assert _take_all(outbound) == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("fragments", "frames", "size", "room"),
+    [
+        (0, 1024, 1 << 20, (2 * FIRST_FRAMES, 1 << 20)),
+        (100, 1024, 1 << 20, (28, (1 << 20) - 1000)),
+        (0, 1, 1, (1, 1)),
+        (1, 1, 1, (0, 0)),
+        (200, 1024, 1 << 20, (0, (1 << 20) - 2000)),
+    ],
+)
+def test_room_to_load_is_twice_the_window_within_its_bounds(
+    fragments: int, frames: int, size: int, room: tuple[int, int]
+) -> None:
+    assert room == _outbound(*[fragments] * bool(fragments), frames=frames, size=size).room
+
+
+# --- cumulative acknowledgement -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sequence", "fragment", "done", "in_flight", "left"),
+    [
+        (0, 0, 0, 6, 6),  # acknowledges nothing
+        (0, 1, 0, 5, 5),
+        (1, 0, 1, 4, 4),
+        (2, 0, 2, 3, 3),
+        (2, 2, 2, 1, 1),
+        (3, 0, 3, 0, 0),
+        (0, 99, 0, 5, 5),  # more fragments than the message has: it is not known to be whole
+    ],
+)
+def test_acknowledgement_covers_everything_before_it(
+    sequence: int, fragment: int, done: int, in_flight: int, left: int
+) -> None:
+    outbound = _outbound(2, 1, 3)
+    _take_all(outbound)
+
+    finished = outbound.acknowledge((sequence, fragment), NOW + 1)
+
+    assert (done, in_flight, left) == (finished, outbound.in_flight, outbound.loaded)
+    assert (sequence, fragment) == outbound.acknowledged
+    assert (in_flight * SIZE, left * SIZE) == (outbound.in_flight_bytes, outbound.loaded_bytes)
+
+
+def test_acknowledgement_restarts_the_timer_while_something_is_in_flight() -> None:
+    outbound = _outbound(1, 1)
+    _take_all(outbound)
+    timers = []
+
+    for sequence in (1, 2):
+        outbound.acknowledge((sequence, 0), NOW + 3)
+        timers.append(outbound.resend_at - (NOW + 3) - outbound.round_trip.timeout)
+
+    assert timers == [0.0, NEVER]
+
+
+def test_old_acknowledgement_changes_nothing() -> None:
+    outbound = _outbound(2, 3)
+    _take_all(outbound)
+    outbound.acknowledge((1, 1), NOW)
+    before = (outbound.in_flight, outbound.window.frames, outbound.resend_at, outbound.loaded)
+
+    done = [outbound.acknowledge(old, NOW + 9) for old in ((1, 1), (1, 0), (0, 1), (0, 0))]
+
+    assert done == [0, 0, 0, 0]
+    assert before == (outbound.in_flight, outbound.window.frames, outbound.resend_at, outbound.loaded)
+
+
+def test_acknowledgement_from_the_future_ends_what_is_loaded() -> None:
+    outbound = _outbound(2, 1)
+    outbound.take(NOW)
+
+    outbound.acknowledge((9, 0), NOW)
+
+    assert (outbound.loaded, outbound.loaded_bytes, outbound.in_flight, outbound.in_flight_bytes) == (0, 0, 0, 0)
+    assert (outbound.load_from, outbound.resend_at) == ((9, 0), NEVER)
+
+
+def test_window_grows_by_what_has_arrived() -> None:
+    outbound = _outbound(300)
+    _take_all(outbound)
+
+    outbound.acknowledge((0, 4), NOW)
+
+    assert outbound.window.frames == FIRST_FRAMES + 4
+
+
+def test_place_beyond_the_end_of_a_message_never_skips_its_last_fragment() -> None:
+    """A far side that claims fragments which do not exist must not make this side send such fragments."""
+    outbound = _outbound()
+    outbound.acknowledge((5, 3), NOW)
+    assert outbound.load_from == (5, 3)  # where loading begins with the last one there is
+
+    outbound.offer(_fragments(5, 1)[0])
+    sent = _take_all(outbound)
+    outbound.rewind()
+
+    assert [sent, _take_all(outbound)] == [[(5, 0)]] * 2
+    assert outbound.acknowledge((6, 0), NOW) == 1
+    assert outbound.in_flight == 0
+
+
+# --- round trips ----------------------------------------------------------------------------------------------------
+
+
+def test_round_trip_is_measured_by_what_was_sent_last_of_what_has_arrived() -> None:
+    outbound = _outbound(2)
+    outbound.take(NOW)
+    outbound.take(NOW + 2)
+
+    outbound.acknowledge((1, 0), NOW + 2.5)
+
+    assert outbound.round_trip.smoothed == 0.5
+
+
+def test_frame_that_was_sent_again_is_not_measured() -> None:
+    outbound = _outbound(2)
+    outbound.take(NOW)
+    outbound.rewind()
+    _take_all(outbound, NOW + 1)
+
+    outbound.acknowledge((1, 0), NOW + 1.1)
+
+    assert outbound.round_trip.smoothed is None
+
+
+def test_measured_round_trips_set_the_timer() -> None:
+    outbound = _outbound(1, 1)
+    outbound.take(NOW)
+    outbound.acknowledge((1, 0), NOW + 0.01)
+
+    outbound.take(NOW + 1)
+
+    assert outbound.resend_at == NOW + 1 + FLOOR
+
+
+# --- selective acknowledgement --------------------------------------------------------------------------------------
+
+
+def _with_hole(fragments: int = 10, *, trip: float = 0.1) -> Outbound:
+    """One message, all sent, after a measured round trip; a hole comes first."""
+    outbound = _outbound(1, fragments)
+    outbound.take(NOW - 1)
+    outbound.acknowledge((1, 0), NOW - 1 + trip)
+    _take_all(outbound)
+    return outbound
+
+
+def test_what_is_held_there_is_not_in_flight_and_only_the_hole_is_sent_again() -> None:
+    outbound = _with_hole()
+    _take_all(outbound)
+    outbound._passed[5].sent_at = outbound._passed[9].sent_at = NOW + 0.01  # sent a little later than the rest
+
+    outbound.acknowledge((1, 0), NOW + 0.1, ((1, 1, 4), (1, 6, 9)))
+    left = outbound.in_flight
+    outbound.look(NOW + 10)
+
+    assert left == 2
+    assert _take_all(outbound, NOW + 10) == [(1, 0)]
+
+
+def test_hole_is_not_lost_before_its_time_other_gateways_may_be_slower() -> None:
+    outbound = _outbound(1, 3)
+    outbound.take(NOW - 1)
+    outbound.acknowledge((1, 0), NOW - 0.9)  # a round trip of 0.1 s
+    outbound.take(NOW)
+    outbound.take(NOW + 0.001)
+
+    outbound.acknowledge((1, 0), NOW + 0.05, ((1, 1, 1),))
+    meanwhile = _take_all(outbound, NOW + 0.05)
+    due = outbound.look_at
+    outbound.look(due)
+
+    assert meanwhile == [(1, 2)]  # what follows goes on
+    assert due == NOW + outbound.round_trip.patience
+    assert _take_all(outbound, due) == [(1, 0)]
+
+
+def test_frame_sent_together_with_what_arrived_is_not_lost() -> None:
+    outbound = _outbound(3)
+    _take_all(outbound)
+
+    outbound.acknowledge((0, 0), NOW + 1, ((0, 1, 2),))
+    outbound.look(NOW + 1)
+
+    assert (outbound.look_at, outbound.in_flight) == (NEVER, 1)
+
+
+def test_reordering_that_heals_in_time_sends_nothing_again() -> None:
+    outbound = _outbound(1, 2)
+    outbound.take(NOW - 1)
+    outbound.acknowledge((1, 0), NOW - 0.9)
+    outbound.take(NOW)
+    outbound.take(NOW + 0.001)
+
+    outbound.acknowledge((1, 0), NOW + 0.05, ((1, 1, 1),))
+    outbound.acknowledge((2, 0), NOW + 0.06)
+    outbound.look(NOW + 100)
+
+    assert (outbound.has_unsent, outbound.loaded, outbound.in_flight) == (False, 0, 0)
+
+
+def _lose_first(outbound: Outbound, now: float) -> None:
+    """The first is known to be lost at this instant."""
+    outbound.take(NOW)
+    while outbound.has_unsent:
+        outbound.take(NOW + 0.001)
+    first = outbound.acknowledged
+    outbound.acknowledge(first, NOW + 0.1, ((first[0], 1, 3),))
+    outbound.look(now)
+
+
+def test_hole_is_sent_again_once_and_waits_for_its_own_answer() -> None:
+    outbound = _outbound(4)
+    _lose_first(outbound, NOW + 100)
+    sent = _take_all(outbound, NOW + 100)
+
+    outbound.look(NOW + 200)
+
+    assert (sent, _take_all(outbound, NOW + 200)) == ([(0, 0)], [])
+    assert outbound.resend_at == NOW + 100 + outbound.round_trip.timeout
+
+
+def test_lost_fragment_whose_acknowledgement_comes_after_all_is_not_sent_again() -> None:
+    outbound = _outbound(3)
+    _take_all(outbound)
+    for number in (0, 1):
+        outbound.refuse((0, number), NOW, 0.5)
+    outbound.look(NOW + 1)
+
+    outbound.acknowledge((0, 1), NOW + 1)
+
+    assert _take_all(outbound, NOW + 1) == [(0, 1)]
+
+
+def test_losses_of_one_window_shrink_it_once() -> None:
+    outbound = _outbound(40)
+    for now in range(40):
+        outbound.take(NOW + now / 1000)
+
+    outbound.acknowledge((0, 0), NOW + 1, ((0, 10, 39),))
+    windows = [outbound.window.frames]
+    for number in range(10):
+        outbound._passed[number].retry_at = NOW + 2 + number
+        outbound.look(NOW + 2 + number)
+        windows.append(outbound.window.frames)
+
+    assert windows == [windows[0]] + [windows[0] // 2] * 10
+
+
+def test_what_is_said_of_what_is_not_loaded_counts_when_it_is() -> None:
+    outbound = _outbound(4)
+    _take_all(outbound)
+    outbound.acknowledge((0, 0), NOW, ((0, 2, 2),))
+
+    outbound.time_out()
+    for fragment in _fragments(0, 4):
+        outbound.offer(fragment)
+
+    assert _take_all(outbound) == [(0, 0), (0, 1), (0, 3)]
+
+
+def test_what_is_said_is_not_believed_after_several_time_outs_in_a_row() -> None:
+    outbound = _outbound(4)
+    _take_all(outbound)
+    outbound.acknowledge((0, 0), NOW, ((0, 2, 2),))
+
+    for _ in range(FAITH):
+        outbound.time_out()
+    for fragment in _fragments(0, 4):
+        outbound.offer(fragment)
+
+    assert _take_all(outbound) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_first_unacknowledged_fragment_is_sent_whatever_is_said() -> None:
+    """A far side that holds what it asks for contradicts itself, and nothing else would ever go on."""
+    outbound = _outbound(2)
+    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
+    sent = _take_all(outbound)
+    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
+
+    assert (sent, _take_all(outbound)) == ([(0, 0)], [(0, 0)])
+
+
+def test_what_is_remembered_of_what_is_said_is_bounded() -> None:
+    outbound = _outbound()
+
+    outbound.acknowledge((0, 0), NOW, tuple((n, 0, 0) for n in range(10_000)))
+
+    assert len(outbound._held_there) == HELD_MAX
+
+
+# --- refusals of the next hop ---------------------------------------------------------------------------------------
+
+
+def test_refused_fragment_is_sent_again_when_the_next_hop_asks_for_it() -> None:
+    outbound = _outbound(3)
+    _take_all(outbound)
+
+    outbound.refuse((0, 1), NOW, 0.5)
+    outbound.look(NOW + 0.4)
+    early = _take_all(outbound)
+    outbound.look(NOW + 0.5)
+
+    assert (early, _take_all(outbound)) == ([], [(0, 1)])
+
+
+def test_refusals_one_after_the_other_make_longer_waits_and_progress_forgets_them() -> None:
+    outbound = _outbound(2)
+    waits = []
+    now = NOW
+    outbound.take(now)
+    outbound.take(now)
+    for _ in range(4):
+        outbound.refuse((0, 0), now + 0.01, 0.0)
+        waits.append(round(outbound.look_at - now - 0.01, 3))
+        now = outbound.look_at
+        outbound.look(now)
+        outbound.take(now)
+    outbound.acknowledge((0, 1), now)
+    outbound.refuse((0, 1), now + 0.01, 0.0)
+
+    assert waits == [REFUSED_WAIT_MIN * factor for factor in (1, 2, 4, 8)]
+    assert outbound._passed[0].retry_at - now - 0.01 == pytest.approx(REFUSED_WAIT_MIN)
+
+
+def test_refusals_of_one_burst_count_once() -> None:
+    outbound = _outbound(3)
+    _take_all(outbound)
+
+    for number in range(3):
+        outbound.refuse((0, number), NOW + 0.01, 0.0)
+
+    assert [one.retry_at for one in outbound._passed] == [NOW + 0.01 + REFUSED_WAIT_MIN] * 3
+
+
+@pytest.mark.parametrize("place", [(0, 2), (7, 7)], ids=["not sent yet", "unknown"])
+def test_refusal_of_what_is_not_under_way_is_no_trouble(place: tuple[int, int]) -> None:
+    outbound = _outbound(3, frames=2)
+    _take_all(outbound)
+
+    outbound.refuse(place, NOW, 0.5)
+
+    assert outbound.look_at == NEVER
+
+
+# --- a broken path, silence -----------------------------------------------------------------------------------------
+
+
+def test_rewind_starts_at_the_first_unacknowledged_fragment() -> None:
+    outbound = _outbound(2, 3)
+    _take_all(outbound)
+    outbound.acknowledge((1, 1), NOW)
+
+    outbound.rewind()
+
+    assert (outbound.in_flight, outbound.resend_at) == (0, NEVER)
+    assert _take_all(outbound) == [(1, 1), (1, 2)]
+
+
+def test_rewind_leaves_out_what_is_held_there() -> None:
+    outbound = _outbound(4)
+    _take_all(outbound)
+    outbound.acknowledge((0, 0), NOW, ((0, 1, 2),))
+
+    outbound.rewind()
+
+    assert _take_all(outbound) == [(0, 0), (0, 3)]
+
+
+def test_what_was_sent_before_is_a_resend_and_what_follows_is_not() -> None:
+    outbound = _outbound(2, 2)
+    for _ in range(3):
+        outbound.take(NOW)
+
+    outbound.rewind()
+
+    assert [outbound.take(NOW)[1] for _ in range(4)] == [True, True, True, False]
+
+
+def test_acknowledgement_that_comes_after_the_rewind_is_not_sent_again() -> None:
+    outbound = _outbound(2, 3)
+    _take_all(outbound)
+    outbound.rewind()
+    outbound.take(NOW)
+
+    outbound.acknowledge((1, 2), NOW)
+
+    assert outbound.in_flight == 0
+    assert _take_all(outbound) == [(1, 2)]
+
+
+def test_broken_path_keeps_window_and_waiting_time() -> None:
+    outbound = _outbound(80)
+    _take_all(outbound)
+    outbound.acknowledge((0, 8), NOW)
+
+    outbound.rewind()
+
+    assert (outbound.window.frames, outbound.round_trip.attempts) == (FIRST_FRAMES + 8, 0)
+
+
+def test_time_out_unloads_shrinks_the_window_and_waits_longer_each_time() -> None:
+    outbound = _outbound(100)
+    _take_all(outbound)
+    waits = []
+
+    for _ in range(3):
+        outbound.time_out()
+        left = (outbound.window.frames, outbound.in_flight, outbound.loaded, outbound.loaded_bytes)
+        assert left == (LEAST_FRAMES, 0, 0, 0)
+        outbound.offer(_fragments(0, 100)[0])
+        outbound.take(NOW)
+        waits.append(outbound.resend_at - NOW)
+
+    assert waits == [8.0, 16.0, 32.0]
+
+
+@pytest.mark.parametrize(
+    ("place", "frames"),
+    [((0, 50), FIRST_FRAMES // 2), ((0, 4), 2 * LEAST_FRAMES), ((0, 3), 2 * LEAST_FRAMES - 1)],
+    ids=["it was only slow", "it was lost", "less than was sent since"],
+)
+def test_answer_to_what_was_sent_before_the_silence_brings_half_of_the_window_back(
+    place: tuple[int, int], frames: int
+) -> None:
+    outbound = _outbound(100)
+    _take_all(outbound)
+    for _ in range(2):
+        outbound.time_out()
+    for fragment in _fragments(0, 100)[:8]:
+        outbound.offer(fragment)
+    again = _take_all(outbound)
+
+    outbound.acknowledge(place, NOW)
+
+    assert again == [(0, number) for number in range(LEAST_FRAMES)]
+    assert frames == outbound.window.frames
+
+
+def test_answer_before_anything_was_sent_again_brings_half_of_the_window_back() -> None:
+    outbound = _outbound(100)
+    _take_all(outbound)
+    outbound.time_out()
+
+    outbound.acknowledge((0, 64), NOW)
+
+    assert outbound.window.frames == FIRST_FRAMES // 2
+
+
+def test_measured_progress_forgets_the_attempts() -> None:
+    outbound = _outbound(2)
+    outbound.time_out()
+    for fragment in _fragments(0, 2):
+        outbound.offer(fragment)
+    _take_all(outbound)
+
+    outbound.acknowledge((0, 1), NOW + 1)
+
+    assert (outbound.round_trip.attempts, outbound.resend_at) == (0, NOW + 1 + 3.0)
+
+
+def test_rest_keeps_nothing_and_the_time_at_which_it_ends() -> None:
+    outbound = _outbound(3)
+    _take_all(outbound)
+
+    outbound.rest()
+
+    assert (outbound.loaded, outbound.in_flight, outbound.resend_at) == (0, 0, NOW + FIRST)
+    outbound.acknowledge((0, 1), NOW + 1)
+    assert outbound.resend_at == NEVER
+
+
+def test_message_offered_again_goes_on_where_it_was_acknowledged() -> None:
+    outbound = _outbound(5)
+    _take_all(outbound)
+    outbound.acknowledge((0, 3), NOW)
+
+    outbound.unload()
+    for fragment in _fragments(0, 5, outbound.load_from[1]):
+        outbound.offer(fragment)
+
+    assert (_take_all(outbound), outbound.in_flight) == ([(0, 3), (0, 4)], 2)
+
+
+def test_acknowledgement_while_unloaded_counts_when_the_message_comes_back() -> None:
+    outbound = _outbound(1, 5)
+    _take_all(outbound)
+    outbound.unload()
+
+    outbound.acknowledge((1, 4), NOW)
+    outbound.offer(_fragments(1, 5)[4])
+
+    assert _take_all(outbound) == [(1, 4)]
+    assert outbound.acknowledge((2, 0), NOW) == 1
+    assert (outbound.in_flight, outbound.resend_at) == (0, NEVER)
+
+
+def test_messages_after_a_restart_begin_where_the_store_says() -> None:
+    outbound = _outbound(2, 1, first=40)
+
+    assert _take_all(outbound) == [(40, 0), (40, 1), (41, 0)]
+    assert (outbound.acknowledge((41, 0), NOW), outbound.in_flight) == (1, 1)

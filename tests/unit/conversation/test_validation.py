@@ -1,0 +1,150 @@
+"""Bodies and types against what is declared of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.conversation.validation import (
+    DEPTH_MAX,
+    JSON_MAX_BYTES,
+    MARK_MAX_BYTES,
+    Rule,
+    SentBy,
+    Validation,
+    validator,
+    violation,
+)
+
+BOMB = b'<!DOCTYPE a [<!ENTITY x "xx"><!ENTITY y "&x;&x;">]><a>&y;</a>'
+SPACE = b" " * (3 * MARK_MAX_BYTES)
+TEXT = b"t" * (3 * MARK_MAX_BYTES)
+
+GOOD = {
+    "any": ("NONE", b"\xff<"),
+    "any large": ("NONE", TEXT),
+    "empty": ("EMPTY", b""),
+    "xml": ("WELL_FORMED_XML", '<?xml version="1.0"?>\n<å b="1">text<!-- --><c/></å>\n'.encode()),
+    "xml utf-16": ("WELL_FORMED_XML", "<a>é</a>".encode("utf-16")),
+    "xml latin-1": ("WELL_FORMED_XML", '<?xml version="1.0" encoding="iso-8859-1"?><a>é</a>'.encode("latin-1")),
+    "xml namespaces": ("WELL_FORMED_XML", b'<n:a xmlns:n="urn:n"><n:b/></n:a>'),
+    "xml character references": ("WELL_FORMED_XML", b"<a>&lt;&#65;&#x41;</a>"),
+    "xml as deep as can be": ("WELL_FORMED_XML", b"<a>" * DEPTH_MAX + b"</a>" * DEPTH_MAX),
+    "xml siblings": ("WELL_FORMED_XML", b"<a>" + b"<b/>" * 1000 + b"</a>"),
+    "xml long text": ("WELL_FORMED_XML", b"<a>" + TEXT + b"</a>"),
+    "xml long section": ("WELL_FORMED_XML", b"<a><![CDATA[" + TEXT + b"]]></a>"),
+    "xml long end": ("WELL_FORMED_XML", b"<a/>" + SPACE),
+    "json": ("JSON", ' {"a": [1, -2.5e3, true, null, "é\\u00e9\\n"]} '.encode()),
+    "json text": ("JSON", b'"x"'),
+    "json number": ("JSON", b"0"),
+    "json as deep as can be": ("JSON", b"[" * DEPTH_MAX + b"]" * DEPTH_MAX),
+    "json brackets in texts": ("JSON", b'["\\"[[", ' * 100 + b"1" + b"]" * 100),
+    "json siblings": ("JSON", b"[" + b"{}," * 1000 + b"{}]"),
+    "json as long as can be": ("JSON", b'"' + b"x" * (JSON_MAX_BYTES - 2) + b'"'),
+}
+BAD = {
+    "empty": ("EMPTY", b" ", "must be empty"),
+    "xml nothing": ("WELL_FORMED_XML", b"", "no element"),
+    "xml text": ("WELL_FORMED_XML", b"text", "syntax error, line 1"),
+    "xml not closed": ("WELL_FORMED_XML", b"<a>\n<b>", "line 2"),
+    "xml closed wrongly": ("WELL_FORMED_XML", b"<a></b>", "mismatched tag"),
+    "xml two roots": ("WELL_FORMED_XML", b"<a/><b/>", "junk after"),
+    "xml attribute twice": ("WELL_FORMED_XML", b'<a b="1" b="2"/>', "duplicate"),
+    "xml prefix": ("WELL_FORMED_XML", b"<n:a/>", "unbound prefix"),
+    "xml bytes": ("WELL_FORMED_XML", b"<a>\xff</a>", "not well-formed"),
+    "xml entity": ("WELL_FORMED_XML", b"<a>&x;</a>", "undefined entity"),
+    "xml document type": ("WELL_FORMED_XML", BOMB, "document type"),
+    "xml encoding unknown": ("WELL_FORMED_XML", b'<?xml version="1.0" encoding="nope"?><a/>', "unknown encoding"),
+    "xml encoding of several bytes": ("WELL_FORMED_XML", b'<?xml version="1.0" encoding="big5"?><a/>', "multi-byte"),
+    "xml too deep": ("WELL_FORMED_XML", b"<a>" * (DEPTH_MAX + 1), "nested more than 128"),
+    "xml long attribute": ("WELL_FORMED_XML", b'<a b="' + TEXT + b'"/>', "more than 2097152 bytes"),
+    "xml long comment": ("WELL_FORMED_XML", b"<a><!--" + TEXT + b"--></a>", "more than 2097152 bytes"),
+    "json nothing": ("JSON", b"", "no JSON"),
+    "json two": ("JSON", b"1 2", "no JSON"),
+    "json comma": ("JSON", b"[1,]", "no JSON"),
+    "json quotes": ("JSON", b"{'a': 1}", "no JSON"),
+    "json not a number": ("JSON", b"NaN", "no JSON"),
+    "json bytes": ("JSON", b'"\xff"', "no JSON"),
+    "json mark": ("JSON", b"\xef\xbb\xbf1", "no JSON"),
+    "json control character": ("JSON", b'"\x01"', "no JSON"),
+    "json too deep": ("JSON", b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1), "nested more than 128"),
+    "json much too deep": ("JSON", b"[" * 100_000, "nested more than 128"),
+    "json too long": ("JSON", b'"' + b"x" * (JSON_MAX_BYTES - 1) + b'"', "1048576 bytes"),
+}
+
+
+@pytest.mark.parametrize(("validation", "body"), GOOD.values(), ids=GOOD)
+def test_body_that_is_what_its_type_says_passes(validation: str, body: bytes) -> None:
+    assert violation(validation, body) is None
+
+
+@pytest.mark.parametrize(("validation", "body", "why"), BAD.values(), ids=BAD)
+def test_body_that_is_not_is_refused_with_the_reason(validation: str, body: bytes, why: str) -> None:
+    problem = violation(validation, body)
+
+    assert problem is not None
+    assert why in problem
+
+
+@pytest.mark.parametrize("size", [1, 7, 262_144])
+def test_body_in_pieces_is_judged_like_the_whole(size: int) -> None:
+    cases = {**{name: (*case, "") for name, case in GOOD.items()}, **BAD}
+    for name, (validation, body, _) in cases.items():
+        if len(body) // size > 5000:
+            continue
+        check = validator(validation)
+        problems = (check.feed(body[at : at + size]) for at in range(0, len(body), size))
+
+        found = next(filter(None, problems), None) or check.close()
+
+        assert (violation(validation, body) is None) == (found is None), name
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_what_python_writes_as_json_is_json(value: object) -> None:
+    assert violation("JSON", json.dumps(value, ensure_ascii=False).encode()) is None
+
+
+@given(st.binary(max_size=60), st.sampled_from(Validation))
+def test_any_body_is_judged_without_an_exception(body: bytes, validation: Validation) -> None:
+    problem = violation(validation, body)
+
+    assert problem is None or problem
+
+
+INITIATOR, TARGET = True, False
+RULES = [
+    (Rule("t", SentBy.ANY), INITIATOR, None, None),
+    (Rule("t", SentBy.ANY), TARGET, None, None),
+    (Rule("t", SentBy.INITIATOR), INITIATOR, None, None),
+    (Rule("t", SentBy.TARGET), TARGET, None, None),
+    (Rule("t", SentBy.TARGET), INITIATOR, 8432, 8457),
+    (Rule("t", SentBy.INITIATOR), TARGET, 8434, 8437),
+    (Rule("t", None), INITIATOR, 8431, 8498),
+    (Rule("t", None, is_declared=False), TARGET, 8428, 8428),
+]
+
+
+@pytest.mark.parametrize(("rule", "is_initiator", "here", "there"), RULES)
+def test_type_is_refused_with_the_number_of_its_side(
+    rule: Rule, *, is_initiator: bool, here: int | None, there: int | None
+) -> None:
+    to_send = rule.refusal_to_send(is_initiator=is_initiator)
+    arrived = rule.refusal_of_arrival(is_from_initiator=is_initiator)
+
+    assert (to_send and to_send.number, arrived and arrived.number) == (here, there)
+    assert all("'t'" in refusal.problem for refusal in (to_send, arrived) if refusal)
+
+
+@pytest.mark.parametrize(("validation", "number"), [("EMPTY", 8430), ("WELL_FORMED_XML", 9616), ("JSON", 8430)])
+def test_body_is_refused_with_the_number_of_its_validation(validation: str, number: int) -> None:
+    rule = Rule("//shop/Invoice", SentBy.ANY, Validation(validation))
+
+    refusal = rule.refusal_of_body(b"<a")
+
+    assert refusal is not None
+    assert (number, True) == (refusal.number, "'//shop/Invoice' failed validation" in refusal.problem)
+    assert Rule("t", SentBy.ANY).refusal_of_body(b"<a") is None
