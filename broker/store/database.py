@@ -1,0 +1,292 @@
+"""
+A database of the broker: one SQLite file, shared with the application, which keeps conversations through every crash.
+
+Opening makes the file when it is missing, in WAL mode with `synchronous=FULL`: what was committed is on the disk. This
+module knows the schema's version and the database's identity. An older version is brought up to this one by
+`migration`; whether the file is still the one it was, `fence` tells. Queues, services and routes are in `metadata`,
+what happens to messages in `receiving` and `sending`, what applications do in `broker.application`.
+
+A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
+writers wait for each other instead of failing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker.errors import StoreUnavailableError
+from broker.routing.route import AUTO_CREATED_LOCAL, row_of
+from broker.store.fault import sentence
+from broker.store.metadata import put_routes
+
+SCHEMA_VERSION = 2
+OLDEST_VERSION = 1  # that can be brought up to this one
+BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
+CATALOG = (  # what statements read and change
+    "database",
+    "queue",
+    "message_type",
+    "contract",
+    "contract_message_type",
+    "service",
+    "priority",
+    "route",
+    "conversation",
+)
+HELD = "another daemon has it open"
+_LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock
+_MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
+
+
+def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) -> sqlite3.Connection:
+    """
+    A connection to a database of the broker, which is made when the file or the schema is missing.
+
+    Args:
+        path: The file; `:memory:` keeps nothing.
+        broker_instance: Its identity, used only when the schema is made; drawn when None.
+
+    Raises:
+        StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity; an
+            older schema that could not be brought up to this release's.
+    """
+    try:
+        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
+    try:
+        _prepare(db, broker_instance)
+        _check_identity(db, str(path), broker_instance)
+        if schema_version(db) < SCHEMA_VERSION:
+            from broker.store.migration import migrate  # noqa: PLC0415 - for once in the life of a file
+
+            migrate(db, Path(path))
+    except sqlite3.Error as error:
+        db.close()
+        raise StoreUnavailableError(str(path), sentence(error)) from error
+    except StoreUnavailableError:
+        db.close()
+        raise
+    return db
+
+
+def lock_store(path: str | Path) -> int:
+    """
+    Take the lock that only one daemon may have on a database; it ends with the process, however that ends.
+
+    Returns:
+        The descriptor of the lock file beside the database; closing it gives the lock back.
+
+    Raises:
+        StoreUnavailableError: another daemon has it, the file has two names, or the directory cannot be written.
+    """
+    check_links(path)
+    name = f"{os.path.realpath(path)}.lock"  # by whichever name, it is one file
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreUnavailableError(str(path), HELD) from None
+    return descriptor
+
+
+def check_links(path: str | Path) -> None:
+    """
+    See that no other hard link leads to the file: SQLite keeps a log for each name, and two logs destroy the file.
+
+    Raises:
+        StoreUnavailableError: there is one.
+    """
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return  # none yet; else whoever opens it tells
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        problem = (
+            f"the file has {found.st_nlink} names (hard links), and each would get a log of its own, which destroys it:"
+            " keep the name beside which the -wal is, and remove the others; a symbolic link does no harm"
+        )
+        raise StoreUnavailableError(str(path), problem)
+
+
+def open_watch(path: str | Path) -> sqlite3.Connection:
+    """A connection that only looks: commits of all other connections change its `data_version`."""
+    db = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
+    """
+    A copy in memory of everything that statements read and change, messages left out; nobody waits for it.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    db = sqlite3.connect(":memory:", uri=True, isolation_level=None, check_same_thread=False)
+    db.execute("ATTACH ? AS original", (f"{Path(path).absolute().as_uri()}?mode=ro",))
+    make_tables(db)
+    db.execute("BEGIN")
+    for table in CATALOG:
+        db.execute(f"INSERT INTO main.broker_{table} SELECT * FROM original.broker_{table}")  # noqa: S608
+    db.execute("COMMIT")
+    db.execute("DETACH original")
+    return db
+
+
+def schema_version(db: sqlite3.Connection) -> int:
+    """The version of the schema in this file."""
+    version: int = db.execute("SELECT schema_version FROM broker_database").fetchone()[0]
+    return version
+
+
+def has_schema(db: sqlite3.Connection) -> bool:
+    """Whether a database of the broker lives in this file."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_database'").fetchone() is not None
+
+
+def make_tables(db: sqlite3.Connection) -> None:
+    """Make all tables of the broker, empty; inside the caller's transaction."""
+    from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
+
+    script = files("broker.store").joinpath("schema.sql").read_text(encoding="utf-8")
+    for statement in _statements(script):
+        db.execute(statement)
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether somebody else has the file now, so that waiting helps; the upper bytes of the code are detail."""
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+@contextmanager
+def writing(db: sqlite3.Connection) -> Iterator[None]:
+    """
+    One write transaction: committed at the end, rolled back by an exception.
+
+    Raises:
+        sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
+    """
+    _begin(db)
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk may have ended it already
+            db.execute("ROLLBACK")
+        raise
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """
+    Take the write lock, with many short attempts.
+
+    SQLite's own waiting looks again after up to 0.1 s. Who commits and begins again at once, as readers do, leaves the
+    lock free for less than a millisecond, so that such a look rarely meets it and the daemon would wait for seconds.
+    """
+    patience: int = db.execute("PRAGMA busy_timeout").fetchone()[0]
+    deadline = time.monotonic() + patience / 1000
+    db.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_LOCK_PAUSE)
+            else:
+                return
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+def broker_instance(db: sqlite3.Connection) -> bytes:
+    """The identity of this database."""
+    instance: bytes = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
+    return instance
+
+
+def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
+    """
+    The fragment size by which this database sends from now on.
+
+    The far side may have some fragments of a message, so a message that was cut once must always be cut alike: the
+    size configured before holds until no message of several fragments waits any more.
+    """
+    with writing(db):
+        db.execute(
+            "UPDATE broker_database SET fragment_size = ?1 WHERE fragment_size IS NULL OR NOT EXISTS"
+            " (SELECT 1 FROM broker_transmission"
+            " WHERE coalesce(body_length, length(message_body)) > min(fragment_size, ?1))",
+            (configured,),
+        )
+        size: int = db.execute("SELECT fragment_size FROM broker_database").fetchone()[0]
+        return size
+
+
+def _prepare(db: sqlite3.Connection, instance: uuid.UUID | None) -> None:
+    """The mode of the file, and its schema when it has none."""
+    _use_write_ahead_log(db)
+    db.execute("PRAGMA synchronous = FULL")
+    with writing(db):
+        if not has_schema(db):
+            _create(db, instance or uuid.uuid4())
+
+
+def _use_write_ahead_log(db: sqlite3.Connection) -> None:
+    """Changing the mode needs the file for itself, and SQLite does not wait for that as it waits for a writer."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_MODE_PAUSE)
+        else:
+            return
+
+
+def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | None) -> None:
+    version, instance = db.execute("SELECT schema_version, broker_instance FROM broker_database").fetchone()
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
+        problem = (
+            f"its schema has version {version}, this release knows {SCHEMA_VERSION}, and nothing was changed: use a"
+            " newer release, or put back the backup that was made before that one was used"
+        )
+        raise StoreUnavailableError(path, problem)
+    if configured is not None and instance != configured.bytes:
+        problem = f"its broker instance is {uuid.UUID(bytes=instance)}, the configuration says {configured}"
+        raise StoreUnavailableError(path, problem)
+
+
+def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
+    make_tables(db)
+    db.execute(
+        "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
+        (SCHEMA_VERSION, instance.bytes, time.time()),
+    )
+    put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one: `executescript` would commit the transaction around it."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

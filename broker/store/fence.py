@@ -1,0 +1,168 @@
+"""
+Whether a database file is the one it was: a copy must not impersonate the original.
+
+A database has its identity, its conversations and its sequence numbers in its file, so a copy of the file that is used
+beside the original, or an older copy in its place, would send and take messages in its name, some of them twice. Two
+things tell them apart. The file knows the number (inode) that it had at the last start of a daemon: a copy has another.
+It also counts the starts and stops of daemons, and the instance keeps for each broker instance how many it has seen: an
+older copy that was put back into the same file has fewer. A file that was renamed, or is used by two instances in turn
+on shared storage, passes: each instance knows only how many there were at least.
+
+What passes unseen: a copy of the whole machine or disk, state directory and all; an older copy that was put back into
+the same file behind a daemon that was killed and had started only once since.
+
+Everything here is for whoever has the lock of the file (`lock_store`), but for `look`, which only reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.errors import StoreUnavailableError
+from broker.store.database import BUSY_SECONDS, broker_instance, writing
+
+RECORD = "databases.json"  # in the state directory
+_SEEN = "UPDATE broker_database SET starts = starts + 1, file_number = ?"
+_KEEP = "UPDATE broker_database SET starts = max(starts, ?), file_number = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """
+    What tells a file from its copies.
+
+    Shape: `number` of the file now, `known_number` at the last start of a daemon, None before the first; `starts` in
+    the file, `known_starts` to this instance, 0 when it never had this database; `last_path` where it had it then.
+    """
+
+    number: int
+    known_number: int | None
+    starts: int
+    known_starts: int = 0
+    last_path: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Why this file must not be used as it is; empty when it may."""
+        if self.known_number is not None and self.known_number != self.number:
+            where = f"; this instance last used the original at {self.last_path}" if self.last_path else ""
+            return (
+                f"error 9772: the file is a copy: it has number {self.number} (inode), and had {self.known_number} at"
+                f" the last start of a daemon{where}"
+            )
+        if self.starts < self.known_starts:
+            return (
+                f"the file is older than what this instance has seen: it knows of {self.starts} starts and stops of"
+                f" daemons, the instance of {self.known_starts}, so an older copy was put back, or it was made anew"
+            )
+        return ""
+
+
+def look(db: sqlite3.Connection, path: Path, state_dir: Path) -> Sighting:
+    """
+    What there is to be seen of a database; nothing is changed.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read.
+        sqlite3.Error, OSError: the file cannot be read.
+    """
+    number, starts = db.execute("SELECT file_number, starts FROM broker_database").fetchone()
+    known = _read(state_dir).get(_key(db), {})
+    return Sighting(path.stat().st_ino, number, starts, int(known.get("starts", 0)), str(known.get("path", "")))
+
+
+def note_start(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
+    """
+    A daemon starts on this file: count it, here and in the state directory.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read or written.
+        sqlite3.Error, OSError: the file cannot be read or written.
+    """
+    with writing(db):
+        db.execute(_SEEN, (path.stat().st_ino,))
+    # Behind the commit: what the instance has seen is never more than what the file says.
+    _write(db, path, state_dir)
+
+
+def note_stop(path: Path, state_dir: Path) -> None:
+    """
+    The daemon stops, on a connection of its own: whatever is put back from before this moment is known by its count.
+
+    A file that has been replaced or removed meanwhile is left alone.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read or written.
+        sqlite3.Error, OSError: the file cannot be read or written.
+    """
+    address = f"{path.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+        number = db.execute("SELECT file_number FROM broker_database").fetchone()[0]
+        if number == path.stat().st_ino:
+            note_start(db, path, state_dir)
+
+
+def keep(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
+    """
+    This file is the database from now on, whatever it was. Inside a transaction of the caller's.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read.
+        sqlite3.Error, OSError: the file cannot be read or written.
+    """
+    sighting = look(db, path, state_dir)
+    db.execute(_KEEP, (sighting.known_starts, sighting.number))
+
+
+# --- the record ---------------------------------------------------------------------------------------------
+
+
+def _key(db: sqlite3.Connection) -> str:
+    return str(uuid.UUID(bytes=broker_instance(db)))
+
+
+def _read(state_dir: Path) -> dict[str, dict[str, Any]]:
+    """What the instance has seen: by broker instance, the count of starts and the path."""
+    file = state_dir / RECORD
+    try:
+        found = json.loads(file.read_bytes())
+        return {str(key): {"starts": int(one["starts"]), "path": str(one["path"])} for key, one in found.items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = (
+            "it does not hold what was written into it: restore it, or remove it; without it an older copy that was put"
+            " back in place of a database is not noticed at the next start"
+        )
+        raise StoreUnavailableError(str(file), problem) from error
+
+
+def _write(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
+    """Note the count of one database; the record is replaced as a whole, and on the disk before this returns."""
+    seen = _read(state_dir)
+    starts = db.execute("SELECT starts FROM broker_database").fetchone()[0]
+    seen[_key(db)] = {"starts": starts, "path": str(path.absolute())}
+    file = state_dir / RECORD
+    beside = file.with_suffix(".new")
+    try:
+        with beside.open("w", encoding="utf-8") as stream:
+            json.dump(seen, stream, indent=2, sort_keys=True)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(file)
+        directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error

@@ -1,0 +1,51 @@
+"""What a batch of arrivals led to, for the loop to act on after the commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from broker.conversation.contact import Contact, Place
+from broker.flow import Disposition
+from broker.wire.frame import Fault
+
+Run = tuple[int, int, int]
+"""(sequence, first fragment, last fragment): what is held out of order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """
+    What one side has of its far side, to be acknowledged.
+
+    Shape: `place` the next expected; `held` runs behind it, bounded; `frames` that were new; `is_urgent` when the far
+    side waits for it or is to send something again: after a duplicate, a gap, or an end.
+    """
+
+    contact: Contact
+    place: Place
+    held: tuple[Run, ...] = ()
+    frames: int = 0
+    is_urgent: bool = False
+
+
+@dataclass(slots=True)
+class Receipt:
+    """
+    Shape: `stored` by endpoint_id; `closed` what tombstones acknowledge; `acknowledged` endpoint_id -> the place up to
+    which the far side has everything, `held_there` what it has behind that; `contacts` endpoints whose far side became
+    known; `finished` endpoints that have nothing to send any more; `faults` to send; `strangers` dialogs of which
+    nothing is known here though they name this database, and whether that is certain or their beginning may still
+    come; `delivered` whole messages by service; `dropped` frames by disposition.
+    """
+
+    stored: dict[int, Standing] = field(default_factory=dict)
+    closed: list[tuple[Contact, Place]] = field(default_factory=list)
+    acknowledged: dict[int, Place] = field(default_factory=dict)
+    held_there: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    contacts: dict[int, Contact] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    faults: list[tuple[Contact, Fault]] = field(default_factory=list)
+    strangers: list[tuple[Contact, bool]] = field(default_factory=list)
+    delivered: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[Disposition] = field(default_factory=Counter)

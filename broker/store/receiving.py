@@ -1,0 +1,75 @@
+"""
+What arrived becomes stored: one transaction for a whole batch of frames, then acknowledgements.
+
+Runs in the writer thread. Frames are grouped by dialog and side; each group moves its side on (`reception`), makes it
+(`opening`), or meets what is left of it. Nothing is acknowledged before the commit: the caller sends what the `Receipt`
+says only after the transaction has ended.
+
+Source: docs/protocol.md, section 4; Service Broker documentation, "Service Broker Communication Protocols".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from broker.errors import FrameMalformedError
+from broker.flow import Disposition
+from broker.store.database import writing
+from broker.store.delivery import Delivery
+from broker.store.opening import open_side
+from broker.store.receipt import Receipt
+from broker.store.reception import Group, Reception
+from broker.store.side import load_side
+from broker.wire.frame import checksum, decode_dialog
+from broker.wire.layout import Flag
+
+_SEALED, _FROM_TARGET = int(Flag.SEALED), int(Flag.FROM_TARGET)  # an enum's operators take longer than all of the rest
+
+
+def receive_in_writer(db: sqlite3.Connection, instance: bytes, frames: Iterable[bytes], now: float) -> Receipt:
+    """
+    Store a batch of dialog frames for this database, in a transaction of its own.
+
+    Args:
+        db: Its connection.
+        instance: Its broker instance.
+        frames: Whole frames in the order of arrival.
+        now: UTC seconds since 1970.
+
+    Raises:
+        sqlite3.Error: the store failed; nothing of the batch is stored, and nothing may be acknowledged.
+    """
+    with writing(db):
+        return store_in_writer(db, instance, frames, now)
+
+
+def store_in_writer(db: sqlite3.Connection, instance: bytes, frames: Iterable[bytes], now: float) -> Receipt:
+    """The same, in the transaction of the caller."""
+    receipt = Receipt()
+    delivery = Delivery(db, now)
+    for (conversation_id, is_from_target), group in _grouped(frames, receipt).items():
+        side = load_side(db, instance, conversation_id, is_initiator=is_from_target)
+        if side is None:
+            side = open_side(db, instance, group, receipt, now)
+        if side is not None:
+            Reception(db, side, delivery, receipt, now).run(group)
+    receipt.delivered = delivery.delivered
+    return receipt
+
+
+def _grouped(frames: Iterable[bytes], receipt: Receipt) -> dict[tuple[bytes, bool], Group]:
+    """The frames that are believed, by dialog and side."""
+    groups: dict[tuple[bytes, bool], Group] = {}
+    for frame in frames:
+        try:
+            header, body = decode_dialog(frame)
+        except FrameMalformedError:
+            receipt.dropped[Disposition.MALFORMED] += 1
+            continue
+        flags = header.flags
+        if flags & _SEALED or (header.body_checksum and header.body_checksum != checksum(body)):
+            receipt.dropped[Disposition.CORRUPTED] += 1
+            continue
+        groups.setdefault((header.conversation_id, flags & _FROM_TARGET > 0), []).append((header, body))
+    return groups

@@ -1,0 +1,331 @@
+"""
+What frames do to one side of a dialog that lives here, inside the transaction of their batch.
+
+The rules of `broker.conversation` say what a fragment is and what changes a state; here they are applied to the row of
+the side, to its fragments and to the queue. The row is written once, at the end; what is left of a side that closes
+is a tombstone.
+
+Source: docs/protocol.md, section 4; Service Broker documentation, "Service Broker Communication Protocols".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from broker.conversation.arrival import Arrival, after, place
+from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, Happening, State
+from broker.conversation.well_known import END_DIALOG, error_body
+from broker.errors import FrameMalformedError
+from broker.flow import Disposition
+from broker.store.assembly import Assembly, Kept, Large
+from broker.store.delivery import Delivery
+from broker.store.ledger import Reason, fail
+from broker.store.receipt import Receipt, Run, Standing
+from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_of, is_name, save_side
+from broker.store.tombstone import close
+from broker.wire.frame import Envelope, Fault, Header, decode_envelope, decode_fault, decode_stored
+from broker.wire.layout import NAME_MAX_BYTES, NO_GUID, Flag, Kind
+
+Group = list[tuple[Header, bytes]]
+
+RUNS_MAX = 1024  # believed of one acknowledgement
+_LAST, _ERROR, _END = int(Flag.LAST_FRAGMENT), int(Flag.ERROR), int(Flag.END_DIALOG)  # an enum's operators are slow
+PEER_GONE = -8462
+CODES = (-(2**31), -1)  # of errors that a broker makes, least and most
+_OVER = frozenset({State.ERROR, State.CLOSED})  # what these held is in the ledger, and counts as acknowledged no more
+
+
+class Reception:
+    """One group of frames of one dialog and side."""
+
+    def __init__(self, db: sqlite3.Connection, side: Side, delivery: Delivery, receipt: Receipt, now: float) -> None:
+        self._db = db
+        self._side = side
+        self._before = copy_of(side)
+        self._delivery = delivery
+        self._receipt = receipt
+        self._now = now
+        self._assembly = Assembly(db, side.endpoint_id, side.expected, side.early_fragments)
+        self._reason: Reason | None = None  # why what is held will not be sent
+        self._frames = 0
+        self._has_come = False
+        self._is_urgent = False
+
+    def run(self, group: Group) -> None:
+        """Apply the group in order and write the row once."""
+        for header, body in group:
+            if self._is_from_far_side(header, body):
+                is_believed = self._acknowledge(header)
+                if header.kind == Kind.MESSAGE:
+                    self._message(header, body)
+                elif header.kind == Kind.FAULT:
+                    self._fault(body)
+                elif header.kind == Kind.ACK:
+                    self._ack(header, body, is_believed=is_believed)
+                else:
+                    self._drop(Disposition.MALFORMED)
+        self._save()
+
+    def _save(self) -> None:
+        side = self._side
+        if side.end_dialog_sequence is not None and side.acknowledged_sequence > side.end_dialog_sequence:
+            self._change(Happening.END_ACKNOWLEDGED)
+        side.early_fragments = self._assembly.count
+        self._delivery.flush()
+        save_side(self._db, side, self._before)
+        if side.state is State.CLOSED and self._before.state is not State.CLOSED:
+            close(self._db, side.endpoint_id, self._now, self._reason or Reason.FAR_SIDE_ENDED)
+        elif self._reason is not None:
+            fail(self._db, side.endpoint_id, self._reason)
+        if self._has_come:
+            held = self._assembly.held()
+            self._receipt.stored[side.endpoint_id] = Standing(
+                side.contact, side.expected, held, self._frames, self._is_urgent or bool(held)
+            )
+
+    # --- who sent it ---
+
+    def _is_from_far_side(self, header: Header, body: bytes) -> bool:
+        """Whether the database that this dialog is bound to sent it; the first answer binds an open dialog (R5.1)."""
+        side = self._side
+        far = side.contact.far_broker_instance
+        if header.from_service != side.contact.far_service:
+            self._drop(Disposition.UNKNOWN_CONVERSATION)
+            return False
+        if far == header.from_broker_instance:
+            return True
+        if far == NO_GUID and side.contact.is_initiator:
+            if header.kind in (Kind.MESSAGE, Kind.ACK):
+                objection = self._objection(header, body)
+                if objection is not None:
+                    self._drop(objection)
+                    return False
+                side.contact = side.contact.bound_to(header.from_broker_instance)
+                self._receipt.contacts[side.endpoint_id] = side.contact
+            return True
+        self._drop(Disposition.OTHER_INSTANCE)
+        if side.contact.is_initiator and header.kind in (Kind.MESSAGE, Kind.ACK):
+            other = side.contact.bound_to(header.from_broker_instance)
+            self._receipt.faults.append((other, Fault(-8495, "another instance of the service has this conversation")))
+        return False
+
+    def _objection(self, header: Header, body: bytes) -> Disposition | None:
+        """Why a frame cannot be the first answer: such a frame binds nothing and does nothing."""
+        if not self._is_believable(header):
+            return Disposition.OUT_OF_SEQUENCE
+        if header.kind == Kind.ACK:
+            try:
+                decode_stored(body)
+            except FrameMalformedError:
+                return Disposition.MALFORMED
+            return None
+        if place(self._side.expected, *header.place) is Arrival.TOO_EARLY:
+            return Disposition.OUT_OF_SEQUENCE
+        if header.fragment_number == 0 and (body or not header.flags & _END):
+            try:
+                decode_envelope(body)
+            except FrameMalformedError:
+                return Disposition.CORRUPTED
+        return None
+
+    # --- acknowledgements of what was sent here ---
+
+    def _is_believable(self, header: Header) -> bool:
+        """Whether it acknowledges no more than was ever sent."""
+        return (header.ack_sequence, header.ack_fragment) <= (self._side.send_sequence, 0)
+
+    def _acknowledge(self, header: Header) -> bool:
+        """Note the place up to which the far side has everything; False when it cannot be true."""
+        side = self._side
+        if side.opening == OPENING_UNKNOWN and header.to_broker_instance == side.contact.broker_instance:
+            side.opening = OPENING_ACKNOWLEDGED
+        acknowledged = (header.ack_sequence, header.ack_fragment)
+        if acknowledged == (0, 0):
+            return True
+        if not self._is_believable(header):
+            self._drop(Disposition.OUT_OF_SEQUENCE)
+            return False
+        side.opening = OPENING_ACKNOWLEDGED
+        if not self._is_given_up:
+            known = self._receipt.acknowledged.get(side.endpoint_id, (0, 0))
+            self._receipt.acknowledged[side.endpoint_id] = max(known, acknowledged)
+            side.acknowledged_sequence = max(side.acknowledged_sequence, header.ack_sequence)
+        return True
+
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether what it held is in the ledger: not where an error made by this broker is on its way behind it."""
+        side = self._side
+        return side.state in _OVER and not (side.state is State.ERROR and side.end_dialog_sequence is not None)
+
+    def _ack(self, header: Header, body: bytes, *, is_believed: bool) -> None:
+        """What an acknowledgement tells of fragments behind its place; the newest counts."""
+        try:
+            runs = decode_stored(body).stored[:RUNS_MAX]
+        except FrameMalformedError:
+            self._drop(Disposition.MALFORMED)
+            return
+        held = tuple(run for run in runs if self._was_sent(run))
+        if len(held) < len(runs):
+            self._drop(Disposition.OUT_OF_SEQUENCE)
+        key, receipt = self._side.endpoint_id, self._receipt
+        known = receipt.acknowledged.get(key, (0, 0))
+        if not is_believed or (header.ack_sequence, header.ack_fragment) < known or self._is_given_up:
+            return
+        if held or key in receipt.held_there:
+            receipt.acknowledged[key] = known
+            receipt.held_there[key] = held
+
+    def _was_sent(self, run: Run) -> bool:
+        sequence, first, last = run
+        return 0 <= sequence < self._side.send_sequence and 0 <= first <= last
+
+    # --- messages ---
+
+    def _message(self, header: Header, body: bytes) -> None:
+        side = self._side
+        self._has_come = True
+        arrival = place(side.expected, *header.place)
+        if arrival is Arrival.EXPECTED and side.state in TAKES_MESSAGES:
+            self._frames += 1
+            self._accept(header.flags, body)
+            self._catch_up()
+            return
+        self._is_urgent = True
+        if arrival is Arrival.DUPLICATE:
+            self._drop(Disposition.DUPLICATE)
+        elif arrival is Arrival.TOO_EARLY:
+            self._drop(Disposition.OUT_OF_SEQUENCE)
+        elif side.state not in TAKES_MESSAGES:
+            self._drop(Disposition.CONVERSATION_ENDED)
+            if arrival is Arrival.EXPECTED:
+                self._skip(header.flags)
+        else:
+            kept = self._assembly.keep_early(header.place, header.flags, body)
+            if kept is Kept.HERE_ALREADY:
+                self._drop(Disposition.DUPLICATE)
+            elif kept is Kept.NO_ROOM:
+                self._drop(Disposition.OUT_OF_SEQUENCE)
+
+    def _skip(self, flags: int | None) -> None:
+        """The expected fragment comes after the end of this side; what is held behind it will not be sent again."""
+        while flags is not None:
+            self._side.expected = after(self._side.expected, flags)
+            flags = self._assembly.take_early(self._side.expected)
+
+    def _accept(self, flags: int, body: bytes) -> None:
+        """The expected fragment: a whole message goes to its queue, a part is kept."""
+        where = self._side.expected
+        self._side.expected = after(where, flags)
+        if not flags & _LAST:
+            self._assembly.keep(where, flags, body)
+        elif where[1] == 0 and not self._assembly.count:
+            self._whole(where[0], flags, body)
+        else:
+            self._join(where, flags, (flags, body))
+
+    def _catch_up(self) -> None:
+        """Early fragments whose turn has come."""
+        side = self._side
+        while side.state in TAKES_MESSAGES:
+            where = side.expected
+            flags = self._assembly.take_early(where)
+            if flags is None:
+                return
+            self._is_urgent = True
+            side.expected = after(where, flags)
+            if flags & _LAST:
+                self._join(where, flags)
+
+    def _join(self, where: tuple[int, int], flags: int, tail: tuple[int, bytes] | None = None) -> None:
+        try:
+            envelope, body = self._assembly.join(*where, tail)
+        except FrameMalformedError as error:
+            self._malformed(where[0], error)
+        else:
+            self._deliver(where[0], flags, envelope, body)
+
+    def _whole(self, sequence: int, flags: int, body: bytes) -> None:
+        """A message of one fragment, in its turn."""
+        try:
+            envelope, payload = decode_envelope(body) if body or not flags & _END else (Envelope(), b"")
+        except FrameMalformedError as error:
+            self._malformed(sequence, error)
+        else:
+            self._deliver(sequence, flags, envelope, payload)
+
+    def _deliver(self, sequence: int, flags: int, envelope: Envelope, body: bytes | Large) -> None:
+        side, delivery = self._side, self._delivery
+        if isinstance(body, Large) and flags & (_ERROR | _END):
+            self._malformed(sequence, FrameMalformedError("a message of the broker's own is never large"))
+            return
+        if flags & _ERROR:
+            is_taken, happening = delivery.put_error(side, sequence, body), Happening.ERROR_RECEIVED
+        elif flags & _END:
+            is_taken, happening = delivery.put(side, sequence, END_DIALOG, b""), Happening.END_RECEIVED
+        elif not is_name(envelope.type):
+            self._malformed(sequence, FrameMalformedError(f"a message type's name has at most {NAME_MAX_BYTES} bytes"))
+            return
+        else:
+            refusal = delivery.refusal(side, envelope.type, body)
+            if refusal is not None:
+                self._drop(Disposition.CONTRACT_REFUSED)
+                self._fail(sequence, Fault(-refusal.number, refusal.problem))
+                return
+            is_taken, happening = delivery.put(side, sequence, envelope.type, body), Happening.FIRST_RECEIVED
+        if is_taken:
+            self._is_urgent |= happening is not Happening.FIRST_RECEIVED
+            self._change(happening, Reason.FAILED_THERE)
+        else:
+            self._drop(Disposition.SERVICE_NOT_FOUND)
+            self._fail(sequence, Fault(-8470, f"the service {side.contact.service_name!r} has been dropped"))
+
+    def _malformed(self, sequence: int, error: FrameMalformedError) -> None:
+        self._drop(Disposition.CORRUPTED)
+        self._fail(sequence, Fault(-8430, f"the message body failed validation: {error}"))
+
+    # --- errors ---
+
+    def _fault(self, body: bytes) -> None:
+        try:
+            fault = decode_fault(body)
+        except FrameMalformedError:
+            self._drop(Disposition.MALFORMED)
+            return
+        side = self._side
+        if fault.code == PEER_GONE and side.contact.is_initiator and not side.acknowledged_sequence:
+            # It has overtaken the beginning of the dialog, which may still arrive.
+            self._drop(Disposition.OUT_OF_SEQUENCE)
+            return
+        if not CODES[0] <= fault.code <= CODES[1]:
+            text = f"the far side failed the dialog with the code {fault.code}, no broker's error: {fault.text}"
+            fault = Fault(-8430, text)
+        self._fail(side.expected[0], fault, Reason.FAILED_THERE)
+
+    def _fail(self, sequence: int, fault: Fault, reason: Reason = Reason.FAILED_HERE) -> None:
+        """The dialog has failed: the application reads an Error message, and the far side is told when it must be."""
+        side = self._side
+        if (side.state, Happening.ERROR_RECEIVED) not in TRANSITIONS:
+            return
+        if side.state is not State.DISCONNECTED_OUTBOUND:
+            self._delivery.put_error(side, sequence, error_body(fault.code, fault.text))
+        if reason is Reason.FAILED_HERE:
+            self._is_urgent = True
+            self._receipt.faults.append((side.contact, fault))
+        self._change(Happening.ERROR_RECEIVED, reason)
+
+    def _change(self, happening: Happening, reason: Reason | None = None) -> None:
+        side = self._side
+        before, side.state = side.state, TRANSITIONS.get((side.state, happening), side.state)
+        if side.state is before:
+            return
+        has_pieces = self._assembly.count > 0 or side.expected[1] > 0
+        has_stopped = before in TAKES_MESSAGES and side.state not in TAKES_MESSAGES
+        if has_pieces and (has_stopped or side.state in _OVER):
+            self._assembly.discard(side.expected)
+        if side.state in _OVER:
+            self._reason = reason
+            self._receipt.finished.add(side.endpoint_id)
+
+    def _drop(self, disposition: Disposition) -> None:
+        self._receipt.dropped[disposition] += 1

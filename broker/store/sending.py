@@ -1,0 +1,196 @@
+"""
+What applications queued becomes fragments to send: found, and loaded in order as its window asks.
+
+Runs in the writer thread. New rows are found by `transmission_id`, which grows with every commit; the rows of one
+dialog are read by sequence number, as far as its window asks, and large messages in parts.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypedDict
+
+from broker.conversation.contact import Contact, Place
+from broker.conversation.outbound import Outgoing
+from broker.store.large import PART_BYTES
+from broker.wire.frame import Envelope, encode_envelope
+from broker.wire.layout import NO_GUID, Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """
+    A dialog that has something to send.
+
+    Shape: `stored` next place expected from the far side; `priority` 1 .. 10; `status` what the file says of it.
+    """
+
+    endpoint_id: int
+    contact: Contact
+    first_sequence: int
+    stored: Place
+    priority: int = 5
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """
+    What to load.
+
+    Shape: from `place` on, at most `fragments`, and no more than `max_bytes` of bodies, the first one excepted.
+    """
+
+    endpoint_id: int
+    place: Place
+    fragments: int
+    max_bytes: int
+
+
+def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[Found]]:
+    """
+    The dialogs with rows behind `after` in the transmission queue.
+
+    Returns:
+        The highest transmission_id seen, and the dialogs in the order in which they began to wait.
+    """
+    rows = db.execute(
+        "SELECT max(t.transmission_id), t.endpoint_id, min(t.message_sequence_number), c.conversation_id,"
+        " c.is_initiator, c.service_name, c.far_service, c.far_broker_instance,"
+        " c.receive_sequence, c.receive_sequence_frag, c.priority, c.transmission_status"
+        " FROM broker_transmission t JOIN broker_conversation c USING (endpoint_id)"
+        " WHERE t.transmission_id > ? GROUP BY t.endpoint_id ORDER BY min(t.transmission_id)",
+        (after,),
+    ).fetchall()
+    found = [
+        Found(
+            endpoint_id,
+            Contact(conversation, bool(is_initiator), service, instance, far_service, far or NO_GUID),
+            first,
+            (sequence, fragment),
+            priority,
+            status,
+        )
+        for _, endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
+        for sequence, fragment, priority, status in (rest,)
+    ]
+    return max((row[0] for row in rows), default=after), found
+
+
+def load_in_writer(
+    db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int
+) -> list[Outgoing] | None:
+    """
+    The next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
+
+    Args:
+        db: The connection of the writer thread.
+        want: What to load.
+        fragment_size: By which messages are cut; the same as long as one of several fragments waits.
+        now: UTC seconds since 1970.
+        room: Bytes of bodies that may be loaded at all.
+
+    Returns:
+        None when not even the first of them fits in `room`; an empty list when nothing waits there.
+    """
+    sequence, number = want.place
+    rows = db.execute(
+        "SELECT transmission_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body,"
+        " body_length FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number >= ?"
+        " ORDER BY message_sequence_number LIMIT ?",
+        (want.endpoint_id, sequence, want.fragments),
+    )
+    loaded: list[Outgoing] = []
+    left = min(want.max_bytes, room)
+    for transmission_id, row_sequence, flags, type_name, enqueued, body, length in rows:
+        first = number if row_sequence == sequence else 0
+        envelope = b""
+        if first == 0:
+            opening = _opening(db, want.endpoint_id, now) if row_sequence == 0 else _Opening()
+            envelope = encode_envelope(Envelope(type=type_name, sent_us=int(enqueued * 1_000_000), **opening))
+        message = _Message(transmission_id, row_sequence, flags, envelope, body, length)
+        for fragment in _cut(db, message, first, fragment_size):
+            size = len(fragment.body)
+            if size > left and (loaded or size > room):
+                return loaded or None
+            loaded.append(fragment)
+            left -= size
+            if len(loaded) == want.fragments:
+                return loaded
+    return loaded
+
+
+def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:
+    """Note why dialogs wait, by endpoint_id; None where nothing is to be said any more. Inside a transaction."""
+    db.executemany(
+        "UPDATE broker_conversation SET transmission_status = ?, transmission_status_time = ? WHERE endpoint_id = ?",
+        [(status, None if status is None else now, endpoint_id) for endpoint_id, status in statuses.items()],
+    )
+
+
+class _Message(NamedTuple):
+    """A row of the transmission queue. Shape: `body` None when it is in parts, of `length` bytes together."""
+
+    transmission_id: int
+    sequence: int
+    flags: int
+    envelope: bytes
+    body: bytes | None
+    length: int | None
+
+
+class _Opening(TypedDict, total=False):
+    contract: str
+    lifetime: int
+
+
+def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> _Opening:
+    """What the first message of an initiator tells beside what every message tells; nothing for a target."""
+    contract, lifetime, is_initiator = db.execute(
+        "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
+    ).fetchone()
+    return {"contract": contract, "lifetime": max(1, int(lifetime - now))} if is_initiator else {}
+
+
+def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: int) -> Iterator[Outgoing]:
+    """The fragments of a message from number `first` on, or from its last one when it has no such."""
+    length = message.length if message.body is None else len(message.body)
+    assert length is not None
+    last = max(0, (length - 1) // fragment_size)
+    first = min(first, last)
+    if message.body is None:
+        pieces = _pieces(db, message.transmission_id, range(first * fragment_size, length, fragment_size), length)
+    elif last == 0:
+        pieces = iter((message.body,))
+    else:
+        body = message.body
+        pieces = (body[start : start + fragment_size] for start in range(first * fragment_size, length, fragment_size))
+    for number, piece in enumerate(pieces, first):
+        flags = message.flags | (Flag.LAST_FRAGMENT if number == last else 0)
+        yield Outgoing((message.sequence, number), int(flags), piece if number else message.envelope + piece)
+
+
+def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:
+    """Slices of a body in parts, one step of `starts` long; no more of it is in memory than one and a part."""
+    part = starts.start // PART_BYTES
+    rows = db.execute(
+        "SELECT part_number, body FROM broker_transmission_part WHERE transmission_id = ? AND part_number >= ?"
+        " ORDER BY part_number",
+        (transmission_id, part),
+    )
+    buffer = bytearray()
+    skip = starts.start - part * PART_BYTES
+    for start in starts:
+        size = min(starts.step, length - start)
+        while len(buffer) < size + skip:
+            row = rows.fetchone()
+            if row is None or row[0] != part:
+                problem = f"part {part} of message {transmission_id} in the transmission queue is gone"
+                raise sqlite3.DatabaseError(problem)
+            buffer += row[1]
+            part += 1
+        yield bytes(buffer[skip : skip + size])
+        del buffer[: skip + size]
+        skip = 0

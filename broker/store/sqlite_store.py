@@ -1,0 +1,88 @@
+"""
+A database at work, kept in one SQLite file: what the loop's `Store` port asks for.
+
+The only class that a daemon needs of this package once a file is open. Two connections: one writes, in whatever thread
+the caller keeps for that; the other only looks whether somebody has committed. Whatever SQLite or the disk says becomes
+`StoreUnavailableError` with a sentence that tells what to do.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker.errors import StoreUnavailableError
+from broker.store.database import broker_instance, open_watch, settle_fragment_size
+from broker.store.fault import sentence
+from broker.store.presence import Presence
+from broker.store.turn import Turn, TurnResult, turn_in_writer
+
+
+class SqliteStore:
+    """
+    One open file. Its methods are for the writer thread, but for `version`, which is for the loop.
+
+    Shape: `broker_instance` 16 bytes; `connection` what statements about queues, services and routes run on.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, fragment_size: int) -> None:
+        """
+        Use a file that is open (`open_store`); closing this closes it.
+
+        Args:
+            path: The file.
+            connection: To it.
+            fragment_size: By which messages are cut as soon as nothing waits that was cut otherwise.
+
+        Raises:
+            StoreUnavailableError: it cannot be read or written.
+        """
+        self.path = path
+        self.connection = connection
+        with self._telling():
+            self.broker_instance = broker_instance(connection)
+            self._fragment_size = settle_fragment_size(connection, fragment_size)
+            self._watch = open_watch(path)
+        self._presence = Presence(path)
+
+    def turn_in_writer(self, turn: Turn) -> TurnResult:
+        """
+        Do one turn. When this returns, all of it is on the disk, in the file that the path leads to.
+
+        Raises:
+            StoreUnavailableError: nothing of the turn may be acknowledged; its frames come again.
+        """
+        with self._telling():
+            self._presence.check()
+            result = turn_in_writer(self.connection, self.broker_instance, turn, self._fragment_size)
+            self._presence.check()  # behind the commit: else it is stored where nobody finds it
+        return result
+
+    def check(self) -> None:
+        """See that the path still leads to the file. Raises StoreUnavailableError."""
+        self._presence.check()
+
+    def version(self) -> int:
+        """
+        A number that every commit of another connection changes. Cost: some microseconds; nobody is waited for.
+
+        Raises:
+            StoreUnavailableError: the file cannot be read.
+        """
+        with self._telling():
+            version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
+            return version
+
+    def close(self) -> None:
+        """Close both connections; what is committed stays."""
+        self._watch.close()
+        self.connection.close()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(str(self.path), sentence(error)) from error

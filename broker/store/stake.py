@@ -1,0 +1,35 @@
+"""What a database holds that an operation on the whole of it may lose."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """Shape: `conversations` by state; messages `unsent` are not acknowledged yet, `unread` wait for RECEIVE."""
+
+    conversations: dict[str, int]
+    unsent: int
+    unread: int
+
+    @property
+    def count(self) -> int:
+        """All conversations."""
+        return sum(self.conversations.values())
+
+    def __str__(self) -> str:
+        states = ", ".join(f"{number:,} {state}" for state, number in self.conversations.items())
+        inside = f" ({states})" if states else ""
+        return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
+
+
+def stake_of(db: sqlite3.Connection) -> Stake:
+    """What is in this database now."""
+    states = db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall()
+    unsent, unread = (
+        db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0]  # noqa: S608 - names right here
+        for table in ("transmission", "message")
+    )
+    return Stake(dict(states), unsent, unread)

@@ -1,0 +1,125 @@
+"""
+One turn of the writer thread: find what applications queued, load what the windows ask for, say what waits and why,
+store what arrived.
+
+Everything that touches the file of a database happens here, in this order, on one connection. Whatever is written is
+written last and in one transaction: when any of it fails, nothing has been stored that the loop does not hear of. The
+arrivals of a turn are one transaction, so the more arrives at once, the less a message pays for the disk.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field, replace
+
+from broker.conversation.outbound import Outgoing
+from broker.store.database import writing
+from broker.store.expiry import next_timer
+from broker.store.housekeeping import Housekeeping, Kept
+from broker.store.receipt import Receipt
+from broker.store.receiving import store_in_writer
+from broker.store.sending import Found, Want, find_in_writer, load_in_writer, say_in_writer
+
+_PROBE = (  # takes more pages than may be lying about
+    "INSERT INTO broker_fragment VALUES (-1, 0, 0, 0, zeroblob(65536))",
+    "DELETE FROM broker_fragment WHERE endpoint_id = -1",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """
+    What to do.
+
+    Shape: `now` UTC seconds since 1970; `frames` whole dialog frames for this database; `find_after` a transmission_id,
+    None when no application has committed; `load_max_bytes` of bodies, never exceeded; `housekeeping` when it is time
+    for that; `statuses` why dialogs wait, by endpoint_id; `is_probe` when the store failed before, so that a turn with
+    nothing else to write shows whether it works again.
+    """
+
+    now: float
+    frames: list[bytes]
+    find_after: int | None
+    wants: list[Want]
+    load_max_bytes: int
+    housekeeping: Housekeeping | None = None
+    statuses: dict[int, str | None] = field(default_factory=dict)
+    is_probe: bool = False
+
+    def parts(self) -> list[Turn]:
+        """
+        The same as turns to do one after the other: what only reads comes first, so that it waits for no other writer.
+
+        A probe stays whole, for reading shows nothing.
+        """
+        reads = self.find_after is not None or bool(self.wants)
+        writes = bool(self.frames or self.statuses) or self.housekeeping is not None
+        if self.is_probe or not (reads and writes):
+            return [self]
+        reading = replace(self, frames=[], statuses={}, housekeeping=None)
+        return [reading, replace(self, find_after=None, wants=[])]
+
+
+@dataclass(slots=True)
+class TurnResult:
+    """
+    What came of it.
+
+    Shape: `found_up_to` the next turn's `find_after`; `postponed` what there was no room to load; `next_timer` UTC
+    instant of the next conversation timer.
+    """
+
+    receipt: Receipt = field(default_factory=Receipt)
+    found: list[Found] = field(default_factory=list)
+    found_up_to: int | None = None
+    loaded: list[tuple[Want, list[Outgoing]]] = field(default_factory=list)
+    postponed: list[Want] = field(default_factory=list)
+    kept: Kept = field(default_factory=Kept)
+    next_timer: float | None = None
+
+
+def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment_size: int) -> TurnResult:
+    """
+    Do one turn.
+
+    Raises:
+        sqlite3.Error: the store failed; nothing of `frames` was stored and nothing may be acknowledged.
+    """
+    result = TurnResult()
+    if turn.find_after is not None:
+        result.found_up_to, result.found = find_in_writer(db, instance, turn.find_after)
+    _load(db, turn, fragment_size, result)
+    keeper = turn.housekeeping
+    if keeper is not None and not keeper.has_work(db, turn.now):
+        keeper = None
+    if turn.frames or turn.statuses or turn.is_probe or keeper is not None:
+        try:
+            with writing(db):
+                if turn.is_probe:
+                    for statement in _PROBE:
+                        db.execute(statement)
+                if turn.statuses:
+                    say_in_writer(db, turn.statuses, turn.now)
+                if keeper is not None:
+                    result.kept = keeper.run(db, turn.now)
+                if turn.frames:
+                    result.receipt = store_in_writer(db, instance, turn.frames, turn.now)
+                result.next_timer = next_timer(db)
+        except sqlite3.Error:
+            if keeper is not None:
+                keeper.forget()
+            raise
+    else:
+        result.next_timer = next_timer(db)
+    return result
+
+
+def _load(db: sqlite3.Connection, turn: Turn, fragment_size: int, result: TurnResult) -> None:
+    room = turn.load_max_bytes
+    for want in turn.wants:
+        fragments = load_in_writer(db, want, fragment_size, now=turn.now, room=room)
+        if fragments is None:
+            result.postponed.append(want)
+        else:
+            room -= sum([len(fragment.body) for fragment in fragments])
+            result.loaded.append((want, fragments))

@@ -1,0 +1,215 @@
+"""
+Where a conversation is, by the file of a database: what `broker why` asks of each database.
+
+Reads only, through indexes, at one moment; the cost does not depend on how much else lives in the file. Bodies are not
+looked at, but for that of an Error message, which says why the dialog failed.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from html import unescape
+
+from broker.conversation.well_known import ERROR, ERROR_PRIORITY
+from broker.store.group_lock import LOCKED_GROUPS_SQL, ask, locked_groups, path_of
+from broker.store.group_lock import records as reader_records
+
+_ERROR_BODY_MAX = 32_768  # bytes of an Error message that are looked at
+_CODE = re.compile(rb"<Code>\s*(-?\d{1,10})\s*</Code>")
+_DESCRIPTION = re.compile(r"<Description>(.*?)</Description>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Why its reader fails. Shape: times UTC seconds; `quarantine_time` None while it is tried again."""
+
+    message_sequence_number: int
+    failures: int
+    last_failure_time: float
+    quarantine_time: float | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """
+    What has come for one side.
+
+    Shape: `queue_name` None when its service was dropped; `ready` whole messages that can be received, the next of
+    them of `next_type` since `ready_since`; `quarantined` messages; `early_fragments` that came before their turn;
+    `is_taken` while a reader has its conversation group; `readers` reader processes that live on this queue;
+    `error_code` and `error_text` of an unread Error message.
+    """
+
+    queue_name: str | None
+    is_receive_enabled: bool
+    ready: int
+    ready_since: float | None
+    next_type: str | None
+    quarantined: int
+    early_fragments: int
+    is_taken: bool
+    readers: int
+    poison: Poison | None
+    error_code: int | None
+    error_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """
+    One side of a conversation as it is in this file.
+
+    Shape: GUIDs 16 bytes; times UTC seconds; `far_broker_instance` None = open; `held` messages sent and not
+    acknowledged, the first of them `held_from` since `held_since`; `transmission_status` as the daemon last wrote it.
+    """
+
+    endpoint_id: int
+    conversation_handle: bytes
+    conversation_id: bytes
+    is_initiator: bool
+    state: str
+    service_name: str
+    far_service: str
+    far_broker_instance: bytes | None
+    contract: str
+    priority: int
+    lifetime: float
+    create_date: float
+    dialog_timer: float | None
+    send_sequence: int
+    acknowledged_sequence: int
+    receive_sequence: int
+    end_dialog_sequence: int | None
+    transmission_status: str | None
+    transmission_status_time: float | None
+    held: int
+    held_from: int | None
+    held_since: float | None
+    inbound: Inbound
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A side that is over, as its tombstone tells. Shape: times UTC seconds."""
+
+    conversation_id: bytes
+    is_initiator: bool
+    receive_sequence: int
+    close_time: float
+    expire_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one database knows of a conversation."""
+
+    sides: tuple[Whereabouts, ...]
+    closed: tuple[Closed, ...]
+
+
+def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Found:
+    """
+    What this database knows of the conversation with this handle or this id; of both sides when both live here.
+
+    Args:
+        db: A connection in no transaction.
+        guid: A conversation_handle or a conversation_id.
+        now: UTC seconds since 1970.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    db.execute("BEGIN")
+    try:
+        rows = db.execute(_SIDES, (guid,)).fetchall()
+        conversation_id = rows[0][2] if rows else guid
+        closed = db.execute(_CLOSED, (conversation_id,)).fetchall()
+        return Found(tuple(_side(db, row, now) for row in rows), tuple(Closed(*row) for row in closed))
+    finally:
+        db.execute("ROLLBACK")
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+_SIDES = """
+    SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
+     far_broker_instance, contract, priority, lifetime, create_date, dialog_timer, send_sequence,
+     acknowledged_sequence, receive_sequence, end_dialog_sequence, transmission_status, transmission_status_time
+    FROM broker_conversation WHERE conversation_id =
+     coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
+    ORDER BY is_initiator DESC
+"""
+_CLOSED = """
+    SELECT conversation_id, is_initiator, receive_sequence, close_time, expire_time FROM broker_tombstone
+    WHERE conversation_id = ?
+"""
+_HELD = "SELECT count(*), min(message_sequence_number) FROM broker_transmission WHERE endpoint_id = ?"
+_HELD_SINCE = "SELECT enqueue_time FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number = ?"
+_QUEUE = """
+    SELECT q.name, q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id) WHERE s.name = ?
+"""
+_STATUS = "SELECT count(*) FROM broker_message WHERE endpoint_id = ? AND status = ?"
+_NEXT = """
+    SELECT message_enqueue_time, message_type_name FROM broker_message WHERE endpoint_id = ? AND status = 1
+    ORDER BY priority DESC, queuing_order LIMIT 1
+"""
+_EARLY = """
+    SELECT count(*) FROM broker_fragment WHERE endpoint_id = ?1
+    AND (message_sequence_number, fragment_number) >= (SELECT receive_sequence, receive_sequence_frag
+     FROM broker_conversation WHERE endpoint_id = ?1)
+"""
+_POISON = """
+    SELECT message_sequence_number, failures, last_failure_time, quarantine_time, error FROM broker_failure
+    WHERE endpoint_id = ?
+"""
+_GROUP = "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?"
+_ERROR = """
+    SELECT substr(message_body, 1, ?) FROM broker_message
+    WHERE endpoint_id = ? AND status IN (1, 4) AND priority = ? AND message_type_name = ? LIMIT 1
+"""
+
+
+def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Whereabouts:
+    endpoint_id, service = row[0], row[5]
+    held, first = db.execute(_HELD, (endpoint_id,)).fetchone()
+    since = None if first is None else db.execute(_HELD_SINCE, (endpoint_id, first)).fetchone()[0]
+    inbound = _inbound(db, endpoint_id, service, now)
+    values = (*row[:3], bool(row[3]), *row[4:], held, first, since, inbound)
+    return Whereabouts(*values)
+
+
+def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:
+    name, is_enabled = db.execute(_QUEUE, (service,)).fetchone() or (None, 0)
+    ready, quarantined = (db.execute(_STATUS, (endpoint_id, status)).fetchone()[0] for status in (1, 4))
+    since, next_type = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None, None)
+    poison = db.execute(_POISON, (endpoint_id,)).fetchone()
+    error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
+    body = b"" if error is None or not isinstance(error[0], bytes) else error[0]
+    code = _CODE.search(body)
+    text = _DESCRIPTION.search(body.decode("utf-8", "replace"))
+    return Inbound(
+        queue_name=name,
+        is_receive_enabled=bool(is_enabled),
+        ready=ready,
+        ready_since=since,
+        next_type=next_type,
+        quarantined=quarantined,
+        early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],
+        is_taken=_is_taken(db, endpoint_id, now),
+        readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),
+        poison=None if poison is None else Poison(*poison),
+        error_code=None if code is None else int(code[1]),
+        error_text="" if text is None else unescape(text[1]),
+    )
+
+
+def _is_taken(db: sqlite3.Connection, endpoint_id: object, now: float) -> bool:
+    """Whether a reader that lives has its group, or the group rests after a failure."""
+    locks = locked_groups(db, now)
+    if locks is None:
+        return False
+    group = db.execute(_GROUP, (endpoint_id,)).fetchone()[0]
+    return any(row[0] == group for row in ask(db, LOCKED_GROUPS_SQL, locks))

@@ -1,0 +1,233 @@
+"""Fragments are kept by place, within bounds, and joined in order unless they are large."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.conversation.validation import Validation
+from broker.errors import FrameMalformedError
+from broker.store import assembly as module
+from broker.store.assembly import HELD_RUNS_MAX, Assembly, Kept, Large
+from broker.store.large import LARGE_BYTES
+from broker.wire.frame import Envelope, encode_envelope
+from tests.support.dialog import open_database, rows
+
+ENVELOPE = Envelope(type="T")
+PLACES = "SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = 1 ORDER BY 1, 2"
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "bank.db")
+    yield db
+    db.close()
+
+
+def begin(
+    db: sqlite3.Connection, *, endpoint_id: int = 1, expected: tuple[int, int] = (5, 0), count: int = 1
+) -> Assembly:
+    return Assembly(db, endpoint_id, expected, count)
+
+
+def first(payload: bytes) -> bytes:
+    return encode_envelope(ENVELOPE) + payload
+
+
+def test_fragments_are_joined_by_number_and_kept_no_longer(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    for number, body in ((2, b"c"), (0, first(b"a")), (10, b"d"), (1, b"b")):
+        assembly.keep((5, number), 0, body)
+
+    assert (ENVELOPE, b"abcd") == assembly.join(5, 10)
+    assert [] == rows(db, PLACES)
+
+
+def test_last_fragment_need_not_be_kept_first(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, first(b"a"))
+
+    assert (ENVELOPE, b"ab") == assembly.join(5, 1, (2, b"b"))
+
+
+def test_message_whose_envelope_cannot_be_read_is_kept_no_longer(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, b"\xff\xff\xff\xff")
+
+    with pytest.raises(FrameMalformedError):
+        assembly.join(5, 1, (2, b"b"))
+    assert [] == rows(db, PLACES)
+
+
+def test_strays_behind_the_last_fragment_are_no_part_of_the_message(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, first(b"a"))
+    for number in (1, 7, 2**32 - 1):
+        assembly.keep_early((5, number), 2 if number == 1 else 0, b"b")
+    assert 2 == assembly.take_early((5, 1))
+
+    assert (ENVELOPE, b"ab") == assembly.join(5, 1)
+    assert (0, []) == (assembly.count, rows(db, PLACES))
+
+
+def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) -> None:
+    mine, other = begin(db), begin(db, endpoint_id=2)
+    for one in (mine, other):
+        for sequence in (5, 6):
+            one.keep((sequence, 0), 0, first(b""))
+
+    mine.join(5, 0)
+
+    places = "SELECT endpoint_id, message_sequence_number FROM broker_fragment ORDER BY 1, 2"
+    assert [(1, 6), (2, 5), (2, 6)] == rows(db, places)
+
+
+# --- what is early ----------------------------------------------------------------------------------------------
+
+
+def test_second_copy_is_not_kept(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+
+    assert [Kept.NEW, Kept.HERE_ALREADY] == [assembly.keep_early((6, 0), 0, body) for body in (b"first", b"second")]
+    assert [b"first"] == rows(db, "SELECT body FROM broker_fragment")
+
+
+def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> None:
+    begin(db).keep((5, 0), 0, b"in its turn")
+    before = begin(db)
+    for place in ((5, 3), (6, 0)):
+        before.keep_early(place, 2, b"x")
+
+    after = begin(db, expected=(5, 1), count=2)
+
+    assert (2, Kept.HERE_ALREADY) == (after.count, after.keep_early((6, 0), 2, b"again"))
+    assert [None, 2, None] == [after.take_early(place) for place in ((5, 1), (5, 3), (5, 3))]
+    assert 1 == after.count
+
+
+def test_nothing_is_read_where_nothing_is_early(db: sqlite3.Connection) -> None:
+    asked: list[str] = []
+    db.set_trace_callback(asked.append)
+
+    begin(db, count=0)
+
+    assert [] == asked
+
+
+@pytest.mark.parametrize(("name", "value"), [("EARLY_FRAGMENTS_MAX", 3), ("EARLY_BYTES_MAX", 30)])
+def test_early_fragments_have_a_bound_that_lasts_over_batches(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, name: str, value: int
+) -> None:
+    monkeypatch.setattr(module, name, value)
+    assembly = begin(db)
+    taken = [assembly.keep_early((6, number), 0, b"x" * 10) for number in range(5)]
+
+    again = begin(db, count=assembly.count)
+
+    assert [Kept.NEW] * 3 + [Kept.NO_ROOM] * 2 == taken
+    assert Kept.NO_ROOM == again.keep_early((6, 4), 0, b"x" * 10)
+    again.take_early((6, 0))
+    assert Kept.NEW == again.keep_early((6, 4), 0, b"x" * 10)
+
+
+def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    for place in ((7, 0), (5, 4), (5, 3), (5, 9), (6, 1), (6, 0)):
+        assembly.keep_early(place, 0, b"")
+
+    assert ((5, 3, 4), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held()
+
+
+def test_only_so_many_runs_are_told_and_the_last_of_them_is_whole(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    for sequence in range(HELD_RUNS_MAX + 5):
+        for number in (0, 1):
+            assembly.keep_early((6 + sequence, number), 0, b"")
+
+    held = assembly.held()
+
+    assert HELD_RUNS_MAX == len(held)
+    assert (6 + HELD_RUNS_MAX - 1, 0, 1) == held[-1]
+
+
+def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) -> None:
+    """A whole large message before it stays."""
+    for sequence in (3, 5, 6, 6, 9):
+        db.execute("INSERT OR IGNORE INTO broker_fragment VALUES (1, ?, 0, 0, x'')", (sequence,))
+    db.execute("INSERT INTO broker_fragment VALUES (2, 9, 0, 0, x'')")
+    assembly = begin(db)
+
+    assembly.discard((5, 1))
+
+    assert (0, ()) == (assembly.count, assembly.held())
+    assert [(1, 5), (1, 6), (1, 9)] == rows(db, "SELECT * FROM broker_received ORDER BY 1, 2")
+
+
+# --- large messages ---------------------------------------------------------------------------------------------
+
+
+def keep_large(assembly: Assembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
+    """A message of this many bytes, all kept but its last fragment; the number of that."""
+    payload = begins + b" " * (size - len(begins))
+    cuts = [payload[at : at + cut] for at in range(0, size, cut)]
+    for number, piece in enumerate(cuts[:-1]):
+        assembly.keep((5, number), 0, piece if number else first(piece))
+    return len(cuts) - 1
+
+
+def test_large_message_stays_in_its_fragments(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly)
+
+    envelope, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
+
+    assert (ENVELOPE, Large(db, 1, 5, last + 1)) == (envelope, body)
+    assert last + 1 == len(rows(db, PLACES))
+
+
+def test_message_of_just_the_bound_is_joined(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly, size=LARGE_BYTES)
+
+    _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES - last * 200_000)))
+
+    assert isinstance(body, bytes)
+    assert LARGE_BYTES == len(body)
+
+
+def test_large_message_with_an_envelope_that_lies_is_refused_without_being_joined(db: sqlite3.Connection) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly, size=3 * LARGE_BYTES)
+    db.execute("UPDATE broker_fragment SET body = CAST(x'ffffffff' || body AS BLOB) WHERE fragment_number = 0")
+
+    with pytest.raises(FrameMalformedError):
+        assembly.join(5, last, (2, b""))
+    assert [(1, 5)] == rows(db, "SELECT * FROM broker_received")
+
+
+@pytest.mark.parametrize(
+    ("begins", "validation", "problem"),
+    [
+        (b"<a/>", Validation.WELL_FORMED_XML, None),
+        (b"<a>", Validation.WELL_FORMED_XML, "no well-formed XML"),
+        (b"<a></b>", Validation.WELL_FORMED_XML, "no well-formed XML"),
+        (b"anything", Validation.NONE, None),
+        (b"1", Validation.JSON, "above which JSON is not checked"),
+        (b"", Validation.EMPTY, "must be empty"),
+    ],
+)
+def test_large_message_is_checked_a_fragment_at_a_time(
+    db: sqlite3.Connection, begins: bytes, validation: Validation, problem: str | None
+) -> None:
+    assembly = begin(db)
+    last = keep_large(assembly, begins=begins)
+    _, body = assembly.join(5, last, (2, b" " * (LARGE_BYTES + 1 - last * 200_000)))
+    assert isinstance(body, Large)
+
+    found = body.violation(validation)
+
+    assert (problem is None) == (found is None)
+    assert (problem or "") in (found or "")

@@ -1,0 +1,235 @@
+"""A copied file is told from the original, a moved one is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.errors import StoreUnavailableError
+from broker.store import fence
+from broker.store.database import open_store, writing
+from broker.store.fence import RECORD, Sighting, keep, look, note_start, note_stop
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(open_store(path)) as db:
+        yield db
+
+
+def run(path: Path, state_dir: Path) -> str:
+    """What keeps a daemon from running on the file; when nothing does, it starts and stops."""
+    with opened(path) as db:
+        problem = look(db, path, state_dir).problem
+        if not problem:
+            note_start(db, path, state_dir)
+    if not problem:
+        note_stop(path, state_dir)
+    return problem
+
+
+def starts(path: Path) -> int:
+    with opened(path) as db:
+        return int(db.execute("SELECT starts FROM broker_database").fetchone()[0])
+
+
+# --- what passes --------------------------------------------------------------------------------------------
+
+
+def test_the_same_file_passes_again_and_again_and_is_counted(path: Path, tmp_path: Path) -> None:
+    assert ["", "", ""] == [run(path, tmp_path) for _ in range(3)]
+    assert 6 == starts(path)
+
+
+def test_a_moved_file_passes(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    moved = tmp_path / "elsewhere" / "orders.db"
+    moved.parent.mkdir()
+
+    path.rename(moved)
+
+    assert "" == run(moved, tmp_path)
+
+
+def test_two_instances_in_turn_on_one_file_pass(path: Path, tmp_path: Path) -> None:
+    """Each has seen some of the starts only."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for state_dir in (one, other):
+        state_dir.mkdir()
+
+    assert [""] * 6 == [run(path, state_dir) for state_dir in (one, other, other, one, one, other)]
+
+
+def test_a_kill_behind_the_commit_passes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is behind the file then, never before it."""
+    run(path, tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fence, "_write", killed)
+    with opened(path) as db, pytest.raises(KeyboardInterrupt):
+        note_start(db, path, tmp_path)
+    monkeypatch.undo()
+
+    assert "" == run(path, tmp_path)
+
+
+def test_an_instance_that_lost_its_state_directory_passes_with_the_same_file(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    (tmp_path / RECORD).unlink()
+
+    assert "" == run(path, tmp_path)
+
+
+# --- what does not ------------------------------------------------------------------------------------------
+
+
+def test_a_copy_does_not_pass_wherever_it_is(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    copy, there = tmp_path / "copy.db", tmp_path / "another machine"
+    shutil.copy(path, copy)
+    there.mkdir()
+
+    problem = run(copy, tmp_path)
+
+    assert f"error 9772: the file is a copy: it has number {copy.stat().st_ino} (inode)" in problem
+    assert f"had {path.stat().st_ino} at the last start of a daemon" in problem
+    assert f"last used the original at {path}" in problem
+    assert "the file is a copy" in run(copy, there)
+    assert "last used" not in run(copy, there)
+    assert "" == run(path, tmp_path), "and the original goes on"
+
+
+def test_an_older_copy_in_the_place_of_the_original_does_not_pass(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    backup = tmp_path / "backup"
+    shutil.copy(path, backup)
+    run(path, tmp_path)
+    number = path.stat().st_ino
+
+    shutil.copyfile(backup, path)
+
+    assert number == path.stat().st_ino
+    assert "knows of 2 starts and stops of daemons, the instance of 4" in run(path, tmp_path)
+
+
+def test_a_copy_made_while_the_daemon_ran_is_older_than_its_stop(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        note_start(db, path, tmp_path)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copyfile(path, tmp_path / "backup")
+    note_stop(path, tmp_path)
+
+    shutil.copyfile(tmp_path / "backup", path)
+
+    assert "an older copy was put back" in run(path, tmp_path)
+
+
+def test_a_file_made_anew_with_the_same_identity_does_not_pass(path: Path, tmp_path: Path) -> None:
+    """As one with `broker_instance` in the configuration is when it was deleted: its conversations are lost."""
+    run(path, tmp_path)
+    with opened(path) as db:
+        instance = fence._key(db)
+    path.unlink()
+    with opened(path) as db, writing(db):
+        db.execute("UPDATE broker_database SET broker_instance = ?", (UUID(instance).bytes,))
+
+    assert "knows of 0 starts and stops" in run(path, tmp_path)
+
+
+# --- keeping ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_what_is_kept_passes(path: Path, tmp_path: Path, *, is_copy: bool) -> None:
+    run(path, tmp_path)
+    backup = tmp_path / "backup"
+    shutil.copy(path, backup)
+    run(path, tmp_path)
+    if is_copy:
+        path.unlink()
+    shutil.copyfile(backup, path)
+    refused = run(path, tmp_path)
+
+    with opened(path) as db, writing(db):
+        keep(db, path, tmp_path)
+
+    assert refused
+    assert "" == run(path, tmp_path)
+    assert 6 == starts(path), "it goes on behind the count that was seen"
+
+
+def test_keeping_what_passes_changes_nothing(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    with opened(path) as db:
+        before = look(db, path, tmp_path)
+        with writing(db):
+            keep(db, path, tmp_path)
+
+        assert before == look(db, path, tmp_path)
+
+
+# --- stopping, and the record -------------------------------------------------------------------------------
+
+
+def test_a_stop_leaves_a_file_alone_that_has_taken_the_place(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    shutil.copy(path, tmp_path / "other")
+    (tmp_path / "other").rename(path)
+
+    note_stop(path, tmp_path)
+
+    assert 2 == starts(path)
+
+
+def test_a_stop_makes_no_file_anew(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        note_stop(path, tmp_path)
+
+    assert not path.exists()
+
+
+def test_the_record_names_each_database_once(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    run(tmp_path / "billing.db", tmp_path)
+    run(path, tmp_path)
+
+    record = json.loads((tmp_path / RECORD).read_text())
+
+    assert {str(path): 4, str(tmp_path / "billing.db"): 2} == {one["path"]: one["starts"] for one in record.values()}
+    assert not (tmp_path / "databases.new").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": {"starts": "x", "path": ""}}', "\xff"])
+def test_a_record_that_was_damaged_says_what_to_do(path: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / RECORD).write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(StoreUnavailableError, match=r"databases\.json: it does not hold .* remove it") as caught:
+        run(path, tmp_path)
+
+    assert str(tmp_path / RECORD) == caught.value.path
+
+
+@pytest.mark.parametrize("what", [RECORD, "databases.new"])
+def test_a_record_that_cannot_be_used_is_told(path: Path, tmp_path: Path, what: str) -> None:
+    (tmp_path / what).mkdir()
+
+    with pytest.raises(StoreUnavailableError, match="Is a directory"):
+        run(path, tmp_path)
+
+
+def test_a_file_that_no_daemon_has_started_on_passes() -> None:
+    assert "" == Sighting(number=5, known_number=None, starts=0).problem

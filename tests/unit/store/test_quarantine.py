@@ -1,0 +1,394 @@
+"""Failures counted, rests between attempts, quarantine, and what can be done about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application.dialog import Dialog
+from broker.store.quarantine import (
+    ERROR_MAX,
+    REST_MAX,
+    TRACEBACK_MAX,
+    Blame,
+    Failure,
+    Verdict,
+    blame,
+    body_pieces,
+    failures,
+    find,
+    forget,
+    is_failing,
+    note_failure,
+    note_queue_success,
+    note_success,
+    remove_message,
+    rest_seconds,
+    resume,
+    skip,
+)
+from broker.wire.frame import Envelope, encode_envelope
+from tests.support.shop import Shop
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def db(shop: Shop) -> sqlite3.Connection:
+    return shop.connect(isolation_level=None)
+
+
+def arrived(shop: Shop, db: sqlite3.Connection, *bodies: bytes, **options: Any) -> tuple[int, Dialog]:
+    """A dialog with messages that wait; its endpoint_id."""
+    dialog = shop.begin(db)
+    shop.arrive(dialog, *bodies, **options)
+    handle = (dialog.conversation_handle.bytes,)
+    return db.execute("SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?", handle).fetchone()[
+        0
+    ], dialog
+
+
+def fail(db: sqlite3.Connection, endpoint_id: int, sequence: int = 0, *, now: float = NOW, **options: Any) -> Verdict:
+    return note_failure(db, Blame(endpoint_id, sequence, "E: text", "Traceback"), now=now, **options)
+
+
+def statuses(db: sqlite3.Connection, endpoint_id: int) -> list[int]:
+    query = "SELECT status FROM broker_message WHERE endpoint_id = ? ORDER BY queuing_order"
+    return [row[0] for row in db.execute(query, (endpoint_id,))]
+
+
+def the(db: sqlite3.Connection) -> Failure:
+    (failure,) = failures(db)
+    return failure
+
+
+def test_failures_of_one_message_are_counted_and_its_group_rests_longer_each_time(
+    shop: Shop, db: sqlite3.Connection
+) -> None:
+    endpoint_id, dialog = arrived(shop, db, b"one", b"two")
+    group = dialog.conversation_group_id.bytes
+
+    verdicts = [fail(db, endpoint_id, now=NOW + number) for number in range(3)]
+
+    assert [1, 2, 3] == [verdict.failures for verdict in verdicts]
+    assert [rest_seconds(number, group) for number in (1, 2, 3)] == [verdict.rest_s for verdict in verdicts]
+    row = db.execute("SELECT * FROM broker_group_lock").fetchall()
+    assert [(group, None, NOW + 2, NOW + 2 + verdicts[2].rest_s)] == row
+    assert (NOW, NOW + 2, None) == (
+        the(db).first_failure_time,
+        the(db).last_failure_time,
+        the(db).quarantine_time,
+    )
+    assert [1, 1] == statuses(db, endpoint_id)
+
+
+def test_the_last_attempt_puts_the_dialog_in_quarantine_alone(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, _ = arrived(shop, db, b"one", b"two")
+    other, _ = arrived(shop, db, b"three")
+    fail(db, endpoint_id, attempts=2)
+
+    verdict = fail(db, endpoint_id, now=NOW + 9, attempts=2)
+
+    assert Verdict(2, 0.0, is_quarantined=True, is_queue_disabled=False) == verdict
+    assert NOW + 9 == the(db).quarantine_time
+    assert ([4, 4], [1]) == (statuses(db, endpoint_id), statuses(db, other))
+    assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
+
+
+def test_another_message_of_the_dialog_begins_at_one(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, _ = arrived(shop, db, b"one", b"two")
+    fail(db, endpoint_id, now=NOW)
+
+    verdict = fail(db, endpoint_id, 1, now=NOW + 5)
+
+    assert (1, NOW + 5, 1) == (verdict.failures, the(db).first_failure_time, the(db).message_sequence_number)
+
+
+def test_several_failures_may_be_noted_at_once(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, _ = arrived(shop, db, b"one")
+
+    verdict = fail(db, endpoint_id, times=5, since=NOW - 60, attempts=1)
+
+    assert (5, True, NOW - 60) == (verdict.failures, verdict.is_quarantined, the(db).first_failure_time)
+
+
+def test_success_forgets_what_is_tried_again_but_not_what_is_in_quarantine(shop: Shop, db: sqlite3.Connection) -> None:
+    retried, _ = arrived(shop, db, b"one")
+    quarantined, _ = arrived(shop, db, b"two")
+    fail(db, retried)
+    fail(db, quarantined, attempts=1)
+    db.execute("DELETE FROM broker_message")
+
+    note_success(db, [retried, quarantined])
+
+    assert quarantined == the(db).endpoint_id
+
+
+def own_message(db: sqlite3.Connection, endpoint_id: int, sequence: int, *, priority: int, time: float) -> int:
+    """A message of the broker's own, with the number of the next one that would come; its queuing_order."""
+    statement = (
+        "INSERT INTO broker_message (queue_id, priority, endpoint_id, message_sequence_number, message_type_name,"
+        " message_enqueue_time, message_body) VALUES (1, ?, ?, ?, 'own', ?, x'')"
+    )
+    return db.execute(statement, (priority, endpoint_id, sequence, time)).lastrowid or 0
+
+
+@pytest.mark.parametrize("priority", [11, 12])
+def test_success_of_a_timer_or_an_error_does_not_forget_the_failure_behind_it(
+    shop: Shop, db: sqlite3.Connection, priority: int
+) -> None:
+    endpoint_id, _ = arrived(shop, db, b"poison")
+
+    verdicts = []
+    for number in range(3):
+        own = own_message(db, endpoint_id, 1, priority=priority, time=NOW + number)
+        verdicts.append(fail(db, endpoint_id, now=NOW + number, attempts=3))
+        remove_message(db, own)
+        note_success(db, [endpoint_id])
+
+    assert [(1, False), (2, False), (3, True)] == [(one.failures, one.is_quarantined) for one in verdicts]
+
+
+def test_success_of_a_timer_does_not_forget_the_failure_of_an_error_of_the_same_number(
+    shop: Shop, db: sqlite3.Connection
+) -> None:
+    endpoint_id, _ = arrived(shop, db)
+    own_message(db, endpoint_id, 0, priority=11, time=NOW)
+    fail(db, endpoint_id, now=NOW + 1)
+    timer = own_message(db, endpoint_id, 0, priority=12, time=NOW + 2)
+
+    remove_message(db, timer)
+    note_success(db, [endpoint_id])
+
+    assert 2 == fail(db, endpoint_id, now=NOW + 3).failures
+
+
+def test_success_of_a_timer_that_failed_is_no_burden_on_the_message_that_came_after(
+    shop: Shop, db: sqlite3.Connection
+) -> None:
+    endpoint_id, _ = arrived(shop, db)
+    timer = own_message(db, endpoint_id, 0, priority=12, time=NOW)
+    fail(db, endpoint_id, now=NOW + 1)
+    own_message(db, endpoint_id, 0, priority=5, time=NOW + 2)
+
+    remove_message(db, timer)
+    note_success(db, [endpoint_id])
+
+    assert [] == list(failures(db))
+
+
+def test_nothing_is_kept_of_a_dialog_that_is_gone(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, dialog = arrived(shop, db, b"one")
+    dialog.end(cleanup=True)
+
+    verdicts = [fail(db, endpoint_id, attempts=1) for _ in range(2)]
+
+    assert [Verdict(0, 0.0, is_quarantined=False, is_queue_disabled=False)] * 2 == verdicts
+    assert 0 == db.execute("SELECT count(*) FROM broker_failure").fetchone()[0]
+    assert 0 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
+
+
+def test_a_group_is_failing_while_one_of_its_messages_is_tried_again(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, dialog = arrived(shop, db, b"one")
+    group = dialog.conversation_group_id.bytes
+    before = is_failing(db, group)
+    fail(db, endpoint_id)
+    between = is_failing(db, group)
+    fail(db, endpoint_id, attempts=1)
+
+    assert (False, True, False) == (before, between, is_failing(db, group))
+
+
+def test_a_queue_that_asks_for_it_is_turned_off_after_five_failures_in_a_row(
+    shop: Shop, db: sqlite3.Connection
+) -> None:
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1 WHERE name = 'OrdersQueue'")
+    dialogs = [arrived(shop, db, b"one")[0] for _ in range(5)]
+
+    verdicts = [fail(db, endpoint_id, attempts=1) for endpoint_id in dialogs]
+
+    assert [False, False, False, False, True] == [verdict.is_queue_disabled for verdict in verdicts]
+    assert [True, True, True, True, False] == [verdict.is_quarantined for verdict in verdicts]
+    query = "SELECT name, is_receive_enabled, rollbacks FROM broker_queue ORDER BY name"
+    assert [("BillingQueue", 1, 0), ("OrdersQueue", 0, 5)] == db.execute(query).fetchall()
+
+
+def test_a_success_ends_the_failures_in_a_row_of_a_queue(shop: Shop, db: sqlite3.Connection) -> None:
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1")
+    endpoint_id, _ = arrived(shop, db, b"one")
+    for _ in range(4):
+        fail(db, endpoint_id, attempts=100)
+    (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
+
+    note_queue_success(db, queue_id)
+
+    assert not fail(db, endpoint_id, attempts=100).is_queue_disabled
+
+
+def test_a_queue_turned_on_again_has_five_failures_to_go(shop: Shop, db: sqlite3.Connection) -> None:
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1, rollbacks = 5")
+    endpoint_id, _ = arrived(shop, db, b"one")
+
+    disabled = [fail(db, endpoint_id, attempts=100).is_queue_disabled for _ in range(5)]
+
+    assert [False, False, False, False, True] == disabled
+
+
+# --- what is kept -------------------------------------------------------------------------------------------
+
+
+def test_an_exception_is_kept_with_the_end_of_its_traceback() -> None:
+    with pytest.raises(ValueError, match="the end") as caught:
+        raise ValueError("x" * 50_000 + " the end")
+    kept = blame(7, 3, caught.value)
+
+    assert (7, 3) == (kept.endpoint_id, kept.message_sequence_number)
+    assert kept.error.startswith("ValueError: xxx")
+    assert ERROR_MAX == len(kept.error)
+    assert len(kept.traceback) < TRACEBACK_MAX + 100
+    assert kept.traceback.endswith(" the end\n")
+    assert "characters left out" in kept.traceback
+
+
+def test_a_short_exception_is_kept_whole() -> None:
+    with pytest.raises(KeyError) as caught:
+        raise KeyError("amount")
+    kept = blame(7, 3, caught.value)
+
+    assert "KeyError: 'amount'" == kept.error
+    assert kept.traceback.startswith("Traceback")
+    assert 'raise KeyError("amount")' in kept.traceback
+
+
+def test_a_failure_tells_of_its_message_and_of_what_waits_behind_it(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, dialog = arrived(shop, db, b"12345", b"two", b"three", type_name="//shop/Invoice")
+    fail(db, endpoint_id, attempts=1)
+
+    failure = the(db)
+
+    assert ("Orders", "//far/Billing", "OrdersQueue") == (failure.service_name, failure.far_service, failure.queue_name)
+    assert ("//shop/Invoice", 5, 2, 1) == (
+        failure.message_type_name,
+        failure.body_bytes,
+        failure.messages_behind,
+        failure.failures,
+    )
+    assert ("E: text", "Traceback") == (failure.error, failure.traceback)
+    assert failure == find(db, dialog.conversation_handle.bytes) == find(db, dialog.conversation_id.bytes)
+    assert find(db, bytes(16)) is None
+
+
+def test_a_failure_whose_message_is_gone_is_still_told(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, _ = arrived(shop, db, b"one", b"two")
+    fail(db, endpoint_id)
+    db.execute("DELETE FROM broker_message WHERE message_sequence_number = 0")
+
+    failure = the(db)
+
+    assert (None, None, 0, 1) == (
+        failure.queuing_order,
+        failure.message_type_name,
+        failure.body_bytes,
+        failure.messages_behind,
+    )
+
+
+# --- what can be done ---------------------------------------------------------------------------------------
+
+
+def test_resume_makes_all_of_the_dialog_ready_and_starts_counting_again(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, _ = arrived(shop, db, b"one", b"two")
+    fail(db, endpoint_id, attempts=1)
+
+    ready = resume(db, endpoint_id)
+
+    assert (2, [1, 1], []) == (ready, statuses(db, endpoint_id), list(failures(db)))
+    assert 1 == fail(db, endpoint_id).failures
+
+
+def test_skip_drops_the_failed_message_alone(shop: Shop, db: sqlite3.Connection) -> None:
+    endpoint_id, _ = arrived(shop, db, b"one", b"two", b"three")
+    fail(db, endpoint_id, 1, attempts=1)
+
+    skip(db, the(db))
+
+    bodies = db.execute("SELECT message_body, status FROM broker_message ORDER BY queuing_order").fetchall()
+    assert [(b"one", 1), (b"three", 1)] == bodies
+    assert [] == list(failures(db))
+
+
+def test_to_forget_ends_a_rest_but_not_a_lock(shop: Shop, db: sqlite3.Connection) -> None:
+    rests, _ = arrived(shop, db, b"one")
+    locked, dialog = arrived(shop, db, b"two")
+    fail(db, rests)
+    group = dialog.conversation_group_id.bytes
+    db.execute("INSERT INTO broker_group_lock VALUES (?, 3, ?, NULL)", (group, NOW))
+
+    forget(db, rests)
+    forget(db, locked)
+
+    assert [(group,)] == db.execute("SELECT conversation_group_id FROM broker_group_lock").fetchall()
+
+
+@pytest.fixture
+def large(shop: Shop, db: sqlite3.Connection) -> int:
+    """A message in fragments; its queuing_order."""
+    endpoint_id, _ = arrived(shop, db, b"")
+    db.execute("UPDATE broker_message SET message_body = NULL, body_fragments = 2")
+    opening = encode_envelope(Envelope(type="T"))
+    pieces = [opening + b"first ", b"second"]
+    for number, piece in enumerate(pieces):
+        db.execute("INSERT INTO broker_fragment VALUES (?, 0, ?, 0, ?)", (endpoint_id, number, piece))
+    fail(db, endpoint_id, attempts=1)
+    order: int = db.execute("SELECT queuing_order FROM broker_message").fetchone()[0]
+    return order
+
+
+def test_a_large_body_is_measured_and_given_in_pieces(db: sqlite3.Connection, large: int) -> None:
+    assert 12 == the(db).body_bytes
+    assert [b"first ", b"second"] == list(body_pieces(db, large))
+
+
+def test_a_small_body_is_one_piece_and_a_missing_one_none(shop: Shop, db: sqlite3.Connection) -> None:
+    arrived(shop, db, b"one")
+
+    assert ([b"one"], []) == (list(body_pieces(db, 1)), list(body_pieces(db, 99)))
+
+
+def test_a_large_message_that_leaves_its_queue_is_left_to_the_daemon(db: sqlite3.Connection, large: int) -> None:
+    removed = [remove_message(db, large) for _ in range(2)]
+
+    assert [True, False] == removed
+    assert 1 == db.execute("SELECT count(*) FROM broker_received").fetchone()[0]
+    assert 0 == db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
+    assert 2 == db.execute("SELECT count(*) FROM broker_fragment").fetchone()[0]
+
+
+# --- rests --------------------------------------------------------------------------------------------------
+
+
+def test_rests_grow_by_two_up_to_a_limit_and_are_spread_by_a_quarter() -> None:
+    group = b"g" * 16
+
+    rests = [rest_seconds(count, group) for count in range(1, 40)]
+
+    assert all(0.75 * 2.0**n <= rest <= 1.25 * 2.0**n for n, rest in enumerate(rests[:8]))
+    assert all(0.75 * REST_MAX <= rest <= 1.25 * REST_MAX for rest in rests[9:])
+    assert rests == [rest_seconds(count, group) for count in range(1, 40)]
+    assert len({rest_seconds(1, bytes([n]) * 16) for n in range(50)}) > 40
+
+
+def test_the_first_rest_is_the_readers_choice() -> None:
+    assert 0.0 == rest_seconds(9, b"g", first=0)
+    assert 10 * rest_seconds(1, b"g") == pytest.approx(rest_seconds(1, b"g", first=10))

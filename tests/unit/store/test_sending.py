@@ -1,0 +1,351 @@
+"""What applications queued is found, and loaded as fragments in order, however large a message is."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application.dialog import Dialog, begin_dialog
+from broker.conversation.contact import Contact
+from broker.conversation.outbound import Outgoing
+from broker.conversation.well_known import END_DIALOG, ERROR, error_body
+from broker.store.database import broker_instance, settle_fragment_size
+from broker.store.large import PART_BYTES
+from broker.store.sending import Found, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.wire.frame import Envelope, decode_envelope
+from broker.wire.layout import NO_GUID, Flag
+from tests.support.dialog import open_database, rows
+
+FAR = bytes(range(16))
+SIZE = 10
+LAST = int(Flag.LAST_FRAGMENT)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "shop.db", "Orders")
+    yield db
+    db.close()
+
+
+def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
+    """A dialog of Orders with these messages sent."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **more)
+    for body in bodies:
+        dialog.send(body, type="T")
+    return dialog
+
+
+def find(db: sqlite3.Connection, after: int = 0) -> tuple[int, list[Found]]:
+    return find_in_writer(db, broker_instance(db), after)
+
+
+def load(
+    db: sqlite3.Connection,
+    *place: int,
+    fragments: int = 100,
+    max_bytes: int = 1 << 20,
+    room: int = 1 << 30,
+    **more: Any,
+) -> list[Outgoing]:
+    want = Want(1, (place[0], place[1]) if place else (0, 0), fragments, max_bytes)
+    now = lifetime_of(db) - more.get("left", 60)
+    loaded = load_in_writer(db, want, more.get("size", SIZE), now=now, room=room)
+    assert loaded is not None
+    return loaded
+
+
+def payload(fragment: Outgoing) -> bytes:
+    """What a fragment carries beside its envelope."""
+    return fragment.body if fragment.place[1] else decode_envelope(fragment.body)[1]
+
+
+def put_large(db: sqlite3.Connection, body: bytes) -> None:
+    """A message in parts, as an application queues it."""
+    db.execute(
+        "INSERT INTO broker_transmission (endpoint_id, message_sequence_number, message_type_name, enqueue_time,"
+        " body_length) SELECT endpoint_id, send_sequence, 'T', 1.0, ? FROM broker_conversation",
+        (len(body),),
+    )
+    (number,) = rows(db, "SELECT max(transmission_id) FROM broker_transmission")
+    parts = [body[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES)]
+    db.executemany(
+        "INSERT INTO broker_transmission_part VALUES (?, ?, ?)", [(number, n, part) for n, part in enumerate(parts)]
+    )
+    db.execute("UPDATE broker_conversation SET send_sequence = send_sequence + 1")
+
+
+def lifetime_of(db: sqlite3.Connection) -> float:
+    """The instant at which the newest dialog expires."""
+    latest: float = rows(db, "SELECT max(lifetime) FROM broker_conversation")[0]
+    return latest
+
+
+# --- finding ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_queued_is_nothing_found(db: sqlite3.Connection) -> None:
+    begin(db)
+
+    assert find(db, 7) == (7, [])
+
+
+def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connection) -> None:
+    dialog = begin(db, b"a", b"b")
+
+    contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
+    assert (2, [Found(1, contact, 0, (0, 0))]) == find(db)
+
+
+def test_priority_and_what_the_file_says_are_found(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+    db.execute("UPDATE broker_conversation SET priority = 8, transmission_status = 'waits'")
+
+    ((found,),) = find(db)[1:]
+
+    assert (found.priority, found.status) == (8, "waits")
+
+
+def test_bound_dialog_is_found_bound_and_with_what_it_has_stored(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+    db.execute(
+        "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1",
+        (FAR,),
+    )
+
+    ((found,),) = find(db)[1:]
+
+    assert (found.contact.far_broker_instance, found.stored) == (FAR, (3, 1))
+
+
+def test_only_what_is_new_is_found_and_the_one_that_waited_longest_first(db: sqlite3.Connection) -> None:
+    one, two = begin(db, b"a"), begin(db, b"a")
+    seen, _ = find(db)
+    two.send(b"b")
+    one.send(b"b")
+    two.send(b"c")
+
+    up_to, found = find(db, seen)
+
+    assert up_to == 5
+    assert [(2, 1), (1, 1)] == [(entry.endpoint_id, entry.first_sequence) for entry in found]
+
+
+# --- loading ----------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_loaded_in_order_from_where_the_window_asks(db: sqlite3.Connection) -> None:
+    begin(db, b"a", b"b", b"c", b"d")
+
+    loaded = load(db, 1, 0, fragments=2)
+
+    assert [((1, 0), b"b"), ((2, 0), b"c")] == [(fragment.place, payload(fragment)) for fragment in loaded]
+
+
+def test_nothing_there_is_nothing_loaded(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+
+    assert load(db, 1, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", [(b"", LAST)]),
+        (b"0123456789", [(b"0123456789", LAST)]),
+        (b"0123456789a", [(b"0123456789", 0), (b"a", LAST)]),
+        (bytes(30), [(bytes(10), 0), (bytes(10), 0), (bytes(10), LAST)]),
+    ],
+)
+def test_message_is_cut_by_its_payload(db: sqlite3.Connection, body: bytes, expected: list[tuple[bytes, int]]) -> None:
+    begin(db, body)
+
+    assert expected == [(payload(fragment), fragment.flags) for fragment in load(db)]
+
+
+def test_loading_stops_before_there_are_bytes_too_many(db: sqlite3.Connection) -> None:
+    begin(db, *[b"x" * 60] * 3)
+    one = len(load(db, size=100)[0].body)
+
+    assert [0] == [fragment.place[0] for fragment in load(db, max_bytes=one + 60, size=100)]
+
+
+def test_loading_stops_in_the_middle_of_a_message_and_goes_on_there(db: sqlite3.Connection) -> None:
+    begin(db, bytes(range(100)), b"next")
+
+    loaded = [load(db, 0, 3, fragments=4), load(db, 0, 7, fragments=4)]
+
+    assert [[(0, 3), (0, 4), (0, 5), (0, 6)], [(0, 7), (0, 8), (0, 9), (1, 0)]] == [
+        [fragment.place for fragment in some] for some in loaded
+    ]
+    assert bytes(range(30, 100)) + b"next" == b"".join(payload(fragment) for some in loaded for fragment in some)
+
+
+def test_first_fragment_is_loaded_however_large_when_there_is_room(db: sqlite3.Connection) -> None:
+    begin(db, b"a" * 50)
+
+    assert [(0, 0)] == [fragment.place for fragment in load(db, max_bytes=1)]
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_nothing_is_loaded_for_which_there_is_no_room(db: sqlite3.Connection, room: int) -> None:
+    begin(db, b"a" * 50)
+
+    assert load_in_writer(db, Want(1, (0, 1), 9, 100), SIZE, now=0.0, room=room) is None
+
+
+def test_room_is_never_exceeded(db: sqlite3.Connection) -> None:
+    begin(db, b"a" * 100)
+
+    assert [(0, 1), (0, 2)] == [fragment.place for fragment in load(db, 0, 1, room=29)]
+
+
+def test_place_beyond_the_end_of_a_message_begins_with_its_last_fragment(db: sqlite3.Connection) -> None:
+    """A far side that claims fragments which do not exist is sent the last one that does."""
+    begin(db, b"a" * 25, b"b")
+
+    assert [(0, 2), (1, 0)] == [fragment.place for fragment in load(db, 0, 99)]
+
+
+# --- large messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1000, 65_536, PART_BYTES, 300_000, 3 * PART_BYTES])
+@pytest.mark.parametrize("length", [1, 2 * PART_BYTES, 2 * PART_BYTES + 7])
+def test_message_in_parts_is_cut_as_one_in_a_row_is(db: sqlite3.Connection, size: int, length: int) -> None:
+    body = random.Random(length).randbytes(length)
+    begin(db)
+    put_large(db, body)
+    whole = [body[start : start + size] for start in range(0, length, size)]
+
+    for first in {0, 1, len(whole) // 2, len(whole) - 1} & set(range(len(whole))):
+        loaded = load(db, 0, first, fragments=1000, size=size)
+
+        assert whole[first:] == [payload(fragment) for fragment in loaded]
+        assert [(0, number) for number in range(first, len(whole))] == [fragment.place for fragment in loaded]
+        assert [0] * (len(loaded) - 1) + [LAST] == [fragment.flags for fragment in loaded]
+
+
+def test_only_the_parts_that_are_asked_for_are_read(db: sqlite3.Connection) -> None:
+    """What a fragment costs does not depend on how long its message is."""
+    begin(db)
+    put_large(db, bytes(8 * PART_BYTES))
+    db.execute("DELETE FROM broker_transmission_part WHERE part_number NOT IN (4, 5)")
+
+    loaded = load(db, 0, 4 * PART_BYTES // 65_536, fragments=8, size=65_536)
+
+    assert [65_536] * 8 == [len(fragment.body) for fragment in loaded]
+
+
+def test_messages_before_and_behind_a_large_one_keep_their_order(db: sqlite3.Connection) -> None:
+    dialog = begin(db, b"before")
+    put_large(db, b"x" * 25)
+    dialog.send(b"behind")
+
+    assert [b"before", b"x" * 10, b"x" * 10, b"x" * 5, b"behind"] == [payload(fragment) for fragment in load(db)]
+
+
+def test_part_that_is_gone_is_a_damaged_file(db: sqlite3.Connection) -> None:
+    begin(db)
+    put_large(db, bytes(2 * PART_BYTES))
+    db.execute("DELETE FROM broker_transmission_part WHERE part_number = 1")
+
+    with pytest.raises(sqlite3.DatabaseError, match="part 1 of message 1 in the transmission queue is gone"):
+        load(db, fragments=1000, size=65_536)
+
+
+# --- envelopes --------------------------------------------------------------------------------------------------
+
+
+def test_first_message_of_the_initiator_tells_contract_and_lifetime(db: sqlite3.Connection) -> None:
+    begin(db, b"a", b"b", contract="C")
+    sent_us = [int(at * 1_000_000) for at in rows(db, "SELECT enqueue_time FROM broker_transmission")]
+
+    first, second = (decode_envelope(fragment.body) for fragment in load(db))
+
+    assert (Envelope("T", "C", sent_us[0], 60), b"a") == first
+    assert (Envelope("T", "", sent_us[1]), b"b") == second
+
+
+def test_first_message_of_the_target_tells_neither(db: sqlite3.Connection) -> None:
+    begin(db, b"a", contract="C")
+    db.execute("UPDATE broker_conversation SET is_initiator = 0")
+
+    envelope, _ = decode_envelope(load(db)[0].body)
+
+    assert ("", None) == (envelope.contract, envelope.lifetime)
+
+
+def test_lifetime_told_is_never_below_a_second(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+
+    (fragment,) = load(db, left=-5)
+
+    assert decode_envelope(fragment.body)[0].lifetime == 1
+
+
+def test_cuts_stay_when_the_lifetime_told_takes_fewer_bytes(db: sqlite3.Connection) -> None:
+    """The far side may have fragments of an earlier sending, which the others have to fit."""
+    begin(db, bytes(range(100)))
+
+    early, late = load(db, left=100_000), load(db, left=100)
+
+    assert len(early[0].body) > len(late[0].body)
+    assert early[1:] == late[1:]
+    assert payload(early[0]) == payload(late[0]) == bytes(range(10))
+
+
+def test_envelope_lies_wholly_in_the_first_fragment(db: sqlite3.Connection) -> None:
+    begin(db, b"0123456789abcdef", contract="C" * 500)
+
+    first, second = load(db)
+
+    assert (b"0123456789", b"abcdef") == (payload(first), second.body)
+
+
+@pytest.mark.parametrize(
+    ("error", "flag", "type_name", "body"),
+    [(None, Flag.END_DIALOG, END_DIALOG, b""), (7, Flag.ERROR, ERROR, error_body(7, "why"))],
+)
+def test_end_is_loaded_behind_everything_sent(
+    db: sqlite3.Connection, error: int | None, flag: Flag, type_name: str, body: bytes
+) -> None:
+    begin(db, b"a").end(error=error, description="why")
+
+    ends = [fragment for fragment in load(db) if fragment.flags & flag]
+
+    assert {1} == {fragment.place[0] for fragment in ends}
+    assert (type_name, body) == (decode_envelope(ends[0].body)[0].type, b"".join(payload(one) for one in ends))
+
+
+# --- statuses ---------------------------------------------------------------------------------------------------
+
+
+def test_statuses_are_noted_with_their_time_and_removed(db: sqlite3.Connection) -> None:
+    for _ in range(2):
+        begin(db, b"a")
+    query = "SELECT transmission_status, transmission_status_time FROM broker_conversation ORDER BY endpoint_id"
+
+    say_in_writer(db, {1: "waits", 2: "waits, too", 99: "is gone"}, 7.0)
+    noted = rows(db, query)
+    say_in_writer(db, {1: None}, 8.0)
+
+    assert noted == [("waits", 7.0), ("waits, too", 7.0)]
+    assert rows(db, query) == [(None, None), ("waits, too", 7.0)]
+
+
+def test_fragment_size_holds_while_a_large_message_waits_that_was_cut_by_it(db: sqlite3.Connection) -> None:
+    begin(db)
+    sizes = [settle_fragment_size(db, 65_536)]
+    put_large(db, bytes(PART_BYTES))
+    sizes.append(settle_fragment_size(db, 1000))
+
+    db.execute("DELETE FROM broker_transmission")
+    sizes.append(settle_fragment_size(db, 1000))
+
+    assert sizes == [65_536, 65_536, 1000]

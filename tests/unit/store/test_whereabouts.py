@@ -1,0 +1,159 @@
+"""Where a conversation is: by handle or id, with what waits on both ways, and what is left of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from broker.conversation.well_known import END_DIALOG, ERROR, error_body
+from broker.store.group_lock import QueueRecord, ReaderSlot
+from broker.store.quarantine import rest
+from broker.store.whereabouts import Closed, Found, Whereabouts, find_whereabouts
+from tests.support.shop import Shop
+
+
+def find(shop: Shop, guid: uuid.UUID) -> Found:
+    return find_whereabouts(shop.connect(), guid.bytes, time.time())
+
+
+def one(shop: Shop, guid: uuid.UUID) -> Whereabouts:
+    [side] = find(shop, guid).sides
+    return side
+
+
+def test_nothing_is_known_of_an_unknown_id(shop: Shop) -> None:
+    assert Found((), ()) == find(shop, uuid.uuid4())
+
+
+@pytest.mark.parametrize("name", ["conversation_handle", "conversation_id"])
+def test_a_side_is_found_by_its_handle_and_by_its_id(shop: Shop, name: str) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db, lifetime=60)
+        dialog.send("a")
+        dialog.send("b")
+
+    side = one(shop, getattr(dialog, name))
+
+    assert (dialog.endpoint_id, dialog.conversation_handle.bytes) == (side.endpoint_id, side.conversation_handle)
+    assert ("Orders", "//far/Billing", True, "CO") == (
+        side.service_name,
+        side.far_service,
+        side.is_initiator,
+        side.state,
+    )
+    assert (2, 0, 2) == (side.send_sequence, side.held_from, side.held)
+    assert side.held_since is not None
+
+
+def test_both_sides_of_a_dialog_within_a_database_are_found_the_initiator_first(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    db.execute(
+        "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
+        " state, service_name, far_service, contract, lifetime, create_date) VALUES (?, ?, 0, ?, 'CO', 'Billing',"
+        " 'Orders', 'C', 0, 0)",
+        (b"h" * 16, dialog.conversation_id.bytes, b"g" * 16),
+    )
+
+    assert ["Orders", "Billing"] == [side.service_name for side in find(shop, uuid.UUID(bytes=b"h" * 16)).sides]
+
+
+def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.arrive(dialog, b"1", b"2")
+    shop.arrive(dialog, b"", type_name=END_DIALOG)
+    db = shop.connect(isolation_level=None)
+    db.execute("UPDATE broker_message SET status = 4 WHERE queuing_order = 3")
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
+
+    inbound = one(shop, dialog.conversation_id).inbound
+
+    assert ("OrdersQueue", False, 2, 1) == (
+        inbound.queue_name,
+        inbound.is_receive_enabled,
+        inbound.ready,
+        inbound.quarantined,
+    )
+    assert (86400.5, "DEFAULT", None) == (inbound.ready_since, inbound.next_type, inbound.error_code)
+
+
+def test_a_service_that_was_dropped_has_no_queue(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.connect(isolation_level=None).execute("DELETE FROM broker_service")
+
+    assert one(shop, dialog.conversation_id).inbound.queue_name is None
+
+
+def test_fragments_before_their_turn_are_counted_and_those_of_whole_messages_not(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.arrive_large(dialog, b"x" * 130_000)
+    shop.change(dialog, "receive_sequence", 1)
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_fragment VALUES (?, 2, 0, 0, x'00')", (dialog.endpoint_id,)
+    )
+
+    assert 1 == one(shop, dialog.conversation_id).inbound.early_fragments
+
+
+def test_an_unread_error_message_tells_its_number_and_text(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.arrive(dialog, error_body(-8490, "no <service> & more"), type_name=ERROR)
+    shop.connect(isolation_level=None).execute("UPDATE broker_message SET priority = 11")
+
+    inbound = one(shop, dialog.conversation_id).inbound
+
+    assert (-8490, "no <service> & more") == (inbound.error_code, inbound.error_text)
+
+
+def test_the_failure_of_a_reader_is_told(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, NULL, 'ValueError: x', 't')", (dialog.endpoint_id,)
+    )
+
+    poison = one(shop, dialog.conversation_id).inbound.poison
+
+    assert poison is not None
+    assert (7, 3, 2, None, "ValueError: x") == (
+        poison.message_sequence_number,
+        poison.failures,
+        poison.last_failure_time,
+        poison.quarantine_time,
+        poison.error,
+    )
+
+
+def test_a_group_that_rests_is_taken(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    other = shop.begin(db)
+    [group] = shop.look(
+        "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?", dialog.endpoint_id
+    )
+    rest(db, group, time.time(), 60)
+
+    taken = [one(shop, side.conversation_id).inbound.is_taken for side in (dialog, other)]
+
+    assert [True, False] == taken
+
+
+def test_readers_that_live_are_counted(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    slot = ReaderSlot(str(shop.path))
+    slot.record([QueueRecord("OrdersQueue", 1, 0.0, None), QueueRecord("BillingQueue", 1, 0.0, None)])
+
+    before = one(shop, dialog.conversation_id).inbound.readers
+    slot.close()
+
+    assert (1, 0) == (before, one(shop, dialog.conversation_id).inbound.readers)
+
+
+def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5)", (b"c" * 16,)
+    )
+
+    assert Found((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
