@@ -1,0 +1,1 @@
+"""What applications hold: dialogs and messages on their own connection, in their own transaction."""

@@ -1,0 +1,185 @@
+"""
+Claiming a conversation group: the messages that a reader works on, locked without holding the file.
+
+A claim is a row of `broker_group_lock` with the reader's slot, written in a short transaction together with the look at
+the queue. From then on nobody else takes messages of that group, while they still stand in the queue: whatever happens
+to the reader, nothing is lost. `settle` removes the messages and the lock in the reader's own transaction.
+
+Every function is called inside a write transaction of its caller's.
+
+Source: Service Broker documentation, "Conversation Group Locks", "RECEIVE".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from broker.application.ready import Choice, Scope, first_group, next_messages
+from broker.application.transaction import ask
+from broker.store.database import open_watch
+from broker.store.group_lock import Abandoned, path_of, rows_of_dead_slots
+from broker.store.quarantine import (
+    ATTEMPTS,
+    READY,
+    REST_FIRST,
+    Blame,
+    Verdict,
+    is_failing,
+    note_failure,
+    note_queue_success,
+    note_success,
+    remove_message,
+)
+
+BATCH_MAX_BYTES = 16 * 1024 * 1024  # of bodies in one claim, unless its first message alone is larger
+_WEIGHT = "m.queuing_order, coalesce(length(m.message_body), 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """
+    A conversation group that a reader has.
+
+    Shape: `queuing_orders` its messages, in the order in which they are received; never empty.
+    """
+
+    conversation_group_id: bytes
+    queue_id: int
+    queuing_orders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a reader says of failures. Shape: `attempts` until quarantine; `rest_first` seconds, see `note_failure`."""
+
+    attempts: int = ATTEMPTS
+    rest_first: float = REST_FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A message whose reader died while it had it, and what follows."""
+
+    endpoint_id: int
+    message_sequence_number: int
+    verdict: Verdict
+
+
+class ClaimLostError(Exception):
+    """The lock on the group is gone, or messages of it are: what was done with them must be rolled back."""
+
+    def __str__(self) -> str:
+        return "somebody else took the messages or ended their dialog meanwhile: nothing of the work was committed"
+
+
+def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int, now: float) -> Claim | None:
+    """
+    Lock the group whose turn it is, and choose its messages; None when there is nothing to do.
+
+    A group with a failed message gives its first message alone, so that it is known which one fails.
+    """
+    queue = ask(db, "SELECT queue_id FROM broker_queue WHERE name = ? AND is_receive_enabled", (queue_name,)).fetchone()
+    if queue is None:
+        return None
+    group = first_group(db, Choice(queue[0], Scope(), now))
+    if group is None:
+        return None
+    waiting = next_messages(db, Choice(queue[0], Scope(group=group), now), _WEIGHT, top)
+    ask(
+        db,
+        "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time) VALUES (?1, ?2, ?3)"
+        " ON CONFLICT (conversation_group_id) DO UPDATE SET reader = ?2, lock_time = ?3, retry_time = NULL",
+        (group, slot, now),
+    )
+    is_alone = is_failing(db, group)
+    return Claim(group, queue[0], _batch(waiting[:1] if is_alone else waiting))
+
+
+def next_rest_end(db: sqlite3.Connection, now: float) -> float | None:
+    """The instant at which the next group has rested; None when none rests."""
+    end: float | None = ask(
+        db, "SELECT min(retry_time) FROM broker_group_lock WHERE retry_time > ?", (now,)
+    ).fetchone()[0]
+    return end
+
+
+def settle(db: sqlite3.Connection, claim: Claim, slot: int, endpoint_ids: Iterable[int]) -> None:
+    """
+    The messages have been handled: they leave the queue, and the group is free.
+
+    Raises:
+        ClaimLostError: the group is not this reader's any more, or somebody else removed one of the messages; the
+            transaction must be rolled back.
+    """
+    gone = [order for order in claim.queuing_orders if not remove_message(db, order)]
+    if gone:  # by the reader itself, if it ended their dialog: then they stand in the queue for all others
+        with closing(open_watch(path_of(db))) as watch:
+            if not are_there(watch, gone):
+                raise ClaimLostError
+    note_success(db, endpoint_ids)
+    note_queue_success(db, claim.queue_id)
+    if not give_back(db, claim.conversation_group_id, slot):
+        raise ClaimLostError
+
+
+def are_there(db: sqlite3.Connection, queuing_orders: Iterable[int]) -> bool:
+    """Whether all of these messages are in their queue."""
+    query = "SELECT 1 FROM broker_message WHERE queuing_order = ?"
+    return all(ask(db, query, (order,)).fetchone() is not None for order in queuing_orders)
+
+
+def give_back(db: sqlite3.Connection, conversation_group_id: bytes, slot: int) -> bool:
+    """Free a group, its messages untouched; False when it was not this reader's."""
+    statement = "DELETE FROM broker_group_lock WHERE conversation_group_id = ? AND reader = ?"
+    return ask(db, statement, (conversation_group_id, slot)).rowcount > 0
+
+
+def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, Rule], now: float) -> list[Crash]:
+    """
+    Count the death of readers as a failure of the messages they had, so that one that kills its reader is not for ever.
+
+    Args:
+        db: A connection inside a write transaction.
+        own: The caller's slot, which lives.
+        rules: By queue_id; those of other queues are the defaults.
+        now: UTC seconds since 1970.
+    """
+    crashes = []
+    for group in rows_of_dead_slots(db, own):
+        give_back(db, group.conversation_group_id, group.reader)
+        message = _under_way(db, group)
+        if message is not None:
+            endpoint_id, sequence, queue_id = message
+            what = Blame(endpoint_id, sequence, "the process of its reader died while it had it")
+            rule = rules.get(queue_id, Rule())
+            verdict = note_failure(db, what, now=now, attempts=rule.attempts, rest_first=rule.rest_first)
+            crashes.append(Crash(endpoint_id, sequence, verdict))
+    return crashes
+
+
+def _under_way(db: sqlite3.Connection, group: Abandoned) -> tuple[int, int, int] | None:
+    """The message that a dead reader had, as far as can be told: the first that had come when it took the group."""
+    row: tuple[int, int, int] | None = ask(
+        db,
+        "SELECT m.endpoint_id, m.message_sequence_number, m.queue_id FROM broker_conversation c"
+        " CROSS JOIN broker_message m USING (endpoint_id) WHERE c.conversation_group_id = ? AND m.status = ?"
+        " AND m.message_enqueue_time <= ? ORDER BY m.priority DESC, m.queuing_order LIMIT 1",
+        (group.conversation_group_id, READY, group.lock_time),
+    ).fetchone()
+    return row
+
+
+def _batch(waiting: list[tuple[Any, ...]]) -> tuple[int, ...]:
+    """The messages that are handled together: no more than BATCH_MAX_BYTES of bodies; large ones are streams."""
+    size = 0
+    orders: list[int] = []
+    for order, length in waiting:
+        size += length
+        if orders and size > BATCH_MAX_BYTES:
+            break
+        orders.append(order)
+    return tuple(orders)

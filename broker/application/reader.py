@@ -1,0 +1,151 @@
+"""
+Readers: functions that are given the messages of a queue, the original's activated procedures.
+
+A reader is a function and how it is to be run; it knows nothing of databases or threads (`broker.application.runner`).
+There is no list of all readers anywhere: `broker run` and `run_readers` are given a module, a `Readers` or the readers.
+
+Source: Service Broker documentation, "Service Broker Activation".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from broker.store.quarantine import ATTEMPTS, REST_FIRST
+
+CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
+TOP = 100  # messages of one conversation group in one transaction
+
+Function: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A function that reads a queue. `reader` makes it, of its arguments; calling it calls the function."""
+
+    function: Function
+    queue: str
+    concurrency: int = 1
+    top: int = TOP
+    attempts: int = ATTEMPTS
+    retry_delay: float = REST_FIRST
+    database: str | None = None
+    single: bool = False
+    end_dialogs: bool = True
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The function itself, for tests of it."""
+        return self.function(*arguments, **keywords)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function, which runs in the loop."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def name(self) -> str:
+        """Where the function is, as logs tell it."""
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return f"{getattr(self.function, '__module__', '?')}.{name}"
+
+    def run(self, database: Any, *, grace: float | None = None) -> None:
+        """Run this reader alone, in this thread, until SIGTERM or SIGINT; see `run_readers`."""
+        from broker.application.runner import run_until_signal  # noqa: PLC0415 - slow to import, for this alone
+
+        run_until_signal([self], database, grace=grace)
+
+
+def reader(
+    queue: str,
+    *,
+    concurrency: int = 1,
+    top: int = TOP,
+    attempts: int = ATTEMPTS,
+    retry_delay: float = REST_FIRST,
+    database: str | None = None,
+    single: bool = False,
+    end_dialogs: bool = True,
+) -> Callable[[Function], Reader]:
+    """
+    Make a function the reader of a queue: `@broker.reader("BillingQueue")` above `def handle(db, messages)`.
+
+    The function may be a coroutine function. It is given a connection to the database and messages of one conversation
+    group, in order; what it writes there, sends and ends is committed together with the receipt of the messages when it
+    returns, and rolled back when it raises.
+
+    Args:
+        queue: Name of the queue.
+        concurrency: Conversation groups at a time in one process, 1 .. 1024.
+        top: At most so many messages at once, at least 1.
+        attempts: Failures of a message after which its dialog is put in quarantine, at least 1.
+        retry_delay: Seconds until the second attempt, doubled for each further one; at least 0.
+        database: Name of the database; None is the one given that has a queue of that name.
+        single: One message at a time: `def handle(db, message)`; `top` is then 1.
+        end_dialogs: End this side of dialogs that the far side has ended, or that failed, once the function has
+            handled their last message, unless it ended them itself.
+
+    Raises:
+        ValueError, TypeError: an argument that is not of its range or kind.
+    """
+    if not isinstance(queue, str):
+        raise TypeError("a reader needs the name of its queue: @broker.reader('BillingQueue')")
+    if not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise ValueError(f"concurrency {concurrency} is not in 1 .. {CONCURRENCY_MAX}")
+    for name, value, least in (("top", top, 1), ("attempts", attempts, 1), ("retry_delay", retry_delay, 0)):
+        if not value >= least:
+            raise ValueError(f"{name} {value} is below {least}")
+    if single and top not in (1, TOP):
+        raise ValueError(f"single gives one message at a time: leave out top={top}")
+
+    def make(function: Function) -> Reader:
+        most = 1 if single else top
+        return Reader(function, queue, concurrency, most, attempts, retry_delay, database, single, end_dialogs)
+
+    return make
+
+
+@dataclass(slots=True)
+class Readers:
+    """Readers of an application, collected: `app = broker.Readers()`, then `@app.reader("BillingQueue")`."""
+
+    readers: list[Reader] = field(default_factory=list)
+
+    def reader(self, queue: str, **options: Any) -> Callable[[Function], Reader]:
+        """As `broker.reader`, and collect it."""
+        make = reader(queue, **options)
+
+        def collect(function: Function) -> Reader:
+            self.readers.append(make(function))
+            return self.readers[-1]
+
+        return collect
+
+    def __iter__(self) -> Iterator[Reader]:
+        return iter(self.readers)
+
+
+def find_readers(target: object) -> list[Reader]:
+    """
+    The readers that something holds: a reader, a `Readers` or another iterable of readers, a module.
+
+    Raises:
+        TypeError: it holds none.
+    """
+    if isinstance(target, Reader):
+        return [target]
+    members: Iterable[object] = ()
+    if isinstance(target, ModuleType):
+        members = vars(target).values()
+        collected = [one for member in members if isinstance(member, Readers) for one in member]
+        members = [*members, *collected]
+    elif isinstance(target, Iterable):
+        members = target
+    found = {id(member): member for member in members if isinstance(member, Reader)}  # a name may be bound twice
+    if not found:
+        what = f"module {target.__name__!r}" if isinstance(target, ModuleType) else repr(target)
+        raise TypeError(f"there is no reader in {what}: put @broker.reader('QUEUE') above a function")
+    return list(found.values())

@@ -1,0 +1,99 @@
+"""
+Which messages of a queue are next: by priority, then in the order of arrival, without what nobody may take now.
+
+The cost of a look does not grow with what waits: the queue's index has its rows in this order, and so has that of each
+conversation. Only where a reader has the groups of everything at the head of the queue, the conversations that have
+messages are gone through one by one, not their messages.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from broker.application.transaction import ask
+from broker.store.group_lock import LOCKED_GROUPS_SQL, READ_GROUPS_SQL, locked_groups
+
+HEAD = 1000  # messages at the head of a queue among which one of a free group is looked for first
+
+_NEXT = (
+    "SELECT {columns} FROM broker_message m CROSS JOIN broker_conversation c ON c.endpoint_id = m.endpoint_id"
+    " WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT ?"
+)
+_NEXT_OF = (
+    "SELECT {columns} FROM broker_conversation c CROSS JOIN broker_message m ON m.queuing_order IN"
+    " (SELECT n.queuing_order FROM broker_message n WHERE n.endpoint_id = c.endpoint_id AND n.status = 1"
+    " AND n.queue_id = ? ORDER BY n.priority DESC, n.queuing_order LIMIT ?)"
+    " WHERE c.{key} = ?{free} ORDER BY m.priority DESC, m.queuing_order LIMIT ?"
+)
+_NOT_READ = f" AND c.conversation_group_id NOT IN ({READ_GROUPS_SQL})"
+_NEXT_FREE = (
+    "SELECT {columns} FROM (SELECT * FROM broker_message WHERE queue_id = ? AND status = 1"
+    " ORDER BY priority DESC, queuing_order LIMIT ?) m"
+    " CROSS JOIN broker_conversation c ON c.endpoint_id = m.endpoint_id"
+    " WHERE c.conversation_group_id NOT IN ({locked}) ORDER BY m.priority DESC, m.queuing_order LIMIT ?"
+)
+_FREE_GROUP = (
+    "WITH RECURSIVE e (endpoint_id) AS (SELECT min(endpoint_id) FROM broker_message UNION ALL"
+    " SELECT (SELECT min(endpoint_id) FROM broker_message WHERE endpoint_id > e.endpoint_id)"
+    " FROM e WHERE e.endpoint_id IS NOT NULL)"
+    " SELECT c.conversation_group_id FROM e CROSS JOIN broker_conversation c ON c.endpoint_id = e.endpoint_id"
+    " CROSS JOIN broker_message m ON m.queuing_order = (SELECT n.queuing_order FROM broker_message n"
+    " WHERE n.endpoint_id = c.endpoint_id AND n.status = 1 AND n.queue_id = ?"
+    " ORDER BY n.priority DESC, n.queuing_order LIMIT 1)"
+    " WHERE c.conversation_group_id NOT IN ({locked}) ORDER BY m.priority DESC, m.queuing_order LIMIT 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is asked for. Shape: a conversation handle, or a conversation group, or neither for the whole queue."""
+
+    handle: bytes | None = None
+    group: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where to look. Shape: `now` UTC seconds since 1970, for groups that rest."""
+
+    queue_id: int
+    scope: Scope
+    now: float
+
+
+def next_messages(db: sqlite3.Connection, choice: Choice, columns: str, limit: int) -> list[tuple[Any, ...]]:
+    """
+    Columns of the next messages, at most so many.
+
+    Args:
+        db: Any connection to the database.
+        choice: Where to look. Just one group or conversation is given although it rests, for who asks knows it; what
+            a reader that lives has is given to nobody else.
+        columns: Of the message `m` and its conversation `c`.
+        limit: At least 1.
+    """
+    scope = choice.scope
+    locked = locked_groups(db, choice.now)
+    if scope.handle is not None or scope.group is not None:
+        key = "conversation_group_id" if scope.handle is None else "conversation_handle"
+        query = _NEXT_OF.format(columns=columns, key=key, free="" if locked is None else _NOT_READ)
+        readers = () if locked is None else locked[1:]
+        return ask(db, query, (choice.queue_id, limit, scope.handle or scope.group, *readers, limit)).fetchall()
+    if locked is None:
+        return ask(db, _NEXT.format(columns=columns), (choice.queue_id, limit)).fetchall()
+    query = _NEXT_FREE.format(columns=columns, locked=LOCKED_GROUPS_SQL)
+    rows = ask(db, query, (choice.queue_id, max(HEAD, limit), *locked, limit)).fetchall()
+    if rows:
+        return rows
+    free = ask(db, _FREE_GROUP.format(locked=LOCKED_GROUPS_SQL), (choice.queue_id, *locked)).fetchone()
+    if free is None:
+        return []
+    return next_messages(db, Choice(choice.queue_id, Scope(group=free[0]), choice.now), columns, limit)
+
+
+def first_group(db: sqlite3.Connection, choice: Choice) -> bytes | None:
+    """The conversation group of the next message."""
+    rows = next_messages(db, choice, "c.conversation_group_id", 1)
+    return rows[0][0] if rows else None

@@ -1,0 +1,186 @@
+"""
+Poison messages of applications that call `receive` themselves: a message that comes back after a rollback has failed.
+
+That is certain and costs little: whoever takes messages holds the write lock, so a message that this process was
+handed before and finds in the queue again was rolled back. Nobody knows with which exception, or which message of
+several is to blame; so a queue whose transactions are rolled back twice or more in a row is handed out in batches half
+as large each time, until a message stands alone, and only failures alone count against it. There is no rest between
+the attempts: an application that rolls back and looks again finds what was there before.
+
+The memory is the process's own and bounded.
+
+Source: Service Broker documentation, "Removing Poison Messages" (five rollbacks in a row of a RECEIVE).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from broker.application.transaction import ask
+from broker.store.group_lock import path_of
+from broker.store.quarantine import ROLLBACKS_MAX, Blame, note_failure
+
+REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more than are open at once
+
+
+class Admission(Enum):
+    """What becomes of messages that are about to be handed out."""
+
+    YES = "hand them out"
+    LOOK_AGAIN = "one was put in quarantine: look again"
+    NONE = "the queue was turned off: hand out nothing"
+
+
+@dataclass(slots=True)
+class _HandedOut:
+    """Shape: `identity` of the message, which no other has; `size` messages of the batch that it was the first of."""
+
+    identity: tuple[object, ...]
+    size: int
+    failures: int = 0
+    since: float = 0.0
+
+
+_lock = threading.Lock()
+_handed_out: OrderedDict[tuple[str, int], _HandedOut] = OrderedDict()  # by file and queuing_order
+_rollbacks: dict[tuple[str, int], int] = {}  # in a row, by file and queue_id
+
+
+def next_admitted(
+    db: sqlite3.Connection,
+    queue_id: int,
+    select: Callable[[int], list[tuple[Any, ...]]],
+    top: int,
+    *,
+    poison: int,
+    may_commit: bool,
+) -> list[tuple[Any, ...]]:
+    """
+    The messages that may be handed out, inside the write transaction in which they leave the queue.
+
+    Args:
+        db: The application's connection.
+        queue_id: The queue.
+        select: Gives the next messages, at most so many: rows that begin with queuing_order and endpoint_id.
+        top: At most so many.
+        poison: See `admit`; 0 judges nothing.
+        may_commit: See `admit`.
+    """
+    rows = select(allowance(db, queue_id, top) if poison else top)
+    while poison and rows:
+        answer = admit(db, queue_id, rows[0][0], len(rows), poison=poison, may_commit=may_commit)
+        if answer is Admission.YES:
+            break
+        rows = [] if answer is Admission.NONE else select(allowance(db, queue_id, top))
+    return rows
+
+
+def allowance(db: sqlite3.Connection, queue_id: int, top: int) -> int:
+    """How many messages may be handed out at most, so that it can be found out which one makes transactions fail."""
+    if not _rollbacks:
+        return top
+    return max(1, top >> max(0, _rollbacks.get((path_of(db), queue_id), 0) - 1))
+
+
+def admit(
+    db: sqlite3.Connection, queue_id: int, queuing_order: int, size: int, *, poison: int, may_commit: bool
+) -> Admission:
+    """
+    Judge messages before they are handed out; inside the write transaction, before they are taken from the queue.
+
+    Args:
+        db: The application's connection.
+        queue_id: The queue.
+        queuing_order: The first of the messages.
+        size: How many they are.
+        poison: Failures alone after which a message's dialog is put in quarantine, at least 1.
+        may_commit: The transaction was begun for this call and holds nothing yet: what is found out is committed, and
+            another transaction begun, so that no later rollback takes it back.
+
+    Cost: one row read by its key; nothing is written unless something was put in quarantine or turned off.
+    """
+    path = path_of(db)
+    if not path:
+        return Admission.YES  # a database in memory: there is no name to remember it by
+    identity = ask(
+        db,
+        "SELECT endpoint_id, message_sequence_number, message_enqueue_time FROM broker_message WHERE queuing_order = ?",
+        (queuing_order,),
+    ).fetchone()
+    now = time.time()
+    key, queue = (path, queuing_order), (path, queue_id)
+    known = _known_again(key, queue, _HandedOut(identity, size, since=now))
+    if known is None:
+        return Admission.YES
+    if _rollbacks.get(queue, 0) >= ROLLBACKS_MAX and _turn_off(db, queue_id):
+        answer = Admission.NONE
+    elif known.failures >= poison:
+        error = f"rolled back by process {os.getpid()}, which had received it alone; the exception is not known here"
+        what = Blame(identity[0], identity[1], error)
+        note_failure(db, what, now=now, attempts=1, times=known.failures, since=known.since)
+        answer = Admission.LOOK_AGAIN
+    else:
+        return Admission.YES
+    if may_commit:
+        db.execute("COMMIT")
+        db.execute("BEGIN IMMEDIATE")
+    with _lock:
+        _handed_out.pop(key, None)
+        _rollbacks.pop(queue, None)
+    return answer
+
+
+def pardon(path: str) -> None:
+    """What was handed out of this database just now was seen by nobody (asyncio: cancelled); it may come again."""
+    with _lock:
+        for key in [key for key in _handed_out if key[0] == path]:
+            del _handed_out[key]
+
+
+def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedOut) -> _HandedOut | None:
+    """Remember what is handed out; when it was before, it was rolled back, and what is known of it is given."""
+    with _lock:
+        known = _handed_out.pop(key, None)
+        if known is None or known.identity != message.identity:
+            _forgive(queue)
+            _remember(key, message)
+            return None
+        _rollbacks[queue] = _rollbacks.get(queue, 0) + 1
+        if known.size == 1:
+            known.failures += 1
+            known.since = known.since if known.failures > 1 else message.since
+        known.size = message.size
+        _remember(key, known)
+        return known
+
+
+def _remember(key: tuple[str, int], message: _HandedOut) -> None:
+    _handed_out[key] = message
+    if len(_handed_out) > REMEMBERED_MAX:
+        _handed_out.popitem(last=False)
+
+
+def _forgive(queue: tuple[str, int]) -> None:
+    """Something was handed out for the first time, so what came before was not rolled back: batches grow again."""
+    rollbacks = _rollbacks.pop(queue, 0) // 2
+    if rollbacks:
+        _rollbacks[queue] = rollbacks
+
+
+def _turn_off(db: sqlite3.Connection, queue_id: int) -> bool:
+    """Turn the queue off if it asks for that, as the original does."""
+    cursor = ask(
+        db,
+        "UPDATE broker_queue SET is_receive_enabled = 0, rollbacks = ?"
+        " WHERE queue_id = ? AND is_poison_message_handling_enabled",
+        (ROLLBACKS_MAX, queue_id),
+    )
+    return cursor.rowcount > 0

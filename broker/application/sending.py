@@ -1,0 +1,228 @@
+"""
+SEND ON CONVERSATION: one message, many on one dialog, or one on many dialogs, each call as a whole or not at all.
+
+A message gets its sequence number and its row of the transmission queue in the application's own transaction; the
+daemon finds it after the commit. A declared contract is enforced here: an undeclared one lets everything pass. The
+body of a large message is stored part by part. What an application makes while it is read (a generator, an object like
+a file) is read before the database is touched, so none of its code runs between the writes of a call.
+
+Source: Service Broker documentation, "SEND"; the numbers are those of the engine's message catalogue.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeAlias
+
+from broker.application.body import Body, read_body
+from broker.application.name import check_name
+from broker.application.spool import Spool, settled
+from broker.application.transaction import ask, plain, transaction, whole
+from broker.conversation.state import CAN_SEND, State
+from broker.conversation.validation import Refusal, Rule, Validator, validator
+from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
+from broker.errors import ConversationError
+from broker.store.metadata import message_rule
+
+Item: TypeAlias = Body | tuple[str, Body]
+"""A body, or its message type and the body."""
+
+SYSTEM_TYPES = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
+
+_SIDE = (
+    "SELECT state, lifetime, send_sequence, contract, is_initiator,"
+    " EXISTS (SELECT 1 FROM broker_contract WHERE name = contract) FROM broker_conversation WHERE endpoint_id = ?"
+)
+_TRANSMIT = (
+    "INSERT INTO broker_transmission"
+    " (endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body)"
+    " VALUES (?, ?, 0, ?, ?, ?)"
+)
+_PART = "INSERT INTO broker_transmission_part VALUES (?, ?, ?)"
+_LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id = ?"
+_SENT = (
+    "UPDATE broker_conversation SET send_sequence = ?, state = CASE state WHEN 'SO' THEN 'CO' ELSE state END"
+    " WHERE endpoint_id = ?"
+)
+
+
+@dataclass(slots=True)
+class _Side:
+    """The sending side while a call sends on it. Shape: `sequence` of its next message; `contract` None: undeclared."""
+
+    db: sqlite3.Connection
+    endpoint_id: int
+    sequence: int
+    contract: str | None
+    is_initiator: bool
+    now: float
+    rules: dict[str, Rule | None] = field(default_factory=dict)
+
+    def rule(self, type_name: str) -> Rule | None:
+        """What the contract says of a type that this side may send; None when it is not declared."""
+        try:
+            return self.rules[type_name]
+        except KeyError:
+            pass
+        _check_type(type_name)
+        rule = None
+        if self.contract is not None:
+            with plain(self.db):
+                rule = message_rule(self.db, self.contract, type_name)
+        if rule is not None:
+            _refuse(rule.refusal_to_send(is_initiator=self.is_initiator))
+        self.rules[type_name] = rule
+        return rule
+
+
+def send_one(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, body: Body, type_name: str) -> int:
+    """Queue one message; its sequence number. Raises: see `Dialog.send`."""
+    data = read_body(body)
+    if not isinstance(data, bytes):
+        with settled(body, data) as parts:
+            return _send_large(db, [(endpoint_id, handle)], parts, type_name)[0]
+    with transaction(db):
+        side = _open(db, endpoint_id, handle)
+        rule = side.rule(type_name)
+        if rule is not None:
+            _refuse(rule.refusal_of_body(data))
+        row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data)).lastrowid
+        try:
+            ask(db, _SENT, (side.sequence + 1, endpoint_id))
+        except BaseException:
+            # The transaction may be the application's, who may commit it: no number may be used twice.
+            if db.in_transaction:
+                ask(db, "DELETE FROM broker_transmission WHERE transmission_id = ?", (row,))
+            raise
+    return side.sequence
+
+
+def send_many(
+    db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, items: Iterable[Item], type_name: str
+) -> range:
+    """Queue many messages in one pass; their sequence numbers. Raises: see `Dialog.send_many`."""
+    with Spool() as spool:
+        for item in items:
+            name, body = item if isinstance(item, tuple) else (type_name, item)
+            _check_type(name)
+            spool.put(name, read_body(body))
+        with whole(db):
+            side = _open(db, endpoint_id, handle)
+            first = side.sequence
+            db.executemany(_TRANSMIT, _rows(side, spool))
+            if side.sequence > first:
+                ask(db, _SENT, (side.sequence, endpoint_id))
+    return range(first, side.sequence)
+
+
+def send_to_all(
+    db: sqlite3.Connection, endpoints: Sequence[tuple[int, uuid.UUID]], body: Body, type_name: str
+) -> list[int]:
+    """Queue one message on each of several dialogs; its sequence numbers. Raises: see `broker.send`."""
+    data = read_body(body)
+    if not isinstance(data, bytes):
+        with settled(body, data) as parts:
+            return _send_large(db, endpoints, parts, type_name)
+    with whole(db):
+        sides = [_open(db, *endpoint) for endpoint in endpoints]
+        for rule in _distinct_rules(sides, type_name):
+            _refuse(rule.refusal_of_body(data))
+        db.executemany(_TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data) for side in sides))
+        db.executemany(_SENT, [(side.sequence + 1, side.endpoint_id) for side in sides])
+    return [side.sequence for side in sides]
+
+
+def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: str) -> ConversationError:
+    """Why a conversation cannot do what needs a state in which it may send."""
+    with plain(db):
+        row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
+    if row is None:
+        return ConversationError(8426, f"the conversation handle {handle} is not found")
+    state = State(row[0])
+    if state in CAN_SEND:
+        return ConversationError(8489, f"the lifetime of conversation {handle} is over")
+    problem = f"conversation {handle} is not in a valid state for {what}; it is {state} ({state.name})"
+    return ConversationError(8429, problem)
+
+
+def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID) -> _Side:
+    """The side of a dialog that may send now."""
+    now = time.time()
+    with plain(db):
+        row = ask(db, _SIDE, (endpoint_id,)).fetchone()
+    if row is None or row[0] not in CAN_SEND or row[1] <= now:
+        raise refusal(db, endpoint_id, handle, "SEND")
+    _, _, sequence, contract, is_initiator, is_declared = row
+    return _Side(db, endpoint_id, sequence, contract if is_declared else None, bool(is_initiator), now)
+
+
+def _rows(side: _Side, spool: Spool) -> Iterator[tuple[int, int, str, float, bytes]]:
+    """The rows of many messages as they are asked for; a large body stores itself meanwhile."""
+    now, endpoint_id = side.now, side.endpoint_id
+    for name, data in spool.messages():
+        rule = side.rule(name)
+        sequence = side.sequence
+        if isinstance(data, bytes):
+            if rule is not None:
+                _refuse(rule.refusal_of_body(data))
+            yield endpoint_id, sequence, name, now, data
+        else:
+            _store_large([side], data, name)
+        side.sequence = sequence + 1
+
+
+def _send_large(
+    db: sqlite3.Connection, endpoints: Sequence[tuple[int, uuid.UUID]], parts: Iterator[bytes], type_name: str
+) -> list[int]:
+    with whole(db):
+        sides = [_open(db, *endpoint) for endpoint in endpoints]
+        _store_large(sides, parts, type_name)
+        db.executemany(_SENT, [(side.sequence + 1, side.endpoint_id) for side in sides])
+    return [side.sequence for side in sides]
+
+
+def _store_large(sides: Sequence[_Side], parts: Iterator[bytes], type_name: str) -> None:
+    """The rows of a large message on each of these sides, its body read once."""
+    db = sides[0].db
+    checks: list[tuple[Rule, Validator]] = [
+        (rule, validator(rule.validation)) for rule in _distinct_rules(sides, type_name)
+    ]
+    keys = [
+        ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, None)).lastrowid for side in sides
+    ]
+    length = 0
+    for number, part in enumerate(parts):
+        for rule, check in checks:
+            _refuse_violation(rule, check.feed(part))
+        db.executemany(_PART, [(key, number, part) for key in keys])
+        length += len(part)
+    for rule, check in checks:
+        _refuse_violation(rule, check.close())
+    db.executemany(_LENGTH, [(length, key) for key in keys])
+
+
+def _distinct_rules(sides: Sequence[_Side], type_name: str) -> list[Rule]:
+    """What the contracts of several sides say of a type, each once."""
+    return list(dict.fromkeys(rule for side in sides if (rule := side.rule(type_name)) is not None))
+
+
+@lru_cache(256)
+def _check_type(type_name: str) -> None:
+    check_name(type_name, "message type")
+    if type_name in SYSTEM_TYPES:
+        problem = f"the message type {type_name!r} is the broker's own; call end() or set_timer() instead"
+        raise ConversationError(8431, problem)
+
+
+def _refuse(refused: Refusal | None) -> None:
+    if refused is not None:
+        raise ConversationError(refused.number, refused.problem)
+
+
+def _refuse_violation(rule: Rule, problem: str | None) -> None:
+    _refuse(None if problem is None else rule.invalid(problem))

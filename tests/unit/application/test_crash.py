@@ -1,0 +1,169 @@
+"""An application that is killed between any two of its steps: all of a transaction is there, or nothing of it."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from broker.application.receiving import receive
+from broker.store.large import PART_BYTES
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+# Kills itself behind step N. Two transactions: one sends and updates, the other receives, updates, answers and ends.
+PROGRAM = """
+import os, signal, sqlite3, sys
+import broker
+
+path, last, isolation_level = sys.argv[1], int(sys.argv[2]), {"autocommit": None}.get(sys.argv[3], sys.argv[3])
+done = 0
+
+def step():
+    global done
+    done += 1
+    if done == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def parts():
+    for _ in range(6):
+        yield bytes(262144)
+        if _ >= 4:
+            step()
+
+db = sqlite3.connect(path, isolation_level=isolation_level)
+step()
+dialog = broker.begin_dialog(db, from_service="Orders", to_service="//far/Billing")
+step()
+dialog.send(b"invoice")
+step()
+dialog.send_many([b"a", b"b"])
+step()
+dialog.send(parts())
+step()
+db.execute("UPDATE orders SET state = 'billing' WHERE id = 1")
+step()
+db.commit()
+step()
+messages = broker.receive(db, queue="BillingQueue")
+step()
+db.execute("UPDATE orders SET state = 'paid' WHERE id = 2")
+step()
+for message in messages:
+    message.dialog.send(b"receipt")
+    step()
+    message.dialog.end()
+    step()
+db.commit()
+step()
+print(done)
+"""
+STEPS = 14
+COMMITS = (9, 14)  # a kill behind this step or a later one finds the transaction committed
+EQUATION = (
+    "SELECT (SELECT coalesce(sum(send_sequence), 0) FROM broker_conversation)"
+    " + (SELECT coalesce(sum(messages), 0) FROM broker_ledger WHERE entry = 'sent'),"
+    " (SELECT coalesce(sum(acknowledged_sequence), 0) FROM broker_conversation)"
+    " + (SELECT count(*) FROM broker_transmission)"
+    " + (SELECT coalesce(sum(messages), 0) FROM broker_ledger WHERE entry <> 'sent')"
+)
+SENT = [b"invoice", b"a", b"b", None]
+ANSWERED = [b"receipt", b""]
+
+
+def prepare(shop: Shop) -> None:
+    """Two orders, and a dialog that an initiator far away has begun with Billing: one message waits."""
+    db = shop.connect(isolation_level=None)
+    db.execute("INSERT INTO orders VALUES (1, 'new'), (2, 'new')")
+    dialog = shop.begin(db, from_service="Billing")
+    db.execute("UPDATE broker_conversation SET is_initiator = 0, state = 'CO', receive_sequence = 1")
+    shop.arrive(dialog, b"pay", queue="BillingQueue")
+
+
+def run(shop: Shop, last: int, mode: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM, str(shop.path), str(last), mode]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def found(shop: Shop) -> tuple[list[str], list[bytes | None], int, int]:
+    """Orders, bodies to send, bytes of large ones, messages that wait."""
+    return (
+        shop.look("SELECT state FROM orders ORDER BY id"),
+        shop.look("SELECT message_body FROM broker_transmission ORDER BY transmission_id"),
+        shop.look("SELECT coalesce(sum(length(body)), 0) FROM broker_transmission_part")[0],
+        shop.look("SELECT count(*) FROM broker_message")[0],
+    )
+
+
+def test_program_that_is_not_killed_does_all_its_steps(shop: Shop) -> None:
+    prepare(shop)
+
+    done = run(shop, 0)
+
+    assert (f"{STEPS}\n", "") == (done.stdout, done.stderr)
+    assert (["billing", "paid"], SENT + ANSWERED, 6 * PART_BYTES, 0) == found(shop)
+
+
+@pytest.mark.parametrize("last", range(1, STEPS + 1))
+def test_killed_application_has_done_whole_transactions(shop: Shop, last: int) -> None:
+    prepare(shop)
+
+    killed = run(shop, last)
+
+    assert -signal.SIGKILL == killed.returncode
+    has_sent, has_answered = (last >= step for step in COMMITS)
+    expected = (
+        ["billing" if has_sent else "new", "paid" if has_answered else "new"],
+        SENT * has_sent + ANSWERED * has_answered,
+        6 * PART_BYTES * has_sent,
+        0 if has_answered else 1,
+    )
+    assert expected == found(shop)
+    ((sent, accounted),) = shop.look(EQUATION)
+    assert sent == accounted == len(expected[1])
+
+
+@pytest.mark.parametrize("last", [3, 8, 10, 12, 14])
+def test_application_that_is_started_again_goes_on_where_it_was(shop: Shop, last: int) -> None:
+    prepare(shop)
+
+    run(shop, last)
+    again = run(shop, 0)
+
+    assert "" == again.stderr
+    orders, sent, _, waiting = found(shop)
+    assert (["billing", "paid"], 0) == (orders, waiting)
+    assert ANSWERED == [body for body in sent if body not in SENT]
+    ((total, accounted),) = shop.look(EQUATION)
+    assert total == accounted == len(sent)
+
+
+@pytest.mark.parametrize("last", range(1, STEPS + 1))
+def test_killed_application_in_autocommit_mode_has_done_whole_calls(shop: Shop, last: int) -> None:
+    prepare(shop)
+
+    killed = run(shop, last, "autocommit")
+
+    assert -signal.SIGKILL == killed.returncode
+    _, sent, size, waiting = found(shop)
+    sent_by_then = [0, 0, 0, 1, 3, 3, 3, 4, 4, 4, 4, 4, 5, 6, 6][last]
+    assert (SENT + ANSWERED)[:sent_by_then] == sent
+    assert 6 * PART_BYTES * (last >= 7) == size
+    assert waiting == (last < 10)
+    ((total, accounted),) = shop.look(EQUATION)
+    assert total == accounted == len(sent)
+
+
+def test_message_of_a_killed_reader_is_there_for_the_next_one(shop: Shop) -> None:
+    prepare(shop)
+    run(shop, 11)
+
+    with sqlite3.connect(shop.path) as db:
+        (message,) = receive(db, queue="BillingQueue", wait=10)
+    db.close()
+
+    assert b"pay" == message.body

@@ -1,0 +1,290 @@
+"""The application's transaction: all or nothing, and never "database is locked"."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import tracemalloc
+import uuid
+from itertools import count
+from typing import Any
+
+import pytest
+
+from broker.application.dialog import Dialog, get_dialog
+from broker.application.receiving import receive
+from broker.store.large import PART_BYTES
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+LEVELS = ("", "IMMEDIATE", "EXCLUSIVE", None)
+INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
+
+
+# --- the application's transaction --------------------------------------------------------------------------
+
+
+def test_commit_makes_everything_appear_at_once(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"one")
+        db.execute("INSERT INTO orders VALUES (7, 'billing')")
+        dialog.send(b"two")
+        before = shop.seen()
+
+    assert before == EMPTY
+    assert shop.seen() == {"conversations": ["CO"], "sent": [b"one", b"two"]}
+    assert shop.connect().execute("SELECT * FROM orders").fetchall() == [(7, "billing")]
+
+
+def test_rollback_leaves_nothing(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute("INSERT INTO orders VALUES (7, 'billing')")
+    shop.begin(db).send(b"one")
+    shop.begin(db).end()
+
+    db.rollback()
+
+    assert shop.seen() == EMPTY
+    assert shop.connect().execute("SELECT * FROM orders").fetchall() == []
+
+
+def test_rollback_brings_back_what_was_received_sent_and_ended(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"one")
+    shop.arrive(dialog, b"answer", b"another")
+
+    receive(db, queue="OrdersQueue", top=1)
+    dialog.send(b"two")
+    dialog.end()
+    db.rollback()
+
+    assert shop.seen() == {"conversations": ["CO"], "sent": [b"one"]}
+    assert [message.body for message in receive(db, queue="OrdersQueue")] == [b"answer", b"another"]
+
+
+def test_each_call_commits_by_itself_in_autocommit_mode(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    seen = []
+
+    dialog = shop.begin(db)
+    seen.append(shop.seen())
+    dialog.send(b"one")
+    seen.append(shop.seen())
+    dialog.end()
+    seen.append(shop.seen())
+
+    assert seen == [
+        {"conversations": ["SO"], "sent": []},
+        {"conversations": ["CO"], "sent": [b"one"]},
+        {"conversations": ["DO"], "sent": [b"one", b""]},
+    ]
+    assert not db.in_transaction
+
+
+def test_autocommit_mode_consumes_what_it_receives(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"answer")
+
+    bodies = [[message.body for message in receive(db, queue="OrdersQueue")] for _ in range(2)]
+
+    assert bodies == [[b"answer"], []]
+
+
+def test_call_that_is_refused_leaves_no_transaction_open(shop: Shop) -> None:
+    db = shop.connect()
+
+    assert [
+        shop.refusal(lambda: shop.begin(db, from_service="Nobody")),
+        shop.refusal(lambda: Dialog(db, 99, INSTANCE, INSTANCE).send(b"")),
+    ] == [15151, 8426]
+    assert not db.in_transaction
+
+
+def test_message_that_does_not_fit_leaves_the_dialog_as_it_was(shop: Shop) -> None:
+    """The application may catch the error and commit: no sequence number may be missing then."""
+    db = shop.connect()
+    dialog = shop.begin(db)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+
+    with pytest.raises(sqlite3.DataError):
+        dialog.send(bytes(2000))
+    sequence = dialog.send(b"small")
+    db.commit()
+
+    assert sequence == 0
+    assert shop.seen() == {"conversations": ["CO"], "sent": [b"small"]}
+
+
+def test_row_factory_of_the_application_does_not_matter(shop: Shop) -> None:
+    db = shop.connect()
+    db.row_factory = lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True))
+    with db:
+        dialog = shop.begin(db)
+        sequences = [dialog.send(b"one"), dialog.send(b"two")]
+    shop.arrive(dialog, b"answer")
+
+    (message,) = receive(db, queue="OrdersQueue")
+    get_dialog(db, dialog.conversation_handle).end()
+
+    assert (sequences, message.body) == ([0, 1], b"answer")
+
+
+# --- many at once -------------------------------------------------------------------------------------------
+
+
+def test_threads_contending_for_the_database_wait_for_each_other(shop: Shop) -> None:
+    """Each reads, sends and updates in transactions of its own; none may ever read "database is locked"."""
+    failures: list[Exception] = []
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        db = sqlite3.connect(shop.path, timeout=0)
+        start.wait()
+        try:
+            for n in range(15):
+                with db:
+                    dialog = shop.begin(db)
+                    db.execute("INSERT INTO orders (state) VALUES ('billing')")
+                    dialog.send(b"%d %d" % (number, n))
+        except Exception as error:  # noqa: BLE001  (whatever it is, the test fails with it)
+            failures.append(error)
+        finally:
+            db.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert {b"%d %d" % (number, n) for number in range(4) for n in range(15)} == set(shop.seen()["sent"])
+
+
+_PROCESS = """
+import sqlite3, sys, broker
+db = sqlite3.connect(sys.argv[1], timeout=0)
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(40):
+    with db:
+        broker.begin_dialog(db, from_service="Orders", to_service="Billing").send(sys.argv[2])
+"""
+
+
+def test_processes_contending_for_the_database_wait_for_each_other(shop: Shop) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PROCESS, str(shop.path), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in "ab"
+    ]
+    for process in processes:  # each has its connection before any begins
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+    errors = [process.communicate()[1] for process in processes]
+
+    assert errors == ["", ""]
+    assert [shop.seen()["sent"].count(name) for name in (b"a", b"b")] == [40, 40]
+
+
+@pytest.mark.parametrize("options", [{"isolation_level": level} for level in LEVELS], ids=str)
+def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(
+    shop: Shop, options: dict[str, Any]
+) -> None:
+    """Every third transaction is rolled back, so that its messages go to whoever comes next."""
+    owner = shop.connect(isolation_level=None)
+    dialogs = [shop.begin(owner) for _ in range(3)]
+    for dialog in dialogs:
+        shop.arrive(dialog, *[b"%d" % n for n in range(40)])
+    failures: list[Exception] = []
+
+    def work() -> None:
+        db = sqlite3.connect(shop.path, timeout=0, **options)
+        try:
+            for turn in count():
+                if options["isolation_level"] is None:
+                    db.execute("BEGIN")
+                messages = receive(db, queue="OrdersQueue", top=4)
+                if not messages:
+                    db.rollback()
+                    return
+                for message in messages:
+                    number = f"{message.dialog.endpoint_id}:{message.body.decode()}"
+                    db.execute("INSERT INTO orders (state) VALUES (?)", (number,))
+                    message.dialog.send(message.body)
+                if turn % 3 == 2:
+                    db.rollback()
+                else:
+                    db.commit()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the test fails with it)
+            failures.append(error)
+        finally:
+            db.close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == failures
+    taken = shop.look("SELECT state FROM orders ORDER BY id")
+    for dialog in dialogs:
+        expected = [f"{dialog.endpoint_id}:{n}" for n in range(40)]
+        assert expected == [state for state in taken if state.startswith(f"{dialog.endpoint_id}:")]
+    assert 120 == len(shop.seen()["sent"])
+
+
+# --- memory -------------------------------------------------------------------------------------------------
+
+
+def test_body_of_any_length_takes_little_memory(shop: Shop) -> None:
+    """Sent from an iterable, received as a file; what SQLite itself keeps is bounded by its page cache."""
+    size = 64 * 1024 * 1024
+    piece = bytes(1024 * 1024)
+    db = shop.connect()
+    db.execute("PRAGMA synchronous = OFF")
+    tracemalloc.start()
+    try:
+        with db:
+            dialog = shop.begin(db)
+            dialog.send(piece for _ in range(size // len(piece)))
+            db.execute(
+                "INSERT INTO broker_fragment SELECT ?, 0, part_number, 0, CASE part_number WHEN 0"
+                " THEN CAST(x'00000001' || x'80' || body AS BLOB) ELSE body END FROM broker_transmission_part",
+                (dialog.endpoint_id,),
+            )
+            db.execute(
+                "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+                " message_enqueue_time, body_fragments) VALUES (1, ?, 0, 'T', 0, ?)",
+                (dialog.endpoint_id, size // PART_BYTES),
+            )
+        with db:
+            (message,) = receive(db, queue="OrdersQueue")
+            read = 0
+            with message.open() as body:
+                while part := body.read(100_000):
+                    read += len(part)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert size == read == message.body_length
+    assert peak < size // 8

@@ -1,0 +1,152 @@
+"""END CONVERSATION in all its forms: what is counted, what is left for the daemon, what is undone."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from broker.errors import ConversationError
+from broker.store.large import LARGE_BYTES
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+LARGE = bytes(LARGE_BYTES + 1)
+FAILED = "SELECT entry, messages FROM broker_ledger WHERE entry NOT IN ('sent', 'acknowledged')"
+EQUATION = (
+    "SELECT (SELECT coalesce(sum(send_sequence), 0) FROM broker_conversation) + sent,"
+    " (SELECT coalesce(sum(acknowledged_sequence), 0) FROM broker_conversation) + acknowledged"
+    " + (SELECT count(*) FROM broker_transmission) + failed FROM (SELECT"
+    " coalesce(sum(messages) FILTER (WHERE entry = 'sent'), 0) AS sent,"
+    " coalesce(sum(messages) FILTER (WHERE entry = 'acknowledged'), 0) AS acknowledged,"
+    " coalesce(sum(messages) FILTER (WHERE entry NOT IN ('sent', 'acknowledged')), 0) AS failed FROM broker_ledger)"
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [("DI", "the far side had ended"), ("ER", "error at this side"), ("SO", "error at this side")]
+)
+def test_what_is_not_sent_any_more_is_counted_under_its_reason(shop: Shop, state: str, reason: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send_many([b"one", b"two", LARGE])
+    shop.change(dialog, "state", state)
+
+    dialog.end()
+
+    assert [(reason, 3)] == shop.look(FAILED)
+    ((sent, accounted),) = shop.look(EQUATION)
+    assert (3, 3) == (sent, accounted)
+    assert [] == shop.look("SELECT * FROM broker_conversation")
+
+
+def test_end_that_the_far_side_shall_hear_is_held_until_it_is_acknowledged(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"one")
+    dialog.set_timer(60)
+
+    dialog.end()
+
+    assert [(2, 2)] == shop.look(EQUATION)
+    assert [("DO", None)] == shop.look("SELECT state, dialog_timer FROM broker_conversation")
+
+
+def test_description_that_is_no_utf_8_is_refused(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send(b"one")
+
+    with pytest.raises(ConversationError, match=r"the description 'a\\udcff' cannot be written as UTF-8") as caught:
+        dialog.end(error=1, description="a\udcff")
+
+    assert 8424 == caught.value.number
+    assert ["CO"] == shop.seen()["conversations"]
+
+
+@pytest.mark.parametrize("cleanup", [False, True])
+def test_bodies_of_unread_large_messages_are_left_to_the_daemon(shop: Shop, cleanup: bool) -> None:  # noqa: FBT001  (a table's column)
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"one")
+    shop.arrive_large(dialog, LARGE, number=7)
+
+    dialog.end(cleanup=cleanup)
+
+    assert [(dialog.endpoint_id, 7)] == shop.look("SELECT * FROM broker_received")
+    assert [] == shop.look("SELECT * FROM broker_message")
+
+
+def test_end_with_cleanup_is_counted_and_tells_nobody(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send_many([b"one", b"two"])
+    db.execute("DELETE FROM broker_transmission WHERE message_sequence_number = 0")
+    shop.change(dialog, "acknowledged_sequence", 1)
+
+    dialog.end(cleanup=True)
+
+    assert [("ended with cleanup", 1)] == shop.look(FAILED)
+    assert [(2, 2)] == shop.look(EQUATION)
+    assert {"conversations": [], "sent": []} == shop.seen()
+    assert [] == shop.look("SELECT * FROM broker_tombstone")
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        ({"cleanup": True, "error": 5}, 8424),
+        ({"cleanup": True, "description": "why"}, 8424),
+        ({"error": 5, "description": "x" * 3001}, 8424),
+        ({"error": 2**31}, 8403),
+        ({"error": 0}, 8403),
+    ],
+)
+def test_end_that_cannot_be_is_refused(shop: Shop, how: dict[str, Any], number: int) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    assert number == shop.refusal(lambda: dialog.end(**how))
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+
+
+@pytest.mark.parametrize("cleanup", [False, True])
+def test_unknown_conversation_cannot_be_ended(shop: Shop, cleanup: bool) -> None:  # noqa: FBT001  (a table's column)
+    db = shop.connect()
+    dialog = shop.begin(db)
+    db.rollback()
+
+    assert 8426 == shop.refusal(lambda: dialog.end(cleanup=cleanup))
+
+
+@pytest.mark.parametrize("how", [{}, {"error": 5}, {"cleanup": True}])
+@pytest.mark.parametrize("state", ["CO", "DI", "ER"])
+def test_end_is_undone_by_a_rollback(shop: Shop, how: dict[str, Any], state: str) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send(b"one")
+    shop.arrive(dialog, b"unread")
+    shop.change(dialog, "state", state)
+
+    dialog.end(**how)
+    db.rollback()
+
+    assert {"conversations": [state], "sent": [b"one"]} == shop.seen()
+    assert [b"unread"] == shop.look("SELECT message_body FROM broker_message")
+    assert [] == shop.look("SELECT * FROM broker_ledger") + shop.look("SELECT * FROM broker_tombstone")
+
+
+def test_end_is_the_same_whatever_the_settings_of_the_connection(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.row_factory, db.text_factory = sqlite3.Row, bytes
+    dialog, other = shop.begin(db), shop.begin(db)
+    dialog.send(b"one")
+    dialog.set_timer(60)
+
+    dialog.end(error=5)
+    other.end()
+
+    assert ["DO"] == shop.seen()["conversations"]
+    assert 8429 == shop.refusal(lambda: dialog.set_timer(1))
+    assert 8429 == shop.refusal(lambda: dialog.send(b""))

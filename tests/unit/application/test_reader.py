@@ -1,0 +1,82 @@
+"""Readers as values: how they are made, refused and found."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+import broker
+from broker.application.reader import Reader, Readers, find_readers, reader
+
+
+def handle(db: Any, messages: Any) -> Any:
+    return db, messages
+
+
+async def handle_later(db: Any, messages: Any) -> Any:
+    return db, messages
+
+
+def test_a_reader_is_its_function_and_how_it_is_run() -> None:
+    one = reader("Q", concurrency=4, top=10, attempts=3, retry_delay=0.5, database="d", end_dialogs=False)(handle)
+
+    assert Reader(handle, "Q", 4, 10, 3, 0.5, "d", single=False, end_dialogs=False) == one
+    assert (1, 2) == one(1, 2)
+    assert one.name.endswith("test_reader.handle")
+
+
+def test_a_coroutine_function_is_known_by_itself() -> None:
+    assert (False, True) == (reader("Q")(handle).is_async, reader("Q")(handle_later).is_async)
+
+
+def test_single_is_a_batch_of_one() -> None:
+    one = reader("Q", single=True)(handle)
+
+    assert (True, 1) == (one.single, one.top)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"concurrency": 0}, "concurrency 0 is not in 1 .. 1024"),
+        ({"concurrency": 1025}, "concurrency 1025 is not in 1 .. 1024"),
+        ({"top": 0}, "top 0 is below 1"),
+        ({"attempts": 0}, "attempts 0 is below 1"),
+        ({"retry_delay": -1}, "retry_delay -1 is below 0"),
+        ({"retry_delay": float("nan")}, "retry_delay nan is below 0"),
+        ({"single": True, "top": 5}, "leave out top=5"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        reader("Q", **wrong)
+
+
+def test_the_decorator_without_its_queue_is_refused() -> None:
+    with pytest.raises(TypeError, match="needs the name of its queue"):
+        reader(handle)  # type: ignore[arg-type]
+
+
+def test_readers_are_found_in_whatever_holds_them() -> None:
+    app = Readers()
+    one = app.reader("One")(handle)
+    two = reader("Two")(handle_later)
+    module = types.ModuleType("shop")
+    vars(module).update(app=app, two=two, alias=two, other=3)
+
+    assert [one] == find_readers(one) == find_readers(app)
+    assert [two, one] == find_readers(module)
+    assert [one, two] == find_readers((one, 7, two))
+
+
+@pytest.mark.parametrize("empty", [types.ModuleType("shop"), Readers(), [], 3])
+def test_where_there_is_no_reader_it_is_said_what_to_do(empty: object) -> None:
+    with pytest.raises(TypeError, match=r"put @broker\.reader"):
+        find_readers(empty)
+
+
+def test_the_package_is_the_door() -> None:
+    assert (reader, Readers, Reader) == (broker.reader, broker.Readers, broker.Reader)
+    assert callable(broker.run_readers)

@@ -1,0 +1,174 @@
+"""Poison messages of applications that receive by themselves: a message that comes back was rolled back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from broker.application import rollback
+from broker.application.receiving import receive
+from broker.application.rollback import Admission, admit, allowance
+from broker.store.quarantine import failures
+from tests.support.shop import Shop
+
+QUEUE = 2  # any number: the memory goes by it, and only turning off looks at the row
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[None]:
+    """Nothing is remembered of other tests."""
+    rollback._handed_out.clear()
+    rollback._rollbacks.clear()
+    yield
+    rollback._handed_out.clear()
+    rollback._rollbacks.clear()
+
+
+def arrived(shop: Shop, *bodies: bytes) -> sqlite3.Connection:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), *bodies)
+    return db
+
+
+def again(db: sqlite3.Connection, order: int = 1, size: int = 1, *, commit: bool = False, poison: int = 5) -> Admission:
+    """One more receive whose transaction is rolled back."""
+    db.execute("BEGIN IMMEDIATE")
+    answer = admit(db, QUEUE, order, size, poison=poison, may_commit=commit)
+    db.execute("ROLLBACK")
+    return answer
+
+
+def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
+    db = arrived(shop, b"one", b"two")
+
+    answers = [again(db, commit=True) for _ in range(6)]
+
+    (failure,) = failures(db)
+    assert [Admission.YES] * 5 + [Admission.LOOK_AGAIN] == answers
+    assert (5, 0, 1) == (failure.failures, failure.message_sequence_number, failure.messages_behind)
+    assert "rolled back by process" in failure.error
+    assert failure.quarantine_time is not None
+    assert failure.first_failure_time < failure.quarantine_time
+    assert [(4,), (4,)] == db.execute("SELECT status FROM broker_message").fetchall()
+
+
+def test_what_is_found_out_in_a_transaction_of_the_application_is_part_of_it(shop: Shop) -> None:
+    db = arrived(shop, b"one")
+
+    answers = [again(db, commit=False) for _ in range(6)]
+
+    assert Admission.LOOK_AGAIN == answers[-1]
+    assert [] == list(failures(db))
+
+
+def test_batches_become_smaller_with_each_rollback_until_a_message_stands_alone(shop: Shop) -> None:
+    db = arrived(shop, *[b"%d" % n for n in range(8)])
+
+    sizes = []
+    for _ in range(6):
+        sizes.append(allowance(db, QUEUE, 8))
+        again(db, size=sizes[-1])
+
+    assert [8, 8, 8, 4, 2, 1] == sizes
+
+
+def test_batches_grow_again_when_something_else_is_handed_out(shop: Shop) -> None:
+    db = arrived(shop, *[b"%d" % n for n in range(8)])
+    for _ in range(5):
+        again(db, size=8)
+
+    sizes = []
+    for order in (2, 3, 4, 5):
+        again(db, order)
+        sizes.append(allowance(db, QUEUE, 8))
+
+    assert [4, 8, 8, 8] == sizes
+
+
+def test_failures_in_company_are_not_counted_against_a_message(shop: Shop) -> None:
+    db = arrived(shop, b"one", b"two")
+
+    answers = [again(db, size=2, commit=True) for _ in range(20)]
+
+    assert {Admission.YES} == set(answers)
+
+
+def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
+    db = arrived(shop, b"one")
+    (queue_id,) = db.execute("SELECT queue_id FROM broker_queue WHERE name = 'OrdersQueue'").fetchone()
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1")
+    answers = []
+    for _ in range(6):
+        db.execute("BEGIN IMMEDIATE")
+        answers.append(admit(db, queue_id, 1, 1, poison=100, may_commit=True))
+        db.execute("ROLLBACK")
+
+    assert [Admission.YES] * 5 + [Admission.NONE] == answers
+    assert [] == list(failures(db))
+    assert (0, 5) == db.execute(
+        "SELECT is_receive_enabled, rollbacks FROM broker_queue WHERE queue_id = ?", (queue_id,)
+    ).fetchone()
+
+
+def test_another_message_of_the_same_number_is_another_message(shop: Shop) -> None:
+    db = arrived(shop, b"one")
+    for _ in range(5):
+        again(db)
+    db.execute("UPDATE broker_message SET message_enqueue_time = message_enqueue_time + 1")
+
+    assert Admission.YES == again(db)
+
+
+def test_a_database_in_memory_is_not_remembered() -> None:
+    db = sqlite3.connect(":memory:")
+
+    assert {Admission.YES} == {admit(db, QUEUE, 1, 1, poison=1, may_commit=False) for _ in range(9)}
+    db.close()
+
+
+def test_the_memory_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollback, "REMEMBERED_MAX", 2)
+    db = arrived(shop, b"one", b"two", b"three")
+
+    for order in (1, 2, 3):
+        again(db, order)
+
+    assert [2, 3] == [order for _, order in rollback._handed_out]
+
+
+def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_on(shop: Shop) -> None:
+    """The whole of it: `receive`, in transactions that an application rolls back."""
+    arrived(shop, b"good")
+    arrived(shop, b"poison", b"behind")
+    arrived(shop, b"fine")
+    done: list[bytes] = []
+    attempts = 0
+
+    db = shop.connect()
+    while messages := receive(db, queue="OrdersQueue"):
+        attempts += 1
+        assert attempts < 50
+        if any(message.body == b"poison" for message in messages):
+            db.rollback()
+        else:
+            done += [message.body for message in messages]
+            db.commit()
+
+    (failure,) = failures(shop.connect())
+    assert [b"good", b"fine"] == done
+    assert (5, 1) == (failure.failures, failure.messages_behind)
+    assert failure.quarantine_time is not None
+
+
+def test_nothing_is_judged_where_it_is_not_wanted(shop: Shop) -> None:
+    arrived(shop, b"one", b"two")
+
+    db = shop.connect()
+    sizes = []
+    for _ in range(20):
+        sizes.append(len(receive(db, queue="OrdersQueue", poison=0)))
+        db.rollback()
+
+    assert {2} == set(sizes)

@@ -1,0 +1,399 @@
+"""The application's connection: its transaction joined or begun, its settings left alone, its troubles told as ours."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application import transaction as module
+from broker.application.transaction import (
+    ask,
+    check_schema,
+    is_always_open,
+    is_autocommit,
+    look,
+    plain,
+    transaction,
+    whole,
+)
+from broker.errors import StoreUnavailableError
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+INSERT = "INSERT INTO orders (id) VALUES (?)"
+
+
+class Autocommitting(sqlite3.Connection):
+    """As a connection that Python 3.12 and later open with `autocommit=True`; `isolation_level` then means nothing."""
+
+    autocommit = True
+
+
+def _ids(shop: Shop) -> list[int]:
+    """What others see."""
+    return [row[0] for row in shop.connect().execute("SELECT id FROM orders ORDER BY id")]
+
+
+# --- begun, joined, committed -------------------------------------------------------------------------------
+
+
+def test_transaction_that_was_begun_here_is_the_application_s_to_commit(shop: Shop) -> None:
+    db = shop.connect()
+    with transaction(db):
+        ask(db, INSERT, (1,))
+
+    seen = [_ids(shop)]
+    db.commit()
+    seen.append(_ids(shop))
+
+    assert seen == [[], [1]]
+
+
+@pytest.mark.parametrize("options", [{"isolation_level": None}, {"factory": Autocommitting}], ids=str)
+def test_connection_in_autocommit_mode_commits_each_by_itself(shop: Shop, options: dict[str, Any]) -> None:
+    db = shop.connect(**options)
+
+    with transaction(db):
+        ask(db, INSERT, (1,))
+
+    assert (_ids(shop), db.in_transaction) == ([1], False)
+
+
+def test_open_transaction_is_joined_in_autocommit_mode_too(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("BEGIN")
+    with transaction(db):
+        ask(db, INSERT, (1,))
+
+    seen = [_ids(shop)]
+    db.execute("COMMIT")
+    seen.append(_ids(shop))
+
+    assert seen == [[], [1]]
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
+def test_failure_undoes_what_was_begun_here(shop: Shop, isolation_level: Any) -> None:
+    db = shop.connect(isolation_level=isolation_level)
+
+    def failing() -> None:
+        with transaction(db):
+            ask(db, INSERT, (1,))
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        failing()
+
+    assert (_ids(shop), db.in_transaction) == ([], False)
+
+
+def test_failure_leaves_what_the_application_had_done(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute(INSERT, (1,))
+
+    def failing() -> None:
+        with transaction(db):
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        failing()
+    db.commit()
+
+    assert _ids(shop) == [1]
+
+
+def test_failure_that_ended_the_transaction_itself_is_the_one_that_is_told(shop: Shop) -> None:
+    """SQLite ends the transaction by itself when the disk is full; then there is none to roll back."""
+    db = shop.connect()
+
+    def failing() -> None:
+        with transaction(db):
+            db.rollback()
+            raise ValueError("disk full")
+
+    with pytest.raises(ValueError, match="disk full"):
+        failing()
+
+
+def test_commit_that_fails_leaves_no_transaction_open(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+
+    def failing() -> None:
+        with transaction(db):
+            ask(db, "INSERT INTO child VALUES (99)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        failing()
+
+    assert not db.in_transaction
+
+
+# --- waiting for other writers ------------------------------------------------------------------------------
+
+
+def test_write_lock_is_taken_at_the_beginning(shop: Shop) -> None:
+    db, other = shop.connect(), shop.connect(timeout=0)
+
+    with transaction(db), pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+
+
+def test_busy_database_is_waited_for_longer_than_the_connection_would(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, db = shop.connect(), shop.connect(timeout=0)
+    holder.execute(INSERT, (1,))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            holder.commit()
+
+    monkeypatch.setattr(time, "sleep", pause)
+    with transaction(db):
+        ask(db, INSERT, (2,))
+    db.commit()
+
+    assert (pauses, _ids(shop)) == ([module.BUSY_PAUSE] * 3, [1, 2])
+
+
+def test_database_that_stays_locked_is_told_with_its_path(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, db = shop.connect(), shop.connect(timeout=0)
+    holder.execute(INSERT, (1,))
+    monkeypatch.setattr(module, "BUSY_SECONDS", -1)
+
+    with pytest.raises(StoreUnavailableError) as caught, transaction(db):
+        pass
+
+    assert str(shop.path) == caught.value.path
+    assert "another connection has had a write transaction open for more than" in caught.value.problem
+    assert "(database is locked): keep transactions short" in caught.value.problem
+
+
+def test_failure_that_waiting_does_not_cure_is_told_at_once(shop: Shop) -> None:
+    class Broken(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN"):
+                return super().execute("SELECT * FROM missing")
+            return super().execute(sql, *parameters)
+
+    db = shop.connect(factory=Broken)
+
+    with pytest.raises(StoreUnavailableError, match="no such table") as caught, transaction(db):
+        pass
+
+    assert str(shop.path) == caught.value.path
+
+
+def test_transaction_that_read_before_others_wrote_cannot_write(shop: Shop) -> None:
+    """The application's own BEGIN was not IMMEDIATE: no waiting helps, it has to begin again."""
+    db, other = shop.connect(isolation_level=None), shop.connect()
+    db.execute("BEGIN")
+    db.execute("SELECT * FROM orders").fetchall()
+    other.execute(INSERT, (1,))
+    other.commit()
+
+    with pytest.raises(StoreUnavailableError, match=r"has read before another .* \(database is locked\): roll it back"):
+        transaction(db).__enter__()
+
+    assert db.in_transaction
+    db.rollback()
+    with transaction(db):
+        ask(db, INSERT, (2,))
+    assert _ids(shop) == [1, 2]
+
+
+def test_transaction_that_has_only_begun_gets_the_lock_before_it_reads(shop: Shop) -> None:
+    """Else the broker's own look into its tables would be what makes it too old to write."""
+    db, other = shop.connect(isolation_level=None), shop.connect()
+    db.execute("BEGIN")
+    other.execute(INSERT, (1,))
+    other.commit()
+
+    with transaction(db):
+        found = ask(db, "SELECT id FROM orders").fetchall()
+        ask(db, INSERT, (2,))
+    db.execute("COMMIT")
+
+    assert ([(1,)], [1, 2]) == (found, _ids(shop))
+
+
+def test_joined_transaction_waits_for_another_writer_where_sqlite_would_not(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite never waits for the write lock in a transaction that has read."""
+    holder, db = shop.connect(), shop.connect(isolation_level=None, timeout=30)
+    db.execute("BEGIN")
+    db.execute("SELECT * FROM orders").fetchall()
+    holder.execute(INSERT, (1,))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            holder.rollback()
+
+    monkeypatch.setattr(time, "sleep", pause)
+    with transaction(db):
+        ask(db, INSERT, (2,))
+    db.execute("COMMIT")
+
+    assert (3, [2]) == (len(pauses), _ids(shop))
+
+
+# --- calls of several writes --------------------------------------------------------------------------------
+
+
+def _failing(db: sqlite3.Connection) -> None:
+    with whole(db):
+        ask(db, INSERT, (2,))
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("isolation_level", [None, "", "IMMEDIATE", "EXCLUSIVE"])
+def test_failing_call_is_undone_and_what_the_application_had_done_is_not(shop: Shop, isolation_level: Any) -> None:
+    db = shop.connect(isolation_level=isolation_level)
+    db.execute("BEGIN")
+    db.execute(INSERT, (1,))
+
+    with pytest.raises(ValueError, match="no"):
+        _failing(db)
+    with whole(db):
+        ask(db, INSERT, (3,))
+    db.execute("COMMIT")
+
+    assert [1, 3] == _ids(shop)
+
+
+def test_failing_call_that_began_the_transaction_leaves_none(shop: Shop) -> None:
+    db = shop.connect()
+
+    with pytest.raises(ValueError, match="no"):
+        _failing(db)
+
+    assert ([], False) == (_ids(shop), db.in_transaction)
+
+
+def test_call_after_which_no_transaction_is_left_tells_its_own_failure(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute(INSERT, (1,))
+
+    def failing() -> None:
+        with whole(db):
+            db.rollback()
+            raise ValueError("disk full")
+
+    with pytest.raises(ValueError, match="disk full"):
+        failing()
+
+
+# --- the connection is the application's --------------------------------------------------------------------
+
+
+def test_rows_are_tuples_whatever_the_application_wants_of_its_own(shop: Shop) -> None:
+    db = shop.connect()
+    db.row_factory = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.description, row, strict=True)
+    }
+
+    rows = ask(db, "SELECT 1 AS one, ? AS two", (2,)).fetchall()
+
+    assert rows == [(1, 2)]
+    assert db.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
+
+
+def test_settings_of_the_application_are_aside_for_a_while_and_back_again(shop: Shop) -> None:
+    db = shop.connect()
+    db.row_factory, db.text_factory = sqlite3.Row, bytes
+
+    with plain(db):
+        inside = db.execute("SELECT 'text'").fetchall()
+
+    assert [("text",)] == inside
+    assert b"text" == db.execute("SELECT 'text'").fetchone()[0]
+    assert sqlite3.Row is db.row_factory
+
+
+@pytest.mark.parametrize(
+    ("autocommit", "isolation_level", "is_autocommitting", "is_open"),
+    [
+        (-1, None, True, False),  # sqlite3.LEGACY_TRANSACTION_CONTROL, the default of Python 3.12
+        (-1, "", False, False),
+        (True, "", True, False),
+        (False, None, False, True),
+    ],
+)
+def test_transaction_control_of_python_3_12_is_known(
+    shop: Shop,
+    autocommit: int,
+    isolation_level: Any,
+    is_autocommitting: bool,  # noqa: FBT001  (a table's column)
+    is_open: bool,  # noqa: FBT001  (likewise)
+) -> None:
+    factory = type("Later", (sqlite3.Connection,), {"autocommit": autocommit})
+    db = shop.connect(factory=factory, isolation_level=isolation_level)
+
+    assert (is_autocommitting, is_open) == (is_autocommit(db), is_always_open(db))
+
+
+def test_reading_waits_too_and_tells_what_waiting_does_not_cure(shop: Shop) -> None:
+    db = shop.connect()
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    answers: list[Any] = [busy, busy, 7]
+
+    def call() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    assert 7 == look(db, call)
+    with pytest.raises(StoreUnavailableError, match="no database of the broker"):
+        look(db, lambda: db.execute("SELECT * FROM broker_missing"))
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(1, "start the daemon of this release"), (99, "use that release")])
+def test_file_of_another_release_is_refused_with_what_to_do(shop: Shop, version: int, remedy: str) -> None:
+    db = shop.connect(isolation_level=None)
+    db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+
+    with pytest.raises(StoreUnavailableError, match=f"its schema has version {version}, this release knows .*{remedy}"):
+        check_schema(db)
+
+
+def test_database_of_the_broker_passes(shop: Shop) -> None:
+    check_schema(shop.connect())
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"", "no database of the broker"), (b"no database at all, but long enough " * 30, "not a database")],
+)
+def test_other_file_is_refused_with_its_path(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "other.db"
+    path.write_bytes(content)
+    db = sqlite3.connect(path)
+
+    with pytest.raises(StoreUnavailableError, match=problem) as caught:
+        check_schema(db)
+
+    assert str(path) == caught.value.path
+    db.close()
+
+
+def test_database_in_memory_has_a_name_too() -> None:
+    db = sqlite3.connect(":memory:")
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        check_schema(db)
+
+    assert caught.value.path == ":memory:"
+    db.close()

@@ -1,0 +1,389 @@
+"""A connection for asyncio: whose turn it is, what a cancellation leaves, and that nothing waits on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application.waiting import Waiting
+from broker.application.worker import Connecting, Connection
+from broker.errors import ConversationError, StoreUnavailableError
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+INSERT = "INSERT INTO orders (id) VALUES (?)"
+SECONDS = 20.0
+
+
+def connect(shop: Shop, **options: Any) -> Connecting:
+    return Connecting(shop.path, options)
+
+
+def ids(shop: Shop) -> list[int]:
+    """What others see."""
+    found: list[int] = shop.look("SELECT id FROM orders ORDER BY id")
+    return found
+
+
+async def until(is_so: Any) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
+
+
+# --- transactions -------------------------------------------------------------------------------------------
+
+
+async def test_each_call_commits_by_itself(shop: Shop) -> None:
+    async with connect(shop) as db:
+        await db.execute(INSERT, [1])
+        seen = ids(shop)
+        changed = await db.executemany(INSERT, [(2,), (3,)])
+        rows = await db.execute("SELECT id FROM orders ORDER BY id")
+
+    assert ([1], 2, [(1,), (2,), (3,)], [1, 2, 3]) == (seen, changed, rows, ids(shop))
+
+
+async def test_calls_inside_a_transaction_are_committed_together(shop: Shop) -> None:
+    async with connect(shop) as db:
+        async with db:
+            await db.execute(INSERT, [1])
+            await db.execute(INSERT, [2])
+            seen = ids(shop)
+            assert db.is_in_transaction
+        assert not db.is_in_transaction
+
+    assert ([], [1, 2]) == (seen, ids(shop))
+
+
+async def test_exception_rolls_back(shop: Shop) -> None:
+    async with connect(shop) as db:
+        with pytest.raises(ValueError, match="no"):  # noqa: PT012  (a transaction is a block)
+            async with db:
+                await db.execute(INSERT, [1])
+                raise ValueError("no")
+        await db.execute(INSERT, [2])
+
+    assert [2] == ids(shop)
+
+
+async def test_call_that_fails_leaves_the_transaction_to_its_owner(shop: Shop) -> None:
+    async with connect(shop) as db, db:
+        await db.execute(INSERT, [1])
+        with pytest.raises(sqlite3.IntegrityError):
+            await db.execute(INSERT, [1])
+        await db.execute(INSERT, [2])
+
+    assert [1, 2] == ids(shop)
+
+
+async def test_commit_that_fails_is_told_and_leaves_no_transaction(shop: Shop) -> None:
+    async with connect(shop) as db:
+        await db.execute("PRAGMA foreign_keys = ON")
+        await db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+        with pytest.raises(sqlite3.IntegrityError):
+            async with db:
+                await db.execute("INSERT INTO child VALUES (99)")
+        await db.execute(INSERT, [1])
+
+    assert [1] == ids(shop)
+
+
+async def test_others_wait_for_the_end_of_a_transaction_and_its_own_tasks_do_not(shop: Shop) -> None:
+    async with connect(shop) as db:
+        order: list[str] = []
+
+        async def other() -> None:
+            await db.execute(INSERT, [2])
+            order.append("other")
+
+        outside = asyncio.create_task(other())
+        async with db:
+            await asyncio.wait_for(db.execute(INSERT, [1]), SECONDS)  # a task of its own before Python 3.12
+            async with asyncio.TaskGroup() as group:
+                group.create_task(db.execute(INSERT, [3]))
+            await asyncio.sleep(0.02)
+            order.append("owner")
+        await outside
+
+    assert (["owner", "other"], [1, 2, 3]) == (order, ids(shop))
+
+
+async def test_transactions_of_several_tasks_follow_each_other(shop: Shop) -> None:
+    async with connect(shop) as db:
+
+        async def work(number: int) -> None:
+            async with db:
+                ((count,),) = await db.execute("SELECT count(*) FROM orders")
+                await asyncio.sleep(0.001)
+                await db.execute("INSERT INTO orders VALUES (?, ?)", (number, str(count)))
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(10):
+                group.create_task(work(number))
+
+    assert [str(n) for n in range(10)] == shop.look("SELECT state FROM orders ORDER BY CAST(state AS INTEGER)")
+
+
+async def test_task_that_outlives_the_transaction_in_which_it_was_started_is_on_its_own(shop: Shop) -> None:
+    async with connect(shop) as db:
+        go = asyncio.Event()
+
+        async def later() -> None:
+            await go.wait()
+            await db.execute(INSERT, [2])
+
+        async with db:
+            task = asyncio.create_task(later())
+            await db.execute(INSERT, [1])
+        async with db:
+            go.set()
+            await asyncio.sleep(0.01)
+            seen = await db.execute("SELECT id FROM orders")
+        await task
+
+    assert ([(1,)], [1, 2]) == (seen, ids(shop))
+
+
+async def test_transaction_inside_another_one_is_refused(shop: Shop) -> None:
+    async with connect(shop) as db, db:
+        await db.execute(INSERT, [1])
+        with pytest.raises(ConversationError, match="inside a transaction of the same connection") as caught:
+            await db.__aenter__()
+
+    assert (628, [1]) == (caught.value.number, ids(shop))
+
+
+async def test_transaction_begun_by_hand_is_refused(shop: Shop) -> None:
+    async with connect(shop) as db:
+        with pytest.raises(ConversationError, match="not with BEGIN"):
+            await db.execute("BEGIN")
+        await db.execute(INSERT, [1])
+
+    assert [1] == ids(shop)
+
+
+async def test_rows_are_as_the_application_wants_them(shop: Shop) -> None:
+    async with connect(shop, timeout=1) as db:
+        db.row_factory = sqlite3.Row
+
+        (row,) = await db.execute("SELECT 1 AS one")
+
+        assert (1, sqlite3.Row) == (row["one"], db.row_factory)
+
+
+# --- cancellation -------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A call that has begun in the thread and ends when it is let."""
+
+    def __init__(self) -> None:
+        self.has_begun = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self, db: Connection) -> str:
+        self.has_begun.set()
+        assert self.go.wait(SECONDS)
+        db._db.execute(INSERT, (1,))
+        return "done"
+
+
+async def cancel_inside(db: Connection, gate: Gate) -> None:
+    """A call is cancelled while it runs, and its caller goes on."""
+    task = asyncio.create_task(db.run(gate, db))
+    await until(gate.has_begun.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_transaction_with_a_call_that_was_cancelled_while_it_ran_is_undone(shop: Shop) -> None:
+    gate = Gate()
+    async with connect(shop) as db:
+        with pytest.raises(StoreUnavailableError, match="a call inside this transaction was cancelled"):  # noqa: PT012
+            async with db:
+                await cancel_inside(db, gate)
+                gate.go.set()
+                await db.execute(INSERT, [2])
+        await db.execute(INSERT, [3])
+
+    assert [3] == ids(shop)
+
+
+async def test_cancelled_task_rolls_back_behind_the_call_that_still_runs(shop: Shop) -> None:
+    gate = Gate()
+    async with connect(shop) as db:
+
+        async def work() -> None:
+            async with db:
+                await db.run(gate, db)
+
+        task = asyncio.create_task(work())
+        await until(gate.has_begun.is_set)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()  # impatient
+        gate.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await db.execute(INSERT, [2])
+
+    assert [2] == ids(shop)
+
+
+async def test_call_that_had_not_begun_harms_nothing(shop: Shop) -> None:
+    gate = Gate()
+    async with connect(shop) as db, db:
+        first = asyncio.create_task(db.run(gate, db))
+        second = asyncio.create_task(db.execute(INSERT, [2]))
+        await until(gate.has_begun.is_set)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        gate.go.set()
+        assert "done" == await first
+
+    assert [1] == ids(shop)
+
+
+async def test_cancelled_call_outside_a_transaction_dooms_no_later_one(shop: Shop) -> None:
+    gate = Gate()
+    async with connect(shop) as db:
+        await cancel_inside(db, gate)
+        gate.go.set()
+        async with db:
+            await db.execute(INSERT, [2])
+
+    assert [1, 2] == ids(shop)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_commit_that_has_begun_is_seen_to_its_end(shop: Shop, *, is_late: bool) -> None:
+    holder = shop.connect(timeout=0)
+    async with connect(shop) as db:
+
+        async def work() -> None:
+            async with db:
+                await db.execute(INSERT, [1])
+                started.set()
+                if is_late:
+                    await asyncio.sleep(SECONDS)
+
+        started = asyncio.Event()
+        task = asyncio.create_task(work())
+        await started.wait()
+        if not is_late:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        holder.execute("BEGIN IMMEDIATE")  # nothing is left open
+        holder.rollback()
+
+    assert ids(shop) == ([] if is_late else [1])
+
+
+# --- what waits ---------------------------------------------------------------------------------------------
+
+
+def counting(db: sqlite3.Connection, pauses: int) -> Waiting[str]:
+    for number in range(pauses):
+        db.execute("SELECT 1")
+        yield 0.001 * number
+    db.execute(INSERT, (1,))
+    return "there"
+
+
+async def test_steps_run_in_the_thread_and_pause_in_the_loop(shop: Shop) -> None:
+    async with connect(shop) as db, db:
+        assert "there" == await db.run_steps(lambda plain: counting(plain, 5))
+
+    assert [1] == ids(shop)
+
+
+async def test_waiting_needs_a_transaction(shop: Shop) -> None:
+    async with connect(shop) as db:
+        with pytest.raises(ConversationError, match="to receive needs a transaction") as caught:
+            await db.run_steps(lambda plain: counting(plain, 1))
+
+    assert 628 == caught.value.number
+
+
+async def test_wait_that_is_cancelled_before_it_found_anything_harms_nothing(shop: Shop) -> None:
+    async with connect(shop) as db, db:
+        await db.execute(INSERT, [5])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await db.run_steps(lambda plain: counting(plain, 100_000))
+        await db.execute(INSERT, [6])
+
+    assert [5, 6] == ids(shop)
+
+
+async def test_find_that_nobody_saw_is_undone(shop: Shop) -> None:
+    """Cancelled between the moment at which something was found and the one at which the caller would have had it."""
+    gate = Gate()
+
+    def finding(db: sqlite3.Connection) -> Waiting[None]:
+        gate.has_begun.set()
+        assert gate.go.wait(SECONDS)
+        db.execute(INSERT, (1,))
+        yield from ()
+
+    async with connect(shop) as db:
+        with pytest.raises(StoreUnavailableError, match="was cancelled while it ran"):  # noqa: PT012
+            async with db:
+                task = asyncio.create_task(db.run_steps(finding))
+                await until(gate.has_begun.is_set)
+                gate.go.set()
+                time.sleep(0.05)  # noqa: ASYNC251  (the loop shall not see that it is done)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    assert [] == ids(shop)
+
+
+# --- opening and closing ------------------------------------------------------------------------------------
+
+
+async def test_connection_can_be_awaited_and_closed_twice(shop: Shop) -> None:
+    db = await connect(shop)
+    before = threading.active_count()
+    await db.execute(INSERT, [1])
+
+    await db.close()
+    await db.close()
+
+    assert before - 1 == threading.active_count()
+
+
+async def test_file_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    before = threading.active_count()
+
+    with pytest.raises(StoreUnavailableError, match="unable to open") as caught:
+        await Connecting(tmp_path / "no" / "such.db", {})
+
+    assert str(tmp_path / "no" / "such.db") == caught.value.path
+    await until(lambda: threading.active_count() == before)
+
+
+async def test_opening_that_is_cancelled_leaves_nothing_behind(shop: Shop) -> None:
+    before = threading.active_count()
+    task = asyncio.create_task(connect(shop)._open())
+    await asyncio.sleep(0)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    await until(lambda: threading.active_count() == before)
