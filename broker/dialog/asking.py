@@ -3,8 +3,8 @@ Requests for routes as a database keeps them: begun, found again after a restart
 
 Runs in the writer thread, but for `answer`, which is the other side's and an application's. A request is an ordinary
 dialog with the largest lifetime there is; what it asks for is told by its conversation group. Service and queue are
-made when the first one is begun. A dialog that was answered is remembered as long as every closed one after its
-lifetime, so that a repeated END is still acknowledged, and no longer: its lifetime ends with it.
+made when the first one is begun. A dialog that was answered is remembered as long as every closed one, so that a
+repeated END is still acknowledged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from broker.dialog.application import LIFETIME_MAX, Dialog, Message, begin_dialog, get_dialog, receive
-from broker.dialog.conversation import TAKES_MESSAGES, State
+from broker.application.dialog import Dialog, begin_dialog, get_dialog
+from broker.application.message import Message
+from broker.application.receiving import receive
+from broker.application.transaction import ask
+from broker.conversation.state import TAKES_MESSAGES, State
+from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.flat_xml import parse_flat_xml
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
-from broker.dialog.store import put_queue, put_service, queues, services, writing
-from broker.dialog.transaction import ask
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.store.database import writing
+from broker.store.metadata import put_queue, put_service, queues, services
 
 FAILED = 9761  # the original's message for a request that ended with an error
 ANSWER_SECONDS = 7 * 86_400.0  # for which an answer is sent again until who asked has it; then that asks nobody
@@ -97,9 +101,9 @@ def answer(db: sqlite3.Connection, dialog: Dialog, *, code: int = 0, description
         ConversationError: 8462 ended before; 8426 unknown.
         StoreUnavailableError: the database stayed locked.
     """
-    dialog.end(error=code or None, description=description)
     statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"
     ask(db, statement, (time.time() + ANSWER_SECONDS, dialog.conversation_handle.bytes))
+    dialog.end(error=code or None, description=description)
 
 
 def _begin(db: sqlite3.Connection, inquiry: Inquiry) -> Request:
@@ -139,7 +143,7 @@ def _take_endings(db: sqlite3.Connection, progress: Progress) -> None:
                 continue
             if message.is_end or message.is_error:
                 over.add(handle)
-                _close(db, message.dialog)
+                message.dialog.end()
                 progress.endings.append(_ending(message))
             elif not _is_ours(db, handle):
                 over.add(handle)
@@ -168,15 +172,10 @@ def _is_over(db: sqlite3.Connection, handle: uuid.UUID) -> bool:
     row = db.execute(question, (handle.bytes,)).fetchone()
     state = State(row[0]) if row is not None else State.CLOSED
     if state in (State.DISCONNECTED_INBOUND, State.ERROR):
-        _close(db, get_dialog(db, handle))
+        get_dialog(db, handle).end()
     elif state not in TAKES_MESSAGES:
         _change(db, handle, "lifetime", time.time() + ANSWER_SECONDS)
     return state not in TAKES_MESSAGES
-
-
-def _close(db: sqlite3.Connection, dialog: Dialog) -> None:
-    dialog.end()
-    _change(db, dialog.conversation_handle, "lifetime", time.time())
 
 
 def _change(db: sqlite3.Connection, handle: uuid.UUID, column: str, value: object) -> None:

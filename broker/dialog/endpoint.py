@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,24 +23,29 @@ from typing import TypeVar
 
 import structlog
 
-from broker.dialog.contact import ack_frame, fault_frame
+from broker.conversation.contact import ack_frame, fault_frame
+from broker.dialog.acknowledging import Acknowledging
 from broker.dialog.detour import alternatives
 from broker.dialog.inquirer import Inquirer
-from broker.dialog.receiving import Receipt
-from broker.dialog.store import broker_instance, open_watch, settle_fragment_size
+from broker.dialog.store_port import Store
+from broker.dialog.stranger import GONE, Strangers
 from broker.dialog.transmitter import DialogSettings, Transmitter
-from broker.dialog.turn import Turn, turn_in_writer
+from broker.dialog.wall_clock import WallClock
+from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.way import Buffer, Origin, Way
 from broker.routing.decide import Pass, decide
 from broker.routing.facts import Facts
 from broker.routing.route import SERVICE_BROKER
+from broker.store.housekeeping import Housekeeping
+from broker.store.receipt import Receipt, Standing
+from broker.store.turn import Turn, TurnResult
 from broker.wire.layout import Kind
 
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 POLL_SECONDS = (0.002, 0.02)  # between two looks at data_version: right after a change, and at most
-EXPIRE_SECONDS = 1.0  # between two looks for dialogs past their lifetime
+KEEP_SECONDS = 1.0  # between two looks for what is past its lifetime or has served
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 
 log = structlog.get_logger(__name__)
@@ -55,21 +60,20 @@ class Endpoint:
     start; `problem` what the store last failed with, empty while it works.
     """
 
-    def __init__(
-        self, name: str, path: Path, db: sqlite3.Connection, *, settings: DialogSettings, forwarder: Forwarder
-    ) -> None:
+    def __init__(self, name: str, path: Path, store: Store, *, settings: DialogSettings, forwarder: Forwarder) -> None:
         self.name = name
         self.path = path
-        self.broker_instance = broker_instance(db)
-        self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask)
+        self.broker_instance = store.broker_instance
+        self._acknowledging = Acknowledging(self._acknowledge)
+        told = self._acknowledging.on_told
+        self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask, on_told=told)
         self.inquirer = Inquirer(name, self.in_writer)
+        self.transmitter.asked = self.inquirer.status
         self.delivered: Counter[str] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.problem = ""
-        self._db = db
-        self._watch = open_watch(path)
+        self._store = store
         self._travel = settings.travel
-        self._fragment_size = settle_fragment_size(db, settings.fragment_size)
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
@@ -78,7 +82,11 @@ class Endpoint:
         self._inbox_bytes = 0
         self._found_up_to = 0
         self._has_news = True
-        self._expire_at = 0.0
+        self._strangers = Strangers()
+        self._clock = WallClock()
+        self._housekeeping = Housekeeping()
+        self._keep_at = 0.0
+        self._next_timer: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -97,14 +105,19 @@ class Endpoint:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._acknowledging.close()
         self.transmitter.close()
         await self._loop.run_in_executor(None, self._writer.shutdown)
-        self._watch.close()
-        self._db.close()
+        self._store.close()
 
     async def in_writer(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Do something with the database between two turns, in the writer thread; for catalog changes."""
-        return await self._loop.run_in_executor(self._writer, work, self._db)
+        """Do something with the database between two turns, in the writer thread; for requests for routes."""
+
+        def do_in_writer() -> _T:
+            self._store.check()
+            return work(self._store.connection)
+
+        return await self._loop.run_in_executor(self._writer, do_in_writer)
 
     @contextmanager
     def borrow(self) -> Iterator[sqlite3.Connection]:
@@ -112,6 +125,9 @@ class Endpoint:
         The connection, while the writer thread stands still between two turns; for another thread than the loop's.
 
         Whoever has it needs nothing of the loop to give it back, so it is given back even when the loop has ended.
+
+        Raises:
+            StoreUnavailableError: what would be committed now would not be found again.
         """
         stands, may_go = threading.Event(), threading.Event()
 
@@ -122,7 +138,8 @@ class Endpoint:
         self._writer.submit(stand_still)
         stands.wait()
         try:
-            yield self._db
+            self._store.check()
+            yield self._store.connection
         finally:
             may_go.set()
 
@@ -162,49 +179,68 @@ class Endpoint:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            turn = self._next_turn()
-            try:
-                result = await self._loop.run_in_executor(
-                    self._writer, turn_in_writer, self._db, self.broker_instance, turn, self._fragment_size
-                )
-            except sqlite3.Error as error:
-                await self._rest(turn, str(error))
-                continue
-            self.problem = ""
-            if result.found_up_to is not None:
-                self._found_up_to = result.found_up_to
-            for found in result.found:
-                self.transmitter.found(found)
-            for want, messages in result.loaded:
-                self.transmitter.loaded(want, messages)
-            self.transmitter.unwanted(result.postponed)
-            for endpoint_id in result.expired:
-                self.transmitter.finish(endpoint_id)
-            self._answer(result.receipt)
+            left = self._next_turn().parts()
+            while left:
+                try:
+                    result = await self._loop.run_in_executor(self._writer, self._store.turn_in_writer, left[0])
+                except StoreUnavailableError as error:
+                    await self._rest(left, error.problem)
+                    break
+                if self.problem:
+                    self.problem = ""
+                    log.info("store works again", database=self.name)
+                del left[0]
+                self._note(result)
+
+    def _note(self, result: TurnResult) -> None:
+        """After a turn: what was found and loaded is sent, what was stored is answered."""
+        if result.found_up_to is not None:
+            self._found_up_to = result.found_up_to
+        for found in result.found:
+            self.transmitter.found(found)
+        for want, messages in result.loaded:
+            self.transmitter.loaded(want, messages)
+        self.transmitter.unwanted(result.postponed)
+        for endpoint_id in result.kept.finished:
+            self.transmitter.finish(endpoint_id)
+        self._next_timer = result.next_timer
+        if result.kept.has_more:
+            self._keep_at = 0.0
+            self._wake_up()
+        self._answer(result.receipt)
 
     def _next_turn(self) -> Turn:
-        now = self._loop.time()
-        is_time_to_expire = now >= self._expire_at
-        if is_time_to_expire:
-            self._expire_at = now + EXPIRE_SECONDS
+        now, wall = self._loop.time(), time.time()
+        jump = self._clock.look(wall, now)
+        if jump:
+            log.warning("wall clock has jumped", database=self.name, seconds=round(jump, 1))
+        is_time_to_keep = self._is_time_to_keep(now, wall) and self._clock.is_settled(now)
+        if is_time_to_keep:
+            self._keep_at = now + KEEP_SECONDS
         turn = Turn(
-            now=time.time(),
+            now=wall,
             frames=self._inbox,
             find_after=self._found_up_to if self._has_news else None,
             wants=self.transmitter.wants(),  # before the next line: it may make room
             load_max_bytes=self.transmitter.load_max_bytes,
-            is_time_to_expire=is_time_to_expire,
+            housekeeping=self._housekeeping if is_time_to_keep else None,
+            is_probe=bool(self.problem),
+            statuses=self.transmitter.statuses(),
         )
         self._inbox, self._inbox_bytes, self._has_news = [], 0, False
         return turn
 
-    async def _rest(self, turn: Turn, problem: str) -> None:
+    async def _rest(self, turns: list[Turn], problem: str) -> None:
         """The store failed: nothing was stored, so nothing is acknowledged and all of it comes again."""
+        frames = sum([len(turn.frames) for turn in turns])
+        if problem != self.problem:  # told once, however long it lasts
+            log.error("store failed", database=self.name, reason=problem, frames=frames)
         self.problem = problem
-        log.error("store failed", database=self.name, reason=problem, frames=len(turn.frames))
-        self.dropped[Disposition.STORE_FAILED] += len(turn.frames)
+        self.dropped[Disposition.STORE_FAILED] += frames
         self._has_news = True
-        self.transmitter.unwanted(turn.wants)
+        for turn in turns:
+            self.transmitter.unwanted(turn.wants)
+            self.transmitter.untold(turn.statuses)
         await asyncio.sleep(FAILURE_PAUSE)
         self._wake_up()
 
@@ -218,12 +254,18 @@ class Endpoint:
         for endpoint_id, contact in receipt.contacts.items():
             transmitter.bind(endpoint_id, contact)
         for endpoint_id, place in receipt.acknowledged.items():
-            transmitter.acknowledge(endpoint_id, place)
+            transmitter.acknowledge(endpoint_id, place, receipt.held_there.get(endpoint_id, ()))
+        for endpoint_id, standing in receipt.stored.items():
+            transmitter.stored(endpoint_id, standing.place)
+        self._acknowledging.note(receipt.stored)
+        now = self._loop.time()
         frames: list[tuple[Way, Buffer]] = []
-        for endpoint_id, (contact, place) in receipt.stored.items():
-            transmitter.stored(endpoint_id, place)
-            way, _ = transmitter.way(endpoint_id, contact, Kind.ACK)
+        for contact, place in receipt.closed:
+            way = self._forwarder.way_for(transmitter.decide(contact), Kind.ACK)
             frames.append((way, ack_frame(contact, travel, transmitter.message_id(), place)))
+        for contact, is_certain in receipt.strangers:
+            if self._strangers.may_tell(contact, now, is_certain=is_certain):
+                receipt.faults.append((contact, GONE))
         for contact, fault in receipt.faults:
             # Nobody sends it again, and the best address may lead to another target: a copy to each.
             frames += [
@@ -236,7 +278,21 @@ class Endpoint:
         for endpoint_id in receipt.finished:
             transmitter.finish(endpoint_id)
         if frames:
-            self._forwarder.submit(frames, self._loop.time(), transmitter)
+            self._forwarder.submit(frames, now, transmitter)
+
+    def _acknowledge(self, stored: Mapping[int, Standing]) -> None:
+        """Tell far sides what is stored here, by a frame of its own each."""
+        transmitter = self.transmitter
+        frames: list[tuple[Way, Buffer]] = []
+        for endpoint_id, standing in stored.items():
+            way, _ = transmitter.way(endpoint_id, standing.contact, Kind.ACK)
+            message_id = transmitter.message_id()
+            frame = ack_frame(standing.contact, self._travel, message_id, standing.place, standing.held)
+            frames.append((way, frame))
+        self._forwarder.submit(frames, self._loop.time(), transmitter)
+
+    def _is_time_to_keep(self, now: float, wall: float) -> bool:
+        return now >= self._keep_at or (self._next_timer is not None and wall >= self._next_timer)
 
     # --- applications ---
 
@@ -255,14 +311,13 @@ class Endpoint:
                 self._wake_up()
             else:
                 pause = min(longest, pause * 1.3)
-                if self._loop.time() >= self._expire_at:
+                if self._is_time_to_keep(self._loop.time(), time.time()):
                     self._wake_up()
 
     def _version(self) -> int | None:
         """What every commit of another connection changes; None while it cannot be read, so that the writer looks."""
         try:
-            version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error as error:
-            log.warning("watch failed", database=self.name, reason=str(error))
+            return self._store.version()
+        except StoreUnavailableError as error:
+            log.warning("watch failed", database=self.name, reason=error.problem)
             return None
-        return version

@@ -1,75 +1,75 @@
 """
 The sending half of a database at work: which dialog sends now, along which way, and when again.
 
-Dialogs take turns in bursts. One sends only while its next hop takes frames at once, so frames of conversations do not
+Dialogs take turns (`turns`). One sends only while its next hop takes frames at once, so frames of conversations do not
 fill the forwarding pool; until then its messages stay in the transmission queue, which is where they are safe. What is
-loaded into memory is bounded for all dialogs together. When the link that carried frames in flight is gone, they are
-sent again at once; when no acknowledgement comes, after a time that doubles.
+loaded into memory is bounded for all dialogs together (`loading`). When the link that carried frames in flight is gone,
+they are sent again at once; what is missing among things that arrived, a little later; when no acknowledgement comes,
+after a time that doubles (`broker.conversation.outbound`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import os
-from collections import Counter, deque
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from broker.dialog.contact import Contact, Fragment, Travel, message_frame
-from broker.dialog.conversation import NEVER, Backoff, Outbound, Outgoing
+from broker.conversation.contact import Contact, Fragment, Place, Travel, message_frame
+from broker.conversation.outbound import Held, Outbound, Outgoing
+from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
+from broker.conversation.window import Window
+from broker.dialog.alarm import Alarms
 from broker.dialog.detour import detour
-from broker.dialog.sending import Found, Want
+from broker.dialog.loading import LOADED_MAX_BYTES, Loading
+from broker.dialog.sender import Sender
+from broker.dialog.status import Trouble, transmission_status
+from broker.dialog.telling import Telling
+from broker.dialog.turns import FRAME_COST, Turns
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Ask, Forwarder
+from broker.forwarding.deciding import Ask
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.way import Buffer, Way
+from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
+from broker.store.sending import Found, Want
 from broker.wire.frame import Rejected
-from broker.wire.layout import CONVERSATION_AT, SEQUENCE_AT, Kind
+from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
 
-LOADED_MAX_BYTES = 64 * 1024 * 1024  # bodies in memory, all dialogs together; a single larger message is loaded alone
-LOAD_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time
-BURST_FRAMES = 64  # of one dialog before the next one's turn
-PUMP_BYTES = 256 * 1024  # handed to the forwarder at once, and one dialog's burst
+PUMP_BYTES = 256 * 1024  # handed to the forwarder at once: the loop does other things in between
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes
-RETRY_AFTER_MIN = 0.1  # seconds; a next hop cannot ask for more resends than this
 DECISIONS_MAX = 100_000  # remembered routing decisions, one a dialog
+CLOCK_JUMP = 1.0  # seconds by which the wall clock has to move for instants to be told anew
+FINAL = frozenset(  # why the next hop refused a frame that it will refuse again, whatever it says of retrying
+    disposition.number
+    for disposition in (
+        Disposition.MALFORMED,
+        Disposition.HOPS_EXHAUSTED,
+        Disposition.FORWARDING_DISABLED,
+        Disposition.ROUTE_INVALID,
+        Disposition.FRAME_TOO_LARGE,
+    )
+)
+_LAST = int(Flag.LAST_FRAGMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class DialogSettings:
-    """Shape: `window` frames in flight for each dialog; `fragment_size` bytes of body in one frame."""
+    """
+    Shape: `window` frames and `window_bytes` of bodies in flight for each dialog at most; `fragment_size` bytes of
+    payload in one frame.
+    """
 
     backoff: Backoff
     travel: Travel
     window: int
     fragment_size: int
-
-
-@dataclass(slots=True)
-class Sender:
-    """
-    A dialog with something to send or unacknowledged; changed by the transmitter only.
-
-    Shape: `load_from` the next sequence number to load; `stored` what every frame acknowledges; `outlet` the link to
-    which its frames in flight were given; `armed_at` when its timer fires; `advice` what the next hop said of the last
-    frame it refused.
-    """
-
-    endpoint_id: int
-    contact: Contact
-    outbound: Outbound
-    load_from: int
-    stored: tuple[int, int]
-    is_loading: bool = False
-    has_more: bool = True
-    is_queued: bool = False
-    armed_at: float = NEVER
-    outlet: object = None
-    advice: str = ""
+    window_bytes: int = 8 * 1024 * 1024
 
 
 class Transmitter:
@@ -78,35 +78,44 @@ class Transmitter:
 
     Shape: `table` the routes of this database; `sent`, `resent`, `acknowledged` messages by service since the start,
     `resent_to` by address of the next hop;
-    `received` frames by kind that the forwarder received from here.
+    `received` frames by kind that the forwarder received from here. Ports, to be set by those who know: `trouble_of` an
+    address, what was `asked` about a service.
     """
 
     def __init__(
-        self, settings: DialogSettings, forwarder: Forwarder, wake: Callable[[], None], *, ask: Ask = lambda _: None
+        self,
+        settings: DialogSettings,
+        forwarder: Forwarder,
+        wake: Callable[[], None],
+        *,
+        ask: Ask = lambda _: None,
+        on_told: Callable[[int, Place], None] = lambda *_: None,
     ) -> None:
         self.table = RouteTable()
         self.senders: dict[int, Sender] = {}
+        self.forwarder = forwarder
         self.sent: Counter[str] = Counter()
         self.resent: Counter[str] = Counter()
         self.resent_to: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
         self.received: Counter[int] = Counter()
+        self.trouble_of: Callable[[NetworkAddress], Trouble] = lambda _: Trouble()
+        self.asked: Callable[[str], str] = lambda _: "about to be asked"
         self._settings = settings
-        self._forwarder = forwarder
         self._wake = wake
         self._ask = ask
+        self._on_told = on_told
         self._loop = asyncio.get_running_loop()
         self._by_conversation: dict[tuple[bytes, bool], Sender] = {}
-        self._runnable: deque[Sender] = deque()
-        self._waiting: set[int] = set()  # senders that have something to send and no way to
-        self._hungry: dict[int, None] = {}  # senders whose window asks for more and that are not loading, in order
-        self._loaded_bytes = 0
-        self._timers: list[tuple[float, int]] = []
-        self._timer: asyncio.Handle | None = None
-        self._timer_at = NEVER  # kept here: uvloop's handle of a call that is due at once does not tell
+        self._turns = Turns()
+        self._waiting: dict[int, None] = {}  # senders that have something to send and no way to, in order
+        self._loading = Loading(self.senders, settings.fragment_size, waits=self._waiting.__contains__)
+        self._alarms = Alarms(self._on_alarm)
+        self._telling = Telling(self.senders, self.status)
         self._decisions: dict[int, Decision] = {}
         self._generation = -1
         self._is_pump_due = False
+        self._wall_offset = 0.0
         self._message_ids = (os.urandom(8), count(int.from_bytes(os.urandom(4), "big")))
 
     # --- what the writer thread found ---
@@ -115,74 +124,52 @@ class Transmitter:
         """A dialog has new messages."""
         sender = self.senders.get(found.endpoint_id)
         if sender is None:
-            outbound = Outbound(self._settings.backoff, self._settings.window)
-            sender = Sender(found.endpoint_id, found.contact, outbound, found.first_sequence, found.stored)
+            settings = self._settings
+            window = Window(settings.window, settings.window_bytes)
+            outbound = Outbound(RoundTrip(settings.backoff), window, (found.first_sequence, 0))
+            sender = Sender(found.endpoint_id, found.contact, outbound, found.stored, found.priority)
             self.senders[found.endpoint_id] = sender
             self._by_conversation[found.contact.conversation_id, found.contact.is_initiator] = sender
+            self._telling.watch(sender, found.status, self._loop.time())
         sender.has_more = True
         self._run(sender)
 
     @property
     def load_max_bytes(self) -> int:
         """How much more may be loaded, all dialogs together."""
-        return max(0, LOADED_MAX_BYTES - self._loaded_bytes)
+        return self._loading.max_bytes
 
     def wants(self) -> list[Want]:
         """What to load in the next turn, none while there is no room."""
-        wants: list[Want] = []
-        if self._hungry and not self.load_max_bytes:
-            self._unload_waiting()
-        if not self.load_max_bytes:
-            return wants
-        hungry, self._hungry = self._hungry, {}
-        for endpoint_id in hungry:
-            sender = self.senders[endpoint_id]
-            sender.is_loading = True
-            room = max(1, self._settings.window - len(sender.outbound.messages))
-            wants.append(Want(endpoint_id, sender.load_from, room, LOAD_BYTES))
-        return wants
+        return self._loading.wants()
 
-    def loaded(self, want: Want, messages: list[Outgoing]) -> None:
+    def loaded(self, want: Want, fragments: list[Outgoing]) -> None:
         """What was asked for has come; a dialog for which nothing came and nothing is in flight is done."""
         sender = self.senders.get(want.endpoint_id)
         if sender is None:
             return
-        sender.is_loading = False
-        if want.sequence != sender.load_from:  # unloaded meanwhile: what goes before this has to be loaded again
-            self._run(sender)
-            return
-        for message in messages:
-            sender.outbound.offer(message)
-            self._loaded_bytes += len(message.body)
-            sender.load_from = message.sequence + 1
-        if not messages and not sender.outbound.messages:
+        if self._loading.loaded(sender, want, fragments) and not sender.outbound.loaded:
             self._forget(sender)
         else:
-            sender.has_more = bool(messages)
             self._run(sender)
 
     def unwanted(self, wants: list[Want]) -> None:
         """The store failed, or there was no room: what was asked for has to be asked for again."""
         for want in wants:
-            sender = self.senders.get(want.endpoint_id)
-            if sender is not None:
-                sender.is_loading = False
-                self._hungry[want.endpoint_id] = None
+            self._loading.unwanted(want)
 
     # --- what the far side said ---
 
-    def acknowledge(self, endpoint_id: int, place: tuple[int, int]) -> None:
-        """Everything before `place` is stored at the far side."""
+    def acknowledge(self, endpoint_id: int, place: Place, held_there: tuple[Held, ...] = ()) -> None:
+        """Everything before `place` is stored at the far side, and it holds `held_there` out of order."""
         sender = self.senders.get(endpoint_id)
         if sender is None:
             return
-        before = sender.outbound.loaded_bytes
-        done = sender.outbound.acknowledge(*place, self._loop.time())
-        self._loaded_bytes += sender.outbound.loaded_bytes - before
-        self.acknowledged[sender.contact.service_name] += done
-        sender.load_from = max(sender.load_from, place[0])
+        outbound = sender.outbound
+        self.acknowledged[sender.contact.service_name] += outbound.acknowledge(place, self._loop.time(), held_there)
+        self._loading.charge(sender)
         sender.advice = ""
-        if sender.outbound.messages or sender.has_more or sender.is_loading:
+        if outbound.loaded or sender.has_more or sender.is_loading:
             self._arm(sender)
             self._run(sender)
         else:
@@ -195,7 +182,7 @@ class Transmitter:
         if sender is not None:
             sender.contact = contact
 
-    def stored(self, endpoint_id: int, place: tuple[int, int]) -> None:
+    def stored(self, endpoint_id: int, place: Place) -> None:
         """What is stored here, to be acknowledged with every frame from now on."""
         sender = self.senders.get(endpoint_id)
         if sender is not None:
@@ -208,38 +195,73 @@ class Transmitter:
             self._forget(sender)
 
     def advise(self, rejected: Rejected) -> None:
-        """The next hop could not take a frame: remember why, and try earlier when it says so."""
+        """The next hop could not take a frame: remember why, and send that one earlier when it says so."""
         for is_initiator in (True, False):
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
             if sender is not None:
-                sender.advice = f"{rejected.reason} ({rejected.code})"
-                if rejected.retry_after_ms and sender.outbound.in_flight:
-                    at = self._loop.time() + max(RETRY_AFTER_MIN, rejected.retry_after_ms / 1000)
-                    sender.outbound.resend_at = min(sender.outbound.resend_at, at)
+                sender.advice = f"{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
+                if rejected.retry_after_ms and rejected.code not in FINAL:
+                    place = (rejected.sequence, rejected.fragment)
+                    sender.outbound.refuse(place, self._loop.time(), rejected.retry_after_ms / 1000)
                     self._arm(sender)
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Origin of the pass: a frame of ours was dropped in this very instance."""
-        conversation = bytes(frame[CONVERSATION_AT:SEQUENCE_AT])
-        self.advise(Rejected(conversation=conversation, code=disposition.number, reason=disposition.value))
+        self.advise(
+            Rejected(
+                conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
+                sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
+                fragment=int.from_bytes(frame[FRAGMENT_AT:PLACE_END], "big"),
+                code=disposition.number,
+                reason=disposition.value,
+            )
+        )
+
+    # --- what is told ---
+
+    @property
+    def wall_offset(self) -> float:
+        """UTC seconds since 1970 less the seconds of the loop; the same until the wall clock jumps."""
+        offset = time.time() - self._loop.time()
+        if abs(offset - self._wall_offset) > CLOCK_JUMP:
+            self._wall_offset = offset
+        return self._wall_offset
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes loaded for all dialogs, and the bound."""
+        return self._loading.loaded_bytes, LOADED_MAX_BYTES
+
+    def status(self, sender: Sender) -> str:
+        """What the messages of a dialog wait for."""
+        decision = self._decisions.get(sender.endpoint_id) if self._generation == self.forwarder.generation else None
+        return transmission_status(sender, decision or self.decide(sender.contact), self)
+
+    def statuses(self) -> dict[int, str | None]:
+        """Transmission statuses to write into the file in the next turn, by endpoint_id; None removes one."""
+        return self._telling.statuses(self._loop.time())
+
+    def untold(self, statuses: dict[int, str | None]) -> None:
+        """The store failed: these were not written."""
+        self._telling.untold(statuses)
 
     # --- ways ---
 
     def way(self, endpoint_id: int, contact: Contact, kind: Kind) -> tuple[Way, Decision]:
         """The way that frames of this kind take now."""
-        if self._generation != self._forwarder.generation or len(self._decisions) > DECISIONS_MAX:
-            self._generation = self._forwarder.generation
+        if self._generation != self.forwarder.generation or len(self._decisions) > DECISIONS_MAX:
+            self._generation = self.forwarder.generation
             self._decisions.clear()
         decision = self._decisions.get(endpoint_id)
         if decision is None:
             decision = self._decisions[endpoint_id] = self.decide(contact)
             if decision.disposition is Disposition.ASKING_FOR_ROUTE:
                 self._ask(contact.facts())
-        return self._forwarder.way_for(decision, kind), decision
+        return self.forwarder.way_for(decision, kind), decision
 
     def decide(self, contact: Contact) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
-        return decide(contact.facts(), replace(self._forwarder.here, table=self.table))
+        return decide(contact.facts(), replace(self.forwarder.here, table=self.table))
 
     def on_paths(self) -> None:
         """Links, routes or services have changed: everybody who sends looks for a way again."""
@@ -247,7 +269,7 @@ class Transmitter:
             self._run(sender)
 
     def on_room(self) -> None:
-        """Some link takes frames again: those who waited try again."""
+        """Some link takes frames again: those who waited try again, in the order in which they began to wait."""
         for endpoint_id in self._waiting:
             sender = self.senders.get(endpoint_id)
             if sender is not None:
@@ -257,9 +279,7 @@ class Transmitter:
     # --- the pump ---
 
     def _run(self, sender: Sender) -> None:
-        if not sender.is_queued:
-            sender.is_queued = True
-            self._runnable.append(sender)
+        self._turns.add(sender)
         if not self._is_pump_due:
             self._is_pump_due = True
             self._loop.call_soon(self._pump)
@@ -269,44 +289,44 @@ class Transmitter:
         frames: list[tuple[Way, Buffer]] = []
         size = 0
         now = self._loop.time()
-        while self._runnable and size < PUMP_BYTES:
-            sender = self._runnable.popleft()
-            sender.is_queued = False
+        while self._turns and size < PUMP_BYTES:
+            sender = self._turns.take()
             if self.senders.get(sender.endpoint_id) is sender:
                 size += self._burst(sender, frames, now)
         if frames:
-            self._forwarder.submit(frames, now, self)
-        if self._runnable:
-            self._run(self._runnable[0])
-        if self._hungry:
+            self.forwarder.submit(frames, now, self)
+        if self._turns:
+            self._is_pump_due = True
+            self._loop.call_soon(self._pump)
+        if self._loading:
             self._wake()
 
     def _burst(self, sender: Sender, frames: list[tuple[Way, Buffer]], now: float) -> int:
         """One dialog's turn; bytes added to `frames`."""
         way = self._open_way(sender)
         if way is None:
-            self._waiting.add(sender.endpoint_id)
+            self._waiting[sender.endpoint_id] = None
             return 0
-        self._waiting.discard(sender.endpoint_id)
+        self._waiting.pop(sender.endpoint_id, None)
         outbound = sender.outbound
         size = 0
-        for _ in range(BURST_FRAMES):
-            if not outbound.has_unsent or size >= PUMP_BYTES:
-                break
-            message, fragment, is_resend = outbound.take(now)
-            body, flags = message.fragment(fragment)
-            piece = Fragment((message.sequence, fragment), flags, body, sender.stored)
+        while sender.credit > 0 and outbound.has_unsent:
+            fragment, is_resend = outbound.take(now)
+            piece = Fragment(fragment.place, fragment.flags, fragment.body, sender.stored)
             frame = message_frame(sender.contact, self._settings.travel, self.message_id(), piece)
             frames.append((way, frame))
             size += len(frame)
-            if fragment + 1 == message.fragments:
+            sender.credit -= max(len(frame), FRAME_COST)
+            if fragment.flags & _LAST:
                 (self.resent if is_resend else self.sent)[sender.contact.service_name] += 1
                 self.resent_to[str(way.sink.address) if isinstance(way.sink, Outbox) else ""] += is_resend
+        if size and sender.stored != (0, 0):
+            self._on_told(sender.endpoint_id, sender.stored)
         self._arm(sender)
         if outbound.has_unsent:
             self._run(sender)
-        elif sender.has_more and not sender.is_loading and len(outbound.messages) < self._settings.window:
-            self._hungry[sender.endpoint_id] = None
+        else:
+            self._loading.look(sender)
         return size
 
     def _open_way(self, sender: Sender) -> Way | None:
@@ -322,7 +342,7 @@ class Transmitter:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
             return None
         if outlet is not sender.outlet:
-            if sender.outbound.in_flight:
+            if sender.outbound.resend_at != NEVER:
                 sender.outbound.rewind()
             sender.outlet = outlet
         return way
@@ -336,65 +356,43 @@ class Transmitter:
 
     def _arm(self, sender: Sender, when: float | None = None) -> None:
         """See that the sender is looked at when its acknowledgement is overdue, or at `when`."""
-        at = sender.outbound.resend_at if when is None else when
+        at = sender.outbound.alarm_at if when is None else when
         if at < sender.armed_at:
-            sender.armed_at = at
-            heapq.heappush(self._timers, (at, sender.endpoint_id))
-            self._set_timer()
+            self._alarms.set(sender, at)
 
-    def _set_timer(self) -> None:
-        if self._timers and self._timers[0][0] < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = self._timers[0][0]
-            self._timer = self._loop.call_at(self._timer_at, self._on_time)
-
-    def _on_time(self) -> None:
-        self._timer, self._timer_at = None, NEVER
+    def _on_alarm(self, at: float, endpoint_id: int) -> None:
+        sender = self.senders.get(endpoint_id)
+        if sender is None or at != sender.armed_at:  # armed again, for an earlier time
+            return
+        sender.armed_at = NEVER
         now = self._loop.time()
-        while self._timers and self._timers[0][0] <= now:
-            at, endpoint_id = heapq.heappop(self._timers)
-            sender = self.senders.get(endpoint_id)
-            if sender is None or at != sender.armed_at:  # armed again, for an earlier time
-                continue
-            sender.armed_at = NEVER
-            if sender.outbound.resend_at <= now:
-                self._unload(sender)
-                sender.outbound.time_out()
-                if endpoint_id in self._decisions:
-                    self._decisions[endpoint_id] = detour(self._decisions[endpoint_id], self._forwarder.outbox)
-                self._run(sender)
-            elif endpoint_id in self._waiting:
-                self._decisions.pop(endpoint_id, None)
-                self._run(sender)
-            else:
-                self._arm(sender)
-        self._set_timer()
-
-    def _unload_waiting(self) -> None:
-        """Who cannot send must not keep others from loading."""
-        for endpoint_id in self._waiting:
-            sender = self.senders.get(endpoint_id)
-            if sender is not None and not sender.outbound.in_flight:
-                self._unload(sender)
-
-    def _unload(self, sender: Sender) -> None:
-        """Keep no message of this dialog in memory; they are loaded again from the first unacknowledged one."""
-        self._loaded_bytes -= sender.outbound.loaded_bytes
-        sender.outbound.unload()
-        sender.load_from = sender.outbound.acknowledged_sequence
-        sender.has_more = True
+        outbound = sender.outbound
+        if outbound.resend_at <= now:
+            self._loading.time_out(sender)
+            if endpoint_id in self._decisions:
+                self._decisions[endpoint_id] = detour(self._decisions[endpoint_id], self.forwarder.outbox)
+            self._run(sender)
+        elif outbound.look_at <= now:
+            outbound.look(now)
+            self._arm(sender)
+            self._run(sender)
+        elif endpoint_id in self._waiting:
+            self._decisions.pop(endpoint_id, None)
+            self._run(sender)
+        else:
+            self._arm(sender)
 
     def close(self) -> None:
         """Nothing more is sent."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarms.close()
         self.senders.clear()
-        self._hungry.clear()
+        self._loading.clear()
 
     def _forget(self, sender: Sender) -> None:
-        self._loaded_bytes -= sender.outbound.loaded_bytes
+        self._loading.forget(sender)
         self.senders.pop(sender.endpoint_id, None)
         self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
-        self._waiting.discard(sender.endpoint_id)
-        self._hungry.pop(sender.endpoint_id, None)
+        self._waiting.pop(sender.endpoint_id, None)
+        self._telling.forget(sender.endpoint_id)
+        if self._loading:  # there may be room now
+            self._wake()

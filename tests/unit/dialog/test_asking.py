@@ -11,13 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.dialog.application import LIFETIME_MAX, begin_dialog, get_dialog
+from broker.application.dialog import begin_dialog, get_dialog
+from broker.conversation.state import State
+from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.asking import ANSWER_SECONDS, Ending, Request, answer, ask_in_writer, open_requests_in_writer
-from broker.dialog.conversation import State
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
-from broker.dialog.receiving import receive_in_writer
-from broker.dialog.store import broker_instance, put_queue, services, writing
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.store.database import broker_instance, writing
+from broker.store.metadata import put_queue, services
+from broker.store.receiving import receive_in_writer
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, rows, states
 
 NAME = "//shop/Billing"
@@ -85,15 +87,14 @@ def test_open_requests_are_found_again(db: sqlite3.Connection) -> None:
     assert found.asked_at == pytest.approx(one.asked_at, abs=5)
 
 
-def test_an_end_closes_the_request_and_lets_it_be_forgotten(db: sqlite3.Connection) -> None:
+def test_an_end_closes_the_request(db: sqlite3.Connection) -> None:
     (request,) = begin(db, NAME)
     arrive(db, handler_of(db, request).end(0, stored=(1, 0)))
 
     progress = ask_in_writer(db, [], [request.handle])
 
     assert [Ending(request.handle)] == progress.endings
-    assert ["CD"] == states(db)
-    assert [True] == rows(db, "SELECT lifetime <= ? FROM broker_conversation", time.time())
+    assert [] == states(db)
 
 
 def test_an_error_is_told_with_code_and_description(db: sqlite3.Connection) -> None:
@@ -103,7 +104,7 @@ def test_an_error_is_told_with_code_and_description(db: sqlite3.Connection) -> N
     progress = ask_in_writer(db, [], [request.handle])
 
     assert [Ending(request.handle, -8408, "refused & gone")] == progress.endings
-    assert ["CD"] == states(db)
+    assert [] == states(db)
 
 
 def test_an_answer_that_is_a_message_changes_nothing(db: sqlite3.Connection) -> None:
@@ -121,7 +122,7 @@ def test_a_request_that_somebody_else_ended_is_over(db: sqlite3.Connection, stat
 
     assert [Ending(request.handle)] == ask_in_writer(db, [], [request.handle]).endings
     assert [] == open_requests_in_writer(db)
-    assert [True] == rows(db, "SELECT lifetime < ? FROM broker_conversation", time.time() + 2 * ANSWER_SECONDS)
+    assert [] == rows(db, "SELECT 1 FROM broker_conversation WHERE lifetime > ?", time.time() + 2 * ANSWER_SECONDS)
 
 
 def test_a_request_that_is_gone_is_over(db: sqlite3.Connection) -> None:

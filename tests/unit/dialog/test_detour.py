@@ -6,7 +6,7 @@ import pytest
 
 from broker.dialog.detour import alternatives, detour
 from broker.flow import Disposition
-from broker.forwarding.outbox import Outbox
+from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Candidate, Health
@@ -33,7 +33,7 @@ class Outboxes:
         self.asked: list[int] = []
 
     def __call__(self, address: NetworkAddress) -> Outbox:
-        return Outbox(address, pool=Pool(0), drop=lambda *_: None, want=lambda: self.asked.append(address.port))
+        return Outbox(address, pool=Pool(0), want=lambda: self.asked.append(address.port), ports=Ports(lambda *_: None))
 
 
 def order(one: Decision) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,14 +15,14 @@ from unittest import mock
 
 import pytest
 
+from broker.application.dialog import Dialog, begin_dialog
+from broker.conversation.contact import Travel
+from broker.conversation.round_trip import Backoff
 from broker.dialog import endpoint as module
-from broker.dialog import transmitter
-from broker.dialog.application import Dialog, begin_dialog
-from broker.dialog.contact import Travel
-from broker.dialog.conversation import Backoff
-from broker.dialog.endpoint import EXPIRE_SECONDS, FAILURE_PAUSE, POLL_SECONDS, Endpoint
+from broker.dialog import loading
+from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, POLL_SECONDS, Endpoint
 from broker.dialog.transmitter import DialogSettings
-from broker.dialog.turn import turn_in_writer
+from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.way import Buffer, frame_bounds
@@ -29,6 +30,9 @@ from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
+from broker.store import sqlite_store
+from broker.store.sqlite_store import SqliteStore
+from broker.store.turn import turn_in_writer
 from broker.wire.frame import Header, decode_dialog, decode_fault
 from broker.wire.layout import NO_GUID, Kind
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
@@ -89,7 +93,8 @@ class Shop:
         self.db = open_database(path, "Orders")
         self.db.execute("PRAGMA busy_timeout = 0")
         settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=fragment_size)
-        self.endpoint = Endpoint("shop", path, self.db, settings=settings, forwarder=self.forwarder)
+        store = SqliteStore(path, self.db, fragment_size=settings.fragment_size)
+        self.endpoint = Endpoint("shop", path, store, settings=settings, forwarder=self.forwarder)
         now = datetime.now(UTC)
         everywhere = create_route("everywhere", RouteProperties(address=str(GATEWAY)), now=now)
         self.endpoint.transmitter.table = build_table([everywhere], now=now)
@@ -243,9 +248,9 @@ async def test_dialog_that_is_sending_acknowledges_what_arrives_meanwhile(path: 
 
 @virtual_time
 async def test_loading_that_found_no_room_is_taken_up_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transmitter, "LOADED_MAX_BYTES", 10)
-    async with open_shop(path) as shop:
-        dialogs = [shop.begin(b"x" * 100) for _ in range(5)]
+    monkeypatch.setattr(loading, "LOADED_MAX_BYTES", 10)
+    async with open_shop(path, fragment_size=300_000) as shop:
+        dialogs = [shop.begin(b"x" * 200_000) for _ in range(5)]
         acknowledged = 0
         while acknowledged < len(dialogs):
             await asyncio.sleep(SOON)
@@ -306,7 +311,7 @@ async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path)
 
         await asyncio.sleep(0.9)
         assert shop.link.acks() == []
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2.5)
         assert shop.link.acks() == [(1, 0)]
         loop.executor_delay = lambda: 0.001
 
@@ -390,12 +395,12 @@ async def test_dialogs_at_both_ends_fail_when_their_lifetime_is_over(path: Path)
     async with open_shop(path) as shop:
         shop.begin(b"a", lifetime=5)
         far = far_initiator("Orders")
-        far.envelope = type(far.envelope)(type="T", lifetime=5)
+        far.envelope = type(far.envelope)(type="T", contract="C", lifetime=5)
         shop.arrive(far.message(0))
 
         await asyncio.sleep(4.9)
         assert states(shop.application) == ["CO", "CO"]
-        await asyncio.sleep(0.2 + EXPIRE_SECONDS)
+        await asyncio.sleep(0.2 + KEEP_SECONDS)
 
         assert states(shop.application) == ["ER", "ER"]
         assert shop.endpoint.transmitter.senders == {}
@@ -414,7 +419,7 @@ async def test_while_the_store_fails_nothing_is_acknowledged_and_afterwards_all_
         dialog.send(b"a")
         shop.arrive(far.message(0))
         await asyncio.sleep(SOON)
-        assert shop.endpoint.problem == "database is locked"
+        assert "keeps a write transaction open" in shop.endpoint.problem
         assert shop.link.frames == []
 
         shop.application.execute("COMMIT")
@@ -429,6 +434,29 @@ async def test_while_the_store_fails_nothing_is_acknowledged_and_afterwards_all_
 
 
 @virtual_time
+async def test_nothing_is_answered_while_the_file_is_away_and_afterwards_all_goes_on(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        far = far_initiator("Orders")
+        os.rename(path, path.with_name("away"))  # noqa: PTH104 - the loop stands still in any case
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+        assert "the file is gone while it is in use" in shop.endpoint.problem
+        with pytest.raises(StoreUnavailableError):
+            await shop.endpoint.in_writer(lambda db: db.execute("DELETE FROM broker_route"))
+        with pytest.raises(StoreUnavailableError):
+            await asyncio.to_thread(shop.endpoint.borrow().__enter__)
+        assert shop.link.acks() == []
+
+        os.rename(path.with_name("away"), path)  # noqa: PTH104 - likewise
+        await asyncio.sleep(FAILURE_PAUSE)
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+
+        assert (shop.endpoint.problem, shop.link.acks()) == ("", [(1, 0)])
+
+
+@virtual_time
 async def test_loading_that_failed_is_tried_again(path: Path) -> None:
     failures = iter([True, True])
 
@@ -437,7 +465,7 @@ async def test_loading_that_failed_is_tried_again(path: Path) -> None:
             raise sqlite3.OperationalError("disk I/O error")
         return turn_in_writer(*args)
 
-    with mock.patch.object(module, "turn_in_writer", do):
+    with mock.patch.object(sqlite_store, "turn_in_writer", do):
         async with open_shop(path) as shop:
             shop.begin(b"a")
             await asyncio.sleep(2 * FAILURE_PAUSE + 2 * SOON)
@@ -447,10 +475,33 @@ async def test_loading_that_failed_is_tried_again(path: Path) -> None:
 
 
 @virtual_time
+async def test_what_a_turn_reads_is_known_though_its_writing_fails(path: Path) -> None:
+    def do(*args: Any) -> Any:
+        if args[2].frames:
+            raise sqlite3.OperationalError("disk I/O error")
+        return turn_in_writer(*args)
+
+    with mock.patch.object(sqlite_store, "turn_in_writer", do):
+        async with open_shop(path) as shop:
+            await asyncio.sleep(SOON)
+            shop.begin(b"a")
+            shop.endpoint._has_news = True
+            shop.arrive(far_initiator("Orders").message(0))
+            await asyncio.sleep(SOON)
+
+            assert "disk I/O error" in shop.endpoint.problem
+            assert set(shop.endpoint.transmitter.senders) == {1}
+            assert shop.endpoint.dropped == Counter({Disposition.STORE_FAILED: 1})
+
+            await asyncio.sleep(2 * FAILURE_PAUSE)
+            assert (len(shop.link.headers()) >= 1, shop.link.acks()) == (True, [])
+
+
+@virtual_time
 async def test_store_that_cannot_be_watched_is_asked_by_the_writer(path: Path) -> None:
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
-        with mock.patch.object(shop.endpoint, "_watch") as watch:
+        with mock.patch.object(shop.endpoint._store, "_watch") as watch:
             watch.execute.side_effect = sqlite3.OperationalError("disk I/O error")
             await asyncio.sleep(SOON)
             shop.begin(b"a")
@@ -467,10 +518,10 @@ async def test_borrowed_connection_is_touched_by_no_turn(path: Path) -> None:
         def borrow() -> tuple[bool, bool]:
             with shop.endpoint.borrow() as db:
                 turn = shop.endpoint._writer.submit(lambda: None)
-                return db is shop.endpoint._db, turn.done()
+                return db is shop.endpoint._store.connection, turn.done()
 
         assert await asyncio.to_thread(borrow) == (True, False)
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._db)
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.connection)
 
 
 @virtual_time
@@ -484,13 +535,13 @@ async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
         with pytest.raises(ValueError):  # noqa: PT011 - it is ours
             await asyncio.to_thread(fail)
 
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._db)
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.connection)
 
 
 @virtual_time
 async def test_bug_in_a_turn_is_told_and_not_survived(path: Path) -> None:
     async with open_shop(path) as shop:
-        with mock.patch.object(module, "turn_in_writer", side_effect=AssertionError("bug")):
+        with mock.patch.object(sqlite_store, "turn_in_writer", side_effect=AssertionError("bug")):
             shop.arrive(b"")
             await asyncio.sleep(SOON)
 

@@ -13,20 +13,24 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
+from broker.conversation.contact import Contact, Travel
+from broker.conversation.outbound import Outgoing
+from broker.conversation.round_trip import FLOOR, Backoff
+from broker.dialog import loading
 from broker.dialog import transmitter as module
-from broker.dialog.contact import Contact, Travel
-from broker.dialog.conversation import Backoff, Outgoing
-from broker.dialog.sending import Found, Want
-from broker.dialog.transmitter import BURST_FRAMES, PUMP_BYTES, REMATCH_SECONDS, DialogSettings, Transmitter
+from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, DialogSettings, Transmitter
+from broker.dialog.turns import FRAME_COST, QUANTUM_BYTES
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.facts import Hosted
-from broker.routing.route import RouteProperties, create_route
+from broker.routing.route import BROKER_CONFIGURATION, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
+from broker.store.sending import Found, Want
 from broker.wire.frame import Header, Rejected, decode_dialog
 from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.virtual_time import virtual_time
@@ -79,6 +83,20 @@ def table(*addresses: str) -> RouteTable:
     return build_table(routes, now=now)
 
 
+@dataclass(frozen=True)
+class Message:
+    """A row of the transmission queue."""
+
+    sequence: int
+    body: bytes
+    flags: int = 0
+
+    def cut(self, size: int) -> list[Outgoing]:
+        pieces = [self.body[start : start + size] for start in range(0, max(1, len(self.body)), size)]
+        flags = [self.flags] * (len(pieces) - 1) + [self.flags | Flag.LAST_FRAGMENT]
+        return [Outgoing((self.sequence, n), flags[n], piece) for n, piece in enumerate(pieces)]
+
+
 def contact(endpoint_id: int) -> Contact:
     return Contact(uuid.UUID(int=endpoint_id).bytes, True, "Orders", HERE, "Far")
 
@@ -89,11 +107,12 @@ class Stage:
 
     window: int = 64
     fragment_size: int = 1000
-    stored: dict[int, list[Outgoing]] = field(default_factory=lambda: defaultdict(list))
+    stored: dict[int, list[Message]] = field(default_factory=lambda: defaultdict(list))
     wanted: list[Want] = field(default_factory=list)
     asked: list[NetworkAddress] = field(default_factory=list)
     delivered: list[bytes] = field(default_factory=list)
     health: dict[NetworkAddress, Health] = field(default_factory=dict)
+    told: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
     answers_by_itself: bool = True
 
     def __post_init__(self) -> None:
@@ -104,7 +123,9 @@ class Stage:
             health_of=lambda address: self.health.get(address, Health.UNTRIED),
         )
         settings = DialogSettings(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
-        self.transmitter = Transmitter(settings, self.forwarder, self._wake)
+        self.transmitter = Transmitter(
+            settings, self.forwarder, self._wake, on_told=lambda *told: self.told.append(told)
+        )
         self.transmitter.table = table(str(GATEWAY))
         self.link = self.connect(GATEWAY)
         self._is_turn_due = False
@@ -114,37 +135,48 @@ class Stage:
         self.forwarder.outbox(address).outlet = link
         return link
 
-    def send(self, endpoint_id: int, *bodies: bytes) -> None:
+    def send(self, endpoint_id: int, *bodies: bytes, **found: Any) -> None:
         """An application commits messages, and the writer finds them."""
         rows = self.stored[endpoint_id]
         first = rows[-1].sequence + 1 if rows else 0
-        rows += [Outgoing(n, n, 0, body, self.fragment_size) for n, body in enumerate(bodies, first)]
-        self.transmitter.found(Found(endpoint_id, contact(endpoint_id), first, (0, 0)))
+        rows += [Message(n, body) for n, body in enumerate(bodies, first)]
+        self.transmitter.found(Found(endpoint_id, contact(endpoint_id), first, (0, 0), **found))
 
-    def acknowledge(self, endpoint_id: int, sequence: int, fragment: int = 0) -> None:
+    def acknowledge(self, endpoint_id: int, sequence: int, fragment: int = 0, *held: tuple[int, int, int]) -> None:
         """The far side has stored this; the rows are gone."""
         self.stored[endpoint_id] = [row for row in self.stored[endpoint_id] if row.sequence >= sequence]
-        self.transmitter.acknowledge(endpoint_id, (sequence, fragment))
+        self.transmitter.acknowledge(endpoint_id, (sequence, fragment), held)
 
     def turn(self) -> None:
         """What the writer thread does about wishes to load."""
         self._is_turn_due = False
-        wants = self.transmitter.wants()
-        room = self.transmitter.load_max_bytes
-        for want in wants:
-            before = self.transmitter._loaded_bytes
-            if room > 0:
-                self.answer(want)
-            else:
-                self.transmitter.unwanted([want])
-            room -= self.transmitter._loaded_bytes - before
+        room = None
+        for want in self.transmitter.wants():
+            room = self.transmitter.load_max_bytes if room is None else room
+            room -= self.answer(want, room)
 
-    def answer(self, want: Want) -> None:
+    def answer(self, want: Want, room: int = 1 << 30) -> int:
+        """What the loader does about one wish; bytes loaded."""
         self.wanted.append(want)
-        rows = [row for row in self.stored[want.endpoint_id] if row.sequence >= want.sequence][: want.messages]
-        while len(rows) > 1 and sum(len(row.body) for row in rows[:-1]) >= want.max_bytes:
-            rows.pop()
-        self.transmitter.loaded(want, rows)
+        loaded: list[Outgoing] = []
+        size = 0
+        for row in self.stored[want.endpoint_id]:
+            for fragment in row.cut(self.fragment_size):
+                if fragment.place < want.place or len(loaded) == want.fragments:
+                    continue
+                size += len(fragment.body)
+                if size > min(want.max_bytes, room) and (loaded or size > room):
+                    self._answered(want, loaded or None)
+                    return size - len(fragment.body)
+                loaded.append(fragment)
+        self._answered(want, loaded)
+        return size
+
+    def _answered(self, want: Want, loaded: list[Outgoing] | None) -> None:
+        if loaded is None:
+            self.transmitter.unwanted([want])
+        else:
+            self.transmitter.loaded(want, loaded)
 
     def reroute(self, *addresses: str) -> None:
         self.transmitter.table = table(*addresses)
@@ -220,8 +252,8 @@ async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
 
     assert places == [(n, 0) for n in range(3000)]
     assert stage.transmitter.senders == {}
-    assert stage.transmitter._loaded_bytes == 0
-    assert all(want.messages <= 64 for want in stage.wanted)
+    assert stage.transmitter._loading.loaded_bytes == 0
+    assert all(want.fragments <= 64 for want in stage.wanted)
     assert stage.transmitter.acknowledged == Counter(Orders=3000)
 
 
@@ -237,7 +269,7 @@ async def test_two_dialogs_share_fairly() -> None:
         await settle()
         for header in stage.link.headers():
             counts[header.conversation_id] += 1
-            assert abs(counts[one] - counts[two]) <= BURST_FRAMES
+            assert abs(counts[one] - counts[two]) <= QUANTUM_BYTES // FRAME_COST
         stage.link.frames.clear()
         for endpoint_id in (1, 2):
             stage.acknowledge(endpoint_id, counts[contact(endpoint_id).conversation_id])
@@ -254,7 +286,7 @@ async def test_what_is_handed_over_at_once_is_bounded_however_large_the_fragment
     await settle()
 
     assert max(stage.link.writes) < 2 * (PUMP_BYTES + 61_000)
-    assert sum(stage.link.writes) > 6_000_000
+    assert sum(stage.link.writes) > 1_900_000
 
 
 @virtual_time
@@ -348,7 +380,7 @@ async def test_acknowledged_fragments_are_not_sent_again() -> None:
     stage.link.take()
 
     stage.acknowledge(1, 0, 2)
-    await asyncio.sleep(1.5 * FIRST_WAIT)
+    await asyncio.sleep(1.5 * FLOOR)
 
     assert stage.link.take() == [(0, 2)]
 
@@ -364,14 +396,14 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
     times: list[float] = []
 
     for _ in range(6):
-        await asyncio.sleep(max(0.0, stage.transmitter._timers[0][0] - loop.time()) if times else 0.0)
+        await asyncio.sleep(max(0.0, stage.transmitter._alarms.next_at - loop.time()) if times else 0.0)
         await settle()
         assert stage.link.take() == [(0, 0), (1, 0)]
         times.append(loop.time())
 
     waits = [round(later - earlier) for earlier, later in pairwise(times)]
     assert waits == [1, 2, 4, 8, 8]
-    assert [want.sequence for want in stage.wanted].count(0) == 6
+    assert [want.place for want in stage.wanted].count((0, 0)) == 6
     assert (stage.transmitter.sent, stage.transmitter.resent) == (Counter(Orders=2), Counter(Orders=10))
 
 
@@ -385,7 +417,7 @@ async def test_resending_stops_when_the_rows_are_gone() -> None:
     await asyncio.sleep(20 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0)]
-    assert (stage.transmitter.senders, stage.transmitter._loaded_bytes) == ({}, 0)
+    assert (stage.transmitter.senders, stage.transmitter._loading.loaded_bytes) == ({}, 0)
 
 
 @pytest.mark.parametrize("more", [[], [b"c"]], ids=["nothing more", "more"])
@@ -401,7 +433,7 @@ async def test_time_out_while_more_is_being_loaded_starts_again_from_the_first_u
     stage.turn()
     await settle()
     (want,) = stage.transmitter.wants()
-    assert want.sequence == 2
+    assert want.place == (2, 0)
     await asyncio.sleep(1.5 * FIRST_WAIT)
     assert stage.link.take() == [(0, 0), (1, 0)]
     if more:
@@ -427,7 +459,7 @@ async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
     stage.answer(want)
     await settle()
 
-    assert (stage.link.frames, stage.transmitter._loaded_bytes) == ([], 0)
+    assert (stage.link.frames, stage.transmitter._loading.loaded_bytes) == ([], 0)
 
 
 @virtual_time
@@ -440,7 +472,7 @@ async def test_timers_do_not_pile_up() -> None:
         stage.transmitter.advise(rejected(1, retry_after_ms=150))
         await asyncio.sleep(0.2)
 
-    assert len(stage.transmitter._timers) < 60
+    assert len(stage.transmitter._alarms) < 60
 
 
 # --- the store fails --------------------------------------------------------------------------------------------
@@ -454,7 +486,7 @@ async def test_what_the_store_could_not_load_is_asked_for_again() -> None:
     wants = stage.transmitter.wants()
     assert stage.transmitter.wants() == []
 
-    stage.transmitter.unwanted([*wants, Want(99, 0, 1, 1)])
+    stage.transmitter.unwanted([*wants, Want(99, (0, 0), 1, 1)])
     stage.answers_by_itself = True
     stage.turn()
     await settle()
@@ -507,6 +539,23 @@ async def test_dialog_without_a_route_is_matched_again_after_a_while() -> None:
 
 
 @virtual_time
+async def test_who_may_know_a_route_is_asked_for_it_once() -> None:
+    stage = Stage()
+    asked: list[str] = []
+    stage.transmitter._ask = lambda facts: asked.append(facts.to_service)
+    now = datetime.now(UTC)
+    ask = create_route("ask", RouteProperties(BROKER_CONFIGURATION, address=str(OTHER)), now=now)
+    stage.transmitter.table = build_table([ask], now=now)
+    stage.forwarder.changed()
+
+    stage.send(1, b"a")
+    stage.send(1, b"b")
+    await settle()
+
+    assert asked == ["Far"]
+
+
+@virtual_time
 async def test_dialog_without_a_route_stays_delayed_without_an_error() -> None:
     stage = Stage()
     stage.reroute()
@@ -517,7 +566,7 @@ async def test_dialog_without_a_route_stays_delayed_without_an_error() -> None:
 
     assert 1 in stage.transmitter.senders
     assert stage.forwarder.dropped == Counter()
-    assert len(stage.transmitter._timers) == 1
+    assert len(stage.transmitter._alarms) == 1
 
 
 @virtual_time
@@ -672,65 +721,258 @@ async def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch)
 # --- memory -----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three fragments of 300 bytes fit."""
+    monkeypatch.setattr(loading, "LOADED_MAX_BYTES", 1000)
+    monkeypatch.setattr(loading, "ENVELOPE_MAX", 0)
+
+
+@pytest.mark.usefixtures("little_memory")
 @virtual_time
-async def test_loading_stops_at_the_bound_and_goes_on_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 1000)
-    stage = Stage()
+async def test_loading_stops_at_the_bound_and_goes_on_below_it() -> None:
+    stage = Stage(fragment_size=300)
+    sent: list[bytes] = []
     for endpoint_id in (1, 2, 3):
         stage.send(endpoint_id, b"x" * 900)
-    await settle()
-    assert len(stage.link.take()) == 2
 
-    stage.acknowledge(1, 1)
+    for endpoint_id in (1, 2, 3):
+        await settle()
+        assert stage.transmitter._loading.loaded_bytes == 900
+        sent += [header.conversation_id for header in stage.link.headers()]
+        stage.link.frames.clear()
+        stage.acknowledge(endpoint_id, 1)
+
+    assert sent == [contact(endpoint_id).conversation_id for endpoint_id in (1, 2, 3) for _ in range(3)]
+
+
+@pytest.mark.usefixtures("little_memory")
+@virtual_time
+async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
+    stage = Stage(fragment_size=300)
+    stage.send(1, bytes(30_000))
+    loaded = []
+
+    for number in range(1, 101):
+        await settle()
+        loaded.append(stage.transmitter._loading.loaded_bytes)
+        stage.acknowledge(1, *((1, 0) if number == 100 else (0, number)))
     await settle()
 
-    assert [contact(3).conversation_id] == [header.conversation_id for header in stage.link.headers()]
+    assert stage.link.places() == [(0, number) for number in range(100)]
+    assert max(loaded) == 900
+    assert stage.transmitter.senders == {}
 
 
 @virtual_time
-async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_fragment_is_loaded_however_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "LOADED_MAX_BYTES", 10)
+    stage = Stage()
+
+    stage.send(1, b"x" * 900)
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@pytest.mark.usefixtures("little_memory")
+@virtual_time
+async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> None:
     """What is loaded for a dead hop would fill the memory for good."""
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 1000)
-    stage = Stage(answers_by_itself=False)
-    stage.send(1, b"x" * 2000)
+    stage = Stage(answers_by_itself=False, fragment_size=300)
+    stage.send(1, b"x" * 900)
     await settle()
     stage.link.is_open = False
     stage.turn()
     await settle()
-    assert stage.transmitter._loaded_bytes == 2000
+    assert stage.transmitter._loading.loaded_bytes == 900
 
     stage.answers_by_itself = True
     free = stage.connect(OTHER)
     stage.transmitter.table = table(str(OTHER))
-    stage.send(2, b"y")
+    stage.send(2, b"y" * 300)
     await settle()
     assert free.places() == [(0, 0)]
+
+    stage.acknowledge(2, 1)
+    stage.link.is_open = True
+    stage.transmitter.on_room()
+    await settle()
+    assert stage.link.places() == [(0, 0), (0, 1), (0, 2)]
+
+
+@pytest.mark.usefixtures("little_memory")
+@virtual_time
+async def test_dialog_that_is_heard_of_is_not_unloaded_for_others() -> None:
+    stage = Stage(fragment_size=300)
+    stage.send(1, b"x" * 900)
+    await settle()
+
+    stage.send(2, b"y" * 300)
+    await settle()
+
+    assert (stage.transmitter._loading.loaded_bytes, stage.transmitter.senders[1].outbound.in_flight) == (900, 3)
+
+
+@pytest.mark.usefixtures("little_memory")
+@virtual_time
+async def test_dialog_that_is_not_heard_of_makes_room_and_is_sent_again_in_its_time() -> None:
+    stage = Stage(fragment_size=300)
+    stage.send(1, b"x" * 900)
+    await asyncio.sleep(1.1 * FIRST_WAIT)  # sent twice, and to be sent again after twice the wait
+    sent_again_at = stage.transmitter.senders[1].outbound.resend_at
+
+    stage.send(2, b"y" * 300)
+    await settle()
+    stage.acknowledge(2, 1)
+    early = [header.conversation_id for header in stage.link.headers()[6:]]
+    is_resting = stage.transmitter.senders[1].is_resting
+    stage.link.frames.clear()
+    await asyncio.sleep(sent_again_at - asyncio.get_running_loop().time() + 0.001)
+    await settle()
+
+    assert (early, is_resting) == ([contact(2).conversation_id], True)
+    assert stage.link.places() == [(0, 0), (0, 1), (0, 2)]
+
+
+# --- fairness and priorities ------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_dialog_with_a_huge_message_delays_a_small_one_by_its_turn_only() -> None:
+    stage = Stage(fragment_size=60_000)
+    stage.send(1, bytes(600_000))
+    await settle()
+    stage.link.is_open = False
+    stage.acknowledge(1, 0, 5)
+    stage.transmitter.on_paths()
+    await settle()
+    stage.send(1, bytes(600_000))
+    stage.send(2, b"small")
+    await settle()
+    stage.link.frames.clear()
 
     stage.link.is_open = True
     stage.transmitter.on_room()
     await settle()
-    assert stage.link.places() == [(0, 0), (0, 1)]
+
+    conversations = [header.conversation_id for header in stage.link.headers()]
+    assert conversations.index(contact(2).conversation_id) <= 2 * QUANTUM_BYTES // 60_000
 
 
 @virtual_time
-async def test_dialog_with_frames_in_flight_is_not_unloaded_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 1000)
-    stage = Stage(window=1)
-    stage.send(1, b"x" * 2000)
-    await settle()
+async def test_higher_priority_is_sent_first() -> None:
+    stage = Stage(window=20)
     stage.link.is_open = False
-    stage.transmitter.on_paths()
-    stage.transmitter.senders[3] = stage.transmitter.senders[1]
+    for endpoint_id, priority in ((1, 1), (2, 5), (3, 10)):
+        stage.send(endpoint_id, *[b"x" * 900] * 20, priority=priority)
     await settle()
-    del stage.transmitter.senders[3]
-    stage.transmitter._waiting.add(99)
+    stage.link.is_open = True
+    stage.transmitter.on_room()
+    await settle()
+    stage.link.frames.clear()
 
-    stage.connect(OTHER)
-    stage.transmitter.table = table(str(OTHER))
-    stage.send(2, b"y")
+    for endpoint_id in (1, 2, 3):
+        stage.send(endpoint_id, *[b"x" * 900] * 10)
+        stage.acknowledge(endpoint_id, 20)
     await settle()
 
-    assert stage.transmitter._loaded_bytes == 2000
+    order = [header.conversation_id for header in stage.link.headers()]
+    assert order == sorted(order, reverse=True)
+    assert len(order) == 30
+
+
+# --- selective acknowledgement ----------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_only_what_is_missing_is_sent_again_and_early() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+    stage.acknowledge(1, 1)
+    stage.send(1, *[b"x"] * 5)
+    await settle()
+    stage.send(1, b"y")
+    await settle()
+    stage.link.frames.clear()
+
+    stage.acknowledge(1, 1, 0, (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0), (6, 0, 0))
+    await asyncio.sleep(0.5 * FLOOR)
+
+    assert stage.link.take() == [(1, 0)]
+
+
+@virtual_time
+async def test_acknowledgement_that_left_with_a_frame_is_told() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.stored(1, (3, 0))
+    stage.send(1, b"b", b"c")
+    await settle()
+
+    assert stage.told == [(1, (3, 0))]
+
+
+# --- what is told of it -----------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_waiting_dialog_has_a_status_for_the_file_and_a_done_one_has_none() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    stage.send(2, b"a", status="of an earlier process")
+    await settle()
+    at_once = stage.transmitter.statuses()
+    stage.acknowledge(2, 1)
+    await asyncio.sleep(1.5 * FIRST_WAIT)
+    waiting = stage.transmitter.statuses()
+
+    stage.acknowledge(1, 1)
+
+    assert at_once == {}
+    assert waiting.keys() == {1, 2}
+    assert waiting[2] is None
+    assert str(waiting[1]).startswith(
+        f"sent to {GATEWAY} and not acknowledged yet, 1 fragment under way: sent again at "
+    )
+    assert stage.transmitter.statuses() == {1: None}
+
+
+@virtual_time
+async def test_status_that_could_not_be_written_is_written_later() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await asyncio.sleep(1.5 * FIRST_WAIT)
+
+    first = stage.transmitter.statuses()
+    stage.transmitter.untold(first)
+    await asyncio.sleep(FIRST_WAIT)
+
+    assert stage.transmitter.statuses() == first
+
+
+@virtual_time
+async def test_instants_move_only_when_the_wall_clock_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    walls = iter([1000.0, 1000.4, 5000.0, 5000.3])
+    monkeypatch.setattr("time.time", lambda: next(walls))
+
+    offsets = [stage.transmitter.wall_offset for _ in range(4)]
+
+    now = asyncio.get_running_loop().time()
+    assert offsets == [1000.0 - now] * 2 + [5000.0 - now] * 2
+
+
+@virtual_time
+async def test_memory_in_use_is_known() -> None:
+    stage = Stage()
+    stage.send(1, b"abc")
+    await settle()
+
+    assert stage.transmitter.memory == (3, loading.LOADED_MAX_BYTES)
 
 
 # --- advice -----------------------------------------------------------------------------------------------------
@@ -748,6 +990,18 @@ async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
     stage.acknowledge(1, 1)
 
     assert (told, sender.advice) == ("pool limit exceeded (11289)", "")
+
+
+@virtual_time
+@pytest.mark.parametrize("reason", ["", " \n"])
+async def test_rejection_without_a_reason_says_so(reason: str) -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.advise(replace(rejected(1), reason=reason))
+
+    assert stage.transmitter.senders[1].advice == "no reason given (11289)"
 
 
 @virtual_time
@@ -771,6 +1025,43 @@ async def test_rejection_brings_the_resend_forward() -> None:
     assert stage.link.places() == [(0, 0), (0, 0)]
 
 
+@pytest.mark.parametrize("code", [11271, 11285, 9792, 11294, 11292])
+@virtual_time
+async def test_refusal_for_good_is_never_sent_again_early(code: int) -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.advise(replace(rejected(1, retry_after_ms=100), code=code))
+    await asyncio.sleep(0.9 * FIRST_WAIT)
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_next_hop_that_refuses_for_ever_is_asked_less_and_less() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+
+    for _ in range(1000):
+        await asyncio.sleep(0.01)
+        stage.transmitter.advise(rejected(1, retry_after_ms=1))
+
+    assert len(stage.link.frames) < 20
+
+
+@virtual_time
+async def test_only_the_refused_frame_is_sent_again() -> None:
+    stage = Stage()
+    stage.send(1, b"a", b"b", b"c")
+    await settle()
+
+    stage.transmitter.advise(replace(rejected(1, retry_after_ms=200), sequence=1))
+    await asyncio.sleep(0.3)
+
+    assert stage.link.places() == [(0, 0), (1, 0), (2, 0), (1, 0)]
+
+
 @virtual_time
 async def test_rejection_never_puts_the_resend_off() -> None:
     stage = Stage()
@@ -792,7 +1083,7 @@ async def test_rejection_of_a_dialog_with_nothing_in_flight_sends_nothing() -> N
 
     stage.transmitter.advise(rejected(1, retry_after_ms=200))
 
-    assert stage.transmitter._timers == []
+    assert len(stage.transmitter._alarms) == 0
 
 
 @virtual_time
@@ -848,7 +1139,7 @@ async def test_transmitter_that_never_sent_closes_just_so() -> None:
 @virtual_time
 async def test_flags_of_a_message_are_on_every_fragment() -> None:
     stage = Stage()
-    stage.stored[1] = [Outgoing(1, 0, Flag.ERROR, b"x" * 1500, 1000)]
+    stage.stored[1] = [Message(0, b"x" * 1500, Flag.ERROR)]
     stage.transmitter.found(Found(1, contact(1), 0, (0, 0)))
     await settle()
 
@@ -871,7 +1162,7 @@ class TerseLoop:
 @virtual_time
 async def test_handle_of_a_timer_need_not_tell_when_it_is_due() -> None:
     stage = Stage()
-    stage.transmitter._loop = cast("asyncio.AbstractEventLoop", TerseLoop(asyncio.get_running_loop()))
+    stage.transmitter._alarms._loop = cast("asyncio.AbstractEventLoop", TerseLoop(asyncio.get_running_loop()))
     stage.send(1, b"a")
     await settle()
     stage.transmitter.advise(rejected(1, retry_after_ms=150))  # brings the timer forward

@@ -1,0 +1,40 @@
+"""A dialog with something to send, as the transmitter and its helpers know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.conversation.contact import Contact, Place
+from broker.conversation.outbound import Outbound
+from broker.conversation.round_trip import NEVER
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """
+    A dialog with something to send or unacknowledged; changed by the transmitter and its helpers only.
+
+    Shape: `stored` what every frame acknowledges; `priority` 1 .. 10; `credit` bytes it may send in its turn, below 0
+    when it has sent more than its share; `charged` bytes of it that count as loaded; `outlet` the link to which its
+    frames in flight were given; `armed_at` when its alarm rings; `advice` what the next hop said of the last frame it
+    refused.
+    """
+
+    endpoint_id: int
+    contact: Contact
+    outbound: Outbound
+    stored: Place
+    priority: int = 5
+    credit: int = 0
+    charged: int = 0
+    is_loading: bool = False
+    has_more: bool = True
+    is_queued: bool = False
+    armed_at: float = NEVER
+    outlet: object = None
+    advice: str = ""
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether its fragments were unloaded for the sake of others until they are sent again."""
+        return not self.outbound.loaded and self.outbound.resend_at != NEVER

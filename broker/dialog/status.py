@@ -1,0 +1,124 @@
+"""
+Why a dialog waits, as the sentence a person reads: `transmission_status`, in the view and in the file.
+
+Never empty. The original leaves its status blank both for "not tried yet" and for "sent, not acknowledged", and its
+users cannot tell one from the other; here each says what is waited for, from whom, and what happens next and when. The
+instants are of the wall clock, so that a sentence stays true until something happens. Loop-only; decides nothing and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from broker.conversation.round_trip import NEVER
+from broker.dialog.sender import Sender
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.outbox import Outbox
+from broker.routing.address import NetworkAddress
+from broker.routing.decide import Decision
+
+
+class Trouble(NamedTuple):
+    """Why an address is not reached. Shape: `problem` empty while nothing is known; `retry_at` monotonic seconds."""
+
+    problem: str = ""
+    retry_at: float = NEVER
+
+
+class Surroundings(Protocol):
+    """
+    What the sentence is made of, beside the sender itself.
+
+    Shape: `wall_offset` what to add to monotonic seconds to have UTC seconds since 1970.
+    """
+
+    @property
+    def forwarder(self) -> Forwarder:
+        """The pass."""
+
+    @property
+    def wall_offset(self) -> float:
+        """Wall clock less loop clock."""
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes loaded for all dialogs, and the bound."""
+
+    def trouble_of(self, address: NetworkAddress, /) -> Trouble:
+        """What keeps a connection to this address from coming about."""
+
+    def asked(self, service_name: str, /) -> str:
+        """What is known of the request for a route to this service, as the end of a sentence."""
+
+
+def transmission_status(sender: Sender, decision: Decision, here: Surroundings) -> str:
+    """What the messages of a dialog wait for; `decision` is the one by which it is sent now."""
+    problem = _path_problem(sender, decision, here)
+    outbound = sender.outbound
+    if problem is None and outbound.resend_at != NEVER:
+        count = outbound.in_flight
+        under_way = "" if not count else f", {count} fragment{'s' if count > 1 else ''} under way"
+        again = _at(outbound.alarm_at, here)
+        status = f"sent to {_goal(decision)} and not acknowledged yet{under_way}: sent again {again}"
+        status += ", window full" if outbound.is_window_full else ""
+    elif problem is None:
+        status = _waiting_for_turn(sender, here)
+    else:
+        status = problem
+    if outbound.round_trip.attempts:
+        status += f", attempt {outbound.round_trip.attempts + 1}"
+    return f"{status}; refused by the next hop: {sender.advice}" if sender.advice else status
+
+
+def connecting(address: NetworkAddress, trouble: Trouble, when: str = "") -> str:
+    """That something waits for a connection, and why there is none; `when` the next attempt is made."""
+    if not trouble.problem:
+        return f"waiting for a connection to {address}"
+    return f"waiting for a connection to {address}: {trouble.problem}{when}"
+
+
+def _goal(decision: Decision) -> str:
+    if decision.disposition is Disposition.DELIVERED:
+        return "the service in this instance"
+    return str(decision.candidates[0].address)
+
+
+def _path_problem(sender: Sender, decision: Decision, here: Surroundings) -> str | None:
+    """What keeps a frame with this decision from leaving now; None when nothing does."""
+    disposition = decision.disposition
+    if disposition is Disposition.DELIVERED:
+        return None
+    if disposition is Disposition.FORWARDED:
+        return _connection_problem(decision.candidates[0].address, here)
+    number = disposition.number
+    if disposition is Disposition.ASKING_FOR_ROUTE and decision.route is not None:
+        whom = f"by {decision.route.name} to {decision.route.address_text}"
+        return f"delayed, {disposition} ({number}) {whom}: {here.asked(sender.contact.far_service)}"
+    what = f"delayed, {disposition} ({number})"
+    if disposition is Disposition.NO_ROUTE:
+        what = f"no route to {sender.contact.far_service!r} ({number})"
+    again = f"{_at(sender.armed_at, here)}, or " if sender.armed_at != NEVER else ""
+    return f"{what}: matched again {again}when routes or services change"
+
+
+def _connection_problem(address: NetworkAddress, here: Surroundings) -> str | None:
+    outbox: Outbox | None = here.forwarder.outboxes.get(address)
+    if outbox is None or outbox.outlet is None:
+        trouble = here.trouble_of(address)
+        when = f", next attempt {_at(trouble.retry_at, here)}" if trouble.retry_at != NEVER else ""
+        return connecting(address, trouble, when)
+    return None if outbox.is_ready else f"waiting for room on the connection to {address}"
+
+
+def _waiting_for_turn(sender: Sender, here: Surroundings) -> str:
+    used, bound = here.memory
+    if not sender.outbound.loaded and used * 2 > bound:
+        return f"waiting for memory: {used} of at most {bound} bytes are loaded for other dialogs"
+    return "waiting for its turn"
+
+
+def _at(instant: float, here: Surroundings) -> str:
+    return f"at {datetime.fromtimestamp(instant + here.wall_offset, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,118 @@
+"""
+Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`.
+
+A story that goes wrong is made smaller until nothing can be left out, and is then told with its history. The same
+number always tells the same story: `python -m tests.simulation.simulate --seeds 1 --from NUMBER`.
+
+Exit codes: 0 everything came true; 1 it did not, and the numbers are told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.play import Outcome, play
+from tests.simulation.story import Story, draw, smaller
+
+TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
+LOOK_SECONDS = 10.0  # between two lines of progress
+
+
+@dataclass(frozen=True)
+class Told:
+    """One story that was told. Shape: `problem` empty when all came true."""
+
+    seed: int
+    problem: str
+    ratio: float
+
+
+def trouble(story: Story, how: Callable[[Story], Outcome] = play) -> tuple[str, Outcome | None]:
+    """What went wrong in a story, in one line; empty when nothing did."""
+    try:
+        outcome = how(story)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = str(error).splitlines()[0] if str(error) else ""
+        return f"{type(error).__name__} at {last.filename.rpartition('/')[2]}:{last.lineno}: {text}", None
+    return "", outcome
+
+
+def tell(seed: int) -> Told:
+    """Draw it and play it."""
+    problem, outcome = trouble(draw(seed))
+    ratio = outcome.frames / max(1, outcome.needed) if outcome is not None else 0.0
+    return Told(seed, problem, ratio)
+
+
+def shrunk(story: Story, *, seconds: float = 60.0) -> Story:
+    """The smallest story found in that time that still goes wrong."""
+    deadline = time.monotonic() + seconds
+    is_smaller = True
+    while is_smaller and time.monotonic() < deadline:
+        is_smaller = False
+        for candidate in smaller(story):
+            if time.monotonic() > deadline:
+                break
+            if trouble(candidate)[0]:
+                story, is_smaller = candidate, True
+                break
+    return story
+
+
+def explain(seed: int) -> str:
+    """The smallest story of this number, its history, and what went wrong."""
+    story = shrunk(draw(seed))
+    lines = [f"seed {seed}, made smaller: {story}"]
+    try:
+        play(story)
+    except BaseException as error:  # noqa: BLE001 - likewise
+        lines += traceback.format_exception(error)
+    return "\n".join(lines)
+
+
+def tell_user(text: str) -> None:
+    """One line, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Play the numbers asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many stories")
+    parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    begun = looked = time.monotonic()
+    failed: list[int] = []
+    done, worst = 0, Told(0, "", 0.0)
+    with multiprocessing.Pool(options.processes, maxtasksperchild=500) as pool:
+        for told in pool.imap_unordered(tell, range(options.first, options.first + options.seeds), chunksize=10):
+            done += 1
+            worst = max(worst, told, key=lambda one: one.ratio)
+            if told.problem:
+                failed.append(told.seed)
+                tell_user(f"seed {told.seed}: {told.problem}")
+            if time.monotonic() - looked > LOOK_SECONDS:
+                looked = time.monotonic()
+                tell_user(f"{done} of {options.seeds}, {done / (looked - begun):.1f} a second")
+    rate = done / (time.monotonic() - begun)
+    most = f"most frames for each needed {worst.ratio:.1f}, in seed {worst.seed}"
+    tell_user(f"{done} stories, {len(failed)} went wrong, {rate:.1f} a second; {most}")
+    for seed in failed[:TOLD_MAX]:
+        tell_user(explain(seed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

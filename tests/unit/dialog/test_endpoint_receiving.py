@@ -1,0 +1,276 @@
+"""One database at work: when it acknowledges, what it says to strangers, what time and a failing disk do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from broker.application.dialog import Dialog
+from broker.conversation.contact import Travel, ack_frame
+from broker.conversation.well_known import DIALOG_TIMER, ERROR
+from broker.dialog.acknowledging import DELAY
+from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS
+from broker.dialog.wall_clock import SETTLE_SECONDS
+from broker.flow import Disposition
+from broker.wire.frame import decode_dialog, decode_fault, decode_stored
+from broker.wire.layout import Kind
+from tests.support.dialog import far_initiator, queued, rows, states
+from tests.support.virtual_time import virtual_time
+from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop
+
+TIMER_SECONDS = 0.05  # within which a timer that is due has become a message
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+def answer(shop: Shop, body: bytes) -> None:
+    """The application sends in the first dialog that there is."""
+    (handle,) = rows(shop.application, "SELECT conversation_handle FROM broker_conversation")
+    Dialog(shop.application, 1, handle, handle).send(body)
+
+
+# --- acknowledgements -------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0))
+        await asyncio.sleep(SOON)
+        told = len(shop.link.acks())
+        shop.arrive(far.message(1))
+        await asyncio.sleep(DELAY / 4)
+
+        shop.endpoint._has_news = True
+        answer(shop, b"answer")
+        shop.endpoint._wake_up()
+        await asyncio.sleep(SOON)
+
+        assert [2] == [header.ack_sequence for header in shop.link.headers()]
+        assert told == len(shop.link.acks())
+
+
+@virtual_time
+async def test_what_is_held_out_of_order_is_told_at_once(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0), far.message(2), far.message(3), far.message(5))
+        await asyncio.sleep(DELAY / 2)
+
+        ((header, body),) = [decode_dialog(frame) for frame in shop.link.frames]
+        assert (Kind.ACK, (1, 0)) == (header.kind, (header.ack_sequence, header.ack_fragment))
+        assert ((2, 0, 0), (3, 0, 0), (5, 0, 0)) == decode_stored(body).stored
+
+
+@virtual_time
+async def test_what_the_far_side_holds_out_of_order_is_told_to_the_sender(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(*[b"%d" % number for number in range(6)])
+        await asyncio.sleep(SOON)
+        target = shop.target_of(dialog)
+        runs = ((2, 0, 0), (5, 0, 0))
+
+        with mock.patch.object(shop.endpoint.transmitter, "acknowledge") as acknowledge:
+            shop.arrive(ack_frame(target.contact, Travel(), bytes(16), (1, 0), runs))
+            await asyncio.sleep(SOON)
+
+        acknowledge.assert_called_once_with(1, (1, 0), runs)
+
+
+@virtual_time
+async def test_dialog_that_was_closed_is_still_acknowledged(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0), far.end(1))
+        await asyncio.sleep(SOON)
+        shop.application.execute(
+            "INSERT INTO broker_tombstone VALUES (?, 0, 2, 0, 0, 9e9)", (far.contact.conversation_id,)
+        )
+        shop.application.execute("DELETE FROM broker_conversation")
+        shop.link.frames.clear()
+
+        shop.arrive(far.end(1))
+        await asyncio.sleep(SOON)
+
+        assert [(2, 0)] == shop.link.acks()
+
+
+@virtual_time
+async def test_acknowledgements_that_wait_leave_before_the_end(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        shop.arrive(far_initiator("Orders").message(0))
+        await asyncio.sleep(DELAY / 2)
+        assert [] == shop.link.acks()
+
+    assert [(1, 0)] == shop.link.acks()
+
+
+# --- strangers --------------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_far_side_of_a_dialog_that_is_gone_hears_of_it_and_not_too_often(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders", far_broker_instance=shop.endpoint.broker_instance)
+        for _ in range(3):
+            shop.arrive(far.message(7, stored=(2, 0)))
+            await asyncio.sleep(SOON)
+
+        ((header, body),) = map(decode_dialog, shop.link.frames)
+        assert (Kind.FAULT, -8462) == (header.kind, decode_fault(body).code)
+        assert Counter({Disposition.UNKNOWN_CONVERSATION: 3}) == shop.endpoint.dropped
+
+
+@virtual_time
+async def test_messages_that_overtake_the_beginning_are_no_strangers(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders", far_broker_instance=shop.endpoint.broker_instance)
+        shop.arrive(far.message(1))
+        await asyncio.sleep(SOON)
+        shop.arrive(far.message(0), far.message(1))
+        await asyncio.sleep(SOON)
+
+        assert [] == shop.link.headers(Kind.FAULT)
+        assert ["CO"] == states(shop.application)
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+def wall_clock_off_by(seconds: float) -> Any:
+    """Until the end of the block the wall clock is wrong."""
+    loop: Any = asyncio.get_running_loop()
+
+    def wrong() -> float:
+        right: float = loop.wall_clock()
+        return right + seconds
+
+    return mock.patch("time.time", wrong)
+
+
+@virtual_time
+async def test_conversation_timer_fires_when_it_is_due(path: Path) -> None:
+    async with open_shop(path) as shop:
+        shop.begin()
+        await asyncio.sleep(SOON)
+        due = asyncio.get_running_loop().wall_clock() + 3.33  # type: ignore[attr-defined]
+        shop.application.execute("UPDATE broker_conversation SET dialog_timer = ?", (due,))
+
+        await asyncio.sleep(3.32)
+        assert [] == queued(shop.application)
+        await asyncio.sleep(0.01 + TIMER_SECONDS)
+        assert [(DIALOG_TIMER, b"")] == queued(shop.application)
+
+
+@virtual_time
+async def test_wall_clock_that_jumps_and_comes_back_ends_nothing(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a", lifetime=1000)
+        await asyncio.sleep(SOON)
+
+        with wall_clock_off_by(86_400.0):
+            await asyncio.sleep(SETTLE_SECONDS / 2)
+        await asyncio.sleep(2 * KEEP_SECONDS)
+
+        assert ["CO"] == states(shop.application)
+        shop.arrive(shop.target_of(dialog).ack(1, 0))
+        await asyncio.sleep(SOON)
+        assert [] == rows(shop.application, "SELECT 1 FROM broker_transmission")
+
+
+@virtual_time
+async def test_wall_clock_that_stays_where_it_jumped_is_believed(path: Path) -> None:
+    async with open_shop(path) as shop:
+        shop.begin(b"a", lifetime=1000)
+        await asyncio.sleep(SOON)
+
+        with wall_clock_off_by(86_400.0):
+            await asyncio.sleep(SETTLE_SECONDS + 2 * KEEP_SECONDS)
+
+            assert [ERROR] == [name for name, _ in queued(shop.application)]
+
+
+@virtual_time
+async def test_wall_clock_that_goes_back_loses_no_timer(path: Path) -> None:
+    loop: Any = asyncio.get_running_loop()
+    async with open_shop(path) as shop:
+        shop.begin()
+        shop.application.execute("UPDATE broker_conversation SET dialog_timer = ?", (loop.wall_clock() + 2,))
+        await asyncio.sleep(1)
+
+        with wall_clock_off_by(-100.0):
+            await asyncio.sleep(50)
+            assert [] == queued(shop.application)
+            await asyncio.sleep(52)
+            assert [(DIALOG_TIMER, b"")] == queued(shop.application)
+
+
+# --- a failing disk ---------------------------------------------------------------------------------------------
+
+
+def fill_disk(db: sqlite3.Connection) -> None:
+    """No page more than there is."""
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+FAULTS: dict[str, tuple[str, str, str]] = {
+    "full": ("fill", "PRAGMA max_page_count = 1000000", "database or disk is full"),
+    "read only": ("PRAGMA query_only = ON", "PRAGMA query_only = OFF", "attempt to write a readonly database"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@virtual_time
+async def test_what_a_failing_disk_did_not_take_is_not_acknowledged_and_comes_again(path: Path, *, fault: str) -> None:
+    breaks, mends, problem = FAULTS[fault]
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        far = far_initiator("Orders")
+        large = [far.message(number, b"x" * 20_000) for number in range(10)]
+        if breaks == "fill":
+            fill_disk(shop.db)
+        else:
+            shop.db.execute(breaks)
+
+        for _ in range(3):
+            shop.arrive(*large)
+            await asyncio.sleep(FAILURE_PAUSE + SOON)
+        assert f"({problem})" in shop.endpoint.problem
+        assert [] == shop.link.frames
+
+        shop.db.execute(mends)
+        shop.arrive(*large)
+        await asyncio.sleep(FAILURE_PAUSE + SOON)
+        assert "" == shop.endpoint.problem
+        assert [(10, 0)] == shop.link.acks()
+        assert [body for _, body in queued(shop.application)] == [b"x" * 20_000] * 10
+        assert Counter({Disposition.STORE_FAILED: 30}) == shop.endpoint.dropped
+
+
+@virtual_time
+async def test_failure_that_lasts_is_logged_once(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        shop.db.execute("PRAGMA query_only = ON")
+        with mock.patch("broker.dialog.endpoint.log") as log:
+            for number in range(5):
+                shop.arrive(far_initiator("Orders").message(number))
+                await asyncio.sleep(2 * FAILURE_PAUSE)
+            shop.db.execute("PRAGMA query_only = OFF")
+            shop.arrive(far_initiator("Orders").message(0))
+            await asyncio.sleep(2 * FAILURE_PAUSE)
+
+        assert (1, 1) == (log.error.call_count, log.info.call_count)

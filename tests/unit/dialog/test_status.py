@@ -1,0 +1,198 @@
+"""Why a dialog waits: every reason has its sentence, which says what happens next and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from broker.conversation.contact import Contact
+from broker.conversation.outbound import Outbound, Outgoing
+from broker.conversation.round_trip import Backoff, RoundTrip
+from broker.conversation.window import Window
+from broker.dialog.sender import Sender
+from broker.dialog.status import Trouble, connecting, transmission_status
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Candidate, Health
+from broker.routing.decide import Decision
+from broker.wire.layout import Flag
+
+HOP = NetworkAddress("gateway", 4022)
+NOW = 100.0
+WALL = 1_750_000_000.0  # 2025-06-15 15:06:40 UTC at loop time 0
+
+
+class Link:
+    """An outlet that takes frames, or not."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+
+    def __init__(self, *, can_send: bool) -> None:
+        self.can_send = can_send
+
+
+@dataclass
+class Here:
+    """What surrounds the sender."""
+
+    trouble: Trouble = field(default_factory=Trouble)
+    memory: tuple[int, int] = (0, 1000)
+    wall_offset: float = WALL
+    forwarder: Forwarder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+            deliver=lambda *_: None,
+            want=lambda _: None,
+            health_of=lambda _: Health.CONNECTED,
+        )
+
+    def connect(self, *, can_send: bool = True) -> Here:
+        self.forwarder.outbox(HOP).outlet = Link(can_send=can_send)  # type: ignore[assignment]
+        return self
+
+    def trouble_of(self, _address: NetworkAddress) -> Trouble:
+        return self.trouble
+
+    def asked(self, service_name: str) -> str:
+        return f"asked for {service_name}, not answered yet"
+
+
+def sender(fragments: int = 1, *, window: int = 10) -> Sender:
+    """A dialog with so many fragments loaded."""
+    outbound = Outbound(RoundTrip(Backoff(4.0, 64.0)), Window(window, 1 << 20))
+    for number in range(fragments):
+        outbound.offer(Outgoing((number, 0), int(Flag.LAST_FRAGMENT), b"x"))
+    return Sender(1, Contact(bytes(16), True, "Orders", bytes(16), "Billing"), outbound, (0, 0))
+
+
+def sent(fragments: int = 1, **more: Any) -> Sender:
+    """And sent as far as the window allows."""
+    dialog = sender(fragments, **more)
+    while dialog.outbound.has_unsent:
+        dialog.outbound.take(NOW)
+    return dialog
+
+
+def forwarded() -> Decision:
+    return Decision(Disposition.FORWARDED, 1, candidates=(Candidate(HOP, None, Health.CONNECTED),))  # type: ignore[arg-type]
+
+
+def delayed(disposition: Disposition, **more: Any) -> Decision:
+    return Decision(disposition, 1, **more)
+
+
+def test_no_connection_is_told_with_its_reason_and_the_next_attempt() -> None:
+    here = Here(trouble=Trouble("Connection refused", NOW + 5))
+
+    assert transmission_status(sender(), forwarded(), here) == (
+        "waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at 2025-06-15 15:08:25 UTC"
+    )
+
+
+def test_connection_under_way_has_no_reason_yet() -> None:
+    assert transmission_status(sender(), forwarded(), Here()) == "waiting for a connection to tcp://gateway:4022"
+    assert connecting(HOP, Trouble("why")) == "waiting for a connection to tcp://gateway:4022: why"
+
+
+def test_full_connection_is_told() -> None:
+    status = transmission_status(sender(), forwarded(), Here().connect(can_send=False))
+
+    assert status == "waiting for room on the connection to tcp://gateway:4022"
+
+
+def test_what_was_sent_is_told_with_its_next_hop_and_when_it_is_sent_again() -> None:
+    status = transmission_status(sent(3), forwarded(), Here().connect())
+
+    assert status == (
+        "sent to tcp://gateway:4022 and not acknowledged yet, 3 fragments under way:"
+        " sent again at 2025-06-15 15:08:24 UTC"
+    )
+
+
+def test_full_window_is_told() -> None:
+    assert transmission_status(sent(3, window=2), forwarded(), Here().connect()).endswith(", window full")
+
+
+def test_way_inside_the_instance_needs_no_connection() -> None:
+    status = transmission_status(sent(), delayed(Disposition.DELIVERED), Here())
+
+    assert status.startswith("sent to the service in this instance and not acknowledged yet, 1 fragment under way:")
+
+
+def test_resting_dialog_tells_when_it_goes_on() -> None:
+    dialog = sent(2)
+    dialog.outbound.rest()
+
+    status = transmission_status(dialog, forwarded(), Here().connect())
+
+    assert status.endswith("and not acknowledged yet: sent again at 2025-06-15 15:08:24 UTC")
+
+
+def test_open_way_is_used_in_turn() -> None:
+    assert transmission_status(sender(), forwarded(), Here().connect()) == "waiting for its turn"
+
+
+@pytest.mark.parametrize(
+    ("used", "status"),
+    [
+        (500, "waiting for its turn"),
+        (501, "waiting for memory: 501 of at most 1000 bytes are loaded for other dialogs"),
+    ],
+)
+def test_lack_of_memory_is_told(used: int, status: str) -> None:
+    assert status == transmission_status(sender(0), forwarded(), Here(memory=(used, 1000)).connect())
+
+
+@pytest.mark.parametrize(
+    ("disposition", "what"),
+    [
+        (Disposition.NO_ROUTE, "no route to 'Billing' (9798)"),
+        (Disposition.PRINCIPAL_UNKNOWN, "delayed, principal unknown (9794)"),
+        (Disposition.ROUTE_INVALID, "delayed, route invalid (11294)"),
+    ],
+)
+def test_what_keeps_routing_is_told_with_its_number_and_the_next_try(disposition: Disposition, what: str) -> None:
+    dialog = sender()
+    unarmed = transmission_status(dialog, delayed(disposition), Here())
+    dialog.armed_at = NOW + 10
+
+    status = transmission_status(dialog, delayed(disposition), Here())
+
+    assert unarmed == f"{what}: matched again when routes or services change"
+    assert status == f"{what}: matched again at 2025-06-15 15:08:30 UTC, or when routes or services change"
+
+
+def test_a_route_that_is_asked_for_is_told_with_whom() -> None:
+    class Route:
+        name = "ask"
+        address_text = "tcp://far:1"
+
+    decision = delayed(Disposition.ASKING_FOR_ROUTE, route=Route())
+
+    assert transmission_status(sender(), decision, Here()) == (
+        "delayed, asking for route (9770) by ask to tcp://far:1: asked for Billing, not answered yet"
+    )
+
+
+@pytest.mark.parametrize("make", [sender, sent])
+def test_later_attempts_are_numbered(make: Callable[[], Sender]) -> None:
+    dialog = make()
+    dialog.outbound.round_trip.attempts = 2
+
+    assert transmission_status(dialog, forwarded(), Here().connect()).endswith(", attempt 3")
+
+
+def test_advice_of_the_next_hop_is_passed_on() -> None:
+    dialog = sent()
+    dialog.advice = "pool limit exceeded (11289)"
+
+    status = transmission_status(dialog, forwarded(), Here().connect())
+
+    assert status.endswith("; refused by the next hop: pool limit exceeded (11289)")

@@ -1,0 +1,26 @@
+"""The store that there is fits the port."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from broker.dialog.store_port import Store
+from broker.store.database import broker_instance
+from broker.store.sqlite_store import SqliteStore
+from broker.store.turn import Turn
+from tests.support.dialog import open_database
+
+
+def test_the_sqlite_store_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    opened = SqliteStore(path, open_database(path), fragment_size=1000)
+    store: Store = opened  # mypy compares all of it
+
+    with closing(store):
+        store.check()
+        result = store.turn_in_writer(Turn(now=0.0, frames=[], find_after=0, wants=[], load_max_bytes=0))
+
+        assert 0 == result.found_up_to
+        assert broker_instance(store.connection) == store.broker_instance
+        assert isinstance(store.version(), int)
