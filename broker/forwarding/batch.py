@@ -5,6 +5,8 @@ from __future__ import annotations
 from broker.errors import PeerError
 from broker.forwarding.way import Buffer, Sink
 
+CARE_MAX = 64  # frames of one walk that are taken care of one by one, some 5 us each; the others are for another walk
+
 
 class Batch:
     """
@@ -12,13 +14,14 @@ class Batch:
 
     Shape: `consumed` bytes of whole frames; `received` dialog frames by kind; `touched` sinks that have runs, each
     once; `link_frames` copies of whole link frames in order; `error` set when what follows `consumed` breaks the
-    protocol.
+    protocol; `care_left` frames that may still take the careful path, behind which the walk ends.
     """
 
-    __slots__ = ("consumed", "error", "link_frames", "received", "touched")
+    __slots__ = ("care_left", "consumed", "error", "link_frames", "received", "touched")
 
     def __init__(self) -> None:
         self.consumed = 0
+        self.care_left = CARE_MAX
         self.received: dict[int, int] = {}
         self.touched: list[Sink] = []
         self.link_frames: list[bytes] = []

@@ -16,8 +16,10 @@ from typing import ClassVar
 from broker.errors import PeerError
 from broker.flow import Disposition
 from broker.forwarding.batch import Batch
+from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Way
 from broker.wire.decoder import check_frame, maybe_length
+from broker.wire.frame import decode_link
 from broker.wire.layout import (
     CONVERSATION_AT,
     FIRST_DIALOG_KIND,
@@ -27,15 +29,20 @@ from broker.wire.layout import (
     ROUTE_KEY_AT,
     TO_SERVICE_AT,
     Flag,
+    Kind,
 )
 
+_LAST = (Kind.FATAL, Kind.HELLO)  # a HELLO that comes here is the second one, which no peer may say
 FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond
 
 REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # all remembered ways; past it the cache starts anew: a peer may invent names
 REMEMBERED_OVERHEAD = 360  # bytes of one way beside its route key, at worst, in either kernel, as measured
 
-Resolve = Callable[[bytes, bytes, int, bool], tuple[Way, bool]]
-"""(route key, conversation id, kind, is_from_target) -> (way, whether the conversation id had a say)."""
+Resolve = Callable[[bytes, bytes, int, bool], tuple[Way, bool | None]]
+"""
+(route key, conversation id, kind, is_from_target) -> (way, whether the conversation id had a say); None there when this
+holds for one frame only and the next has to be asked for. Must not fail.
+"""
 
 DropWay = Callable[[Disposition, int], Way]
 """The way of a drop, by disposition and kind."""
@@ -46,16 +53,19 @@ class CarefulKernel(ABC):
     What every kernel does and has. Remembers only ways, which `forget` empties.
 
     Shape: `name` what `broker status` shows; `max_frame` bytes, what this instance announced; `max_hops` 1 .. 255;
-    `resolve` decides a miss.
+    `resolve` decides a miss; `ring` takes the records of the frames that are followed, where somebody follows any.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay) -> None:
+    def __init__(
+        self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay, ring: Ring | None = None
+    ) -> None:
         self._max_frame = max_frame
         self._max_hops = max_hops
         self._resolve = resolve
         self._drop_way = drop_way
+        self._ring = ring
         self._remembered_bytes = 0
 
     @abstractmethod
@@ -82,8 +92,8 @@ class CarefulKernel(ABC):
         if known is not None:
             return known
         way, is_by_conversation = self._resolve(key, conversation, kind, is_from_target)
-        if way.disposition is Disposition.ASKING_FOR_ROUTE:
-            return way  # whoever asks has to hear that somebody still wants it: an answer of "none" wears off
+        if is_by_conversation is None:
+            return way
         if self._remembered_bytes > REMEMBERED_MAX_BYTES:
             self.forget()
         self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
@@ -91,20 +101,36 @@ class CarefulKernel(ABC):
         return way
 
     def careful(self, slab: bytearray, pos: int, end: int, batch: Batch) -> tuple[int, Way | None]:
-        """Judge the one frame at `pos`: its end, `pos` when the walk ends there; its way if it is a dialog frame."""
+        """
+        Judge the one frame at `pos`: its end, `pos` when the walk ends there; its way if it is a dialog frame.
+
+        Nothing counts that comes behind a frame which ends the connection, so all of it is taken as part of that. No
+        more is taken care of in one walk than a turn of the loop has time for: what is left is for the next.
+        """
+        if not batch.care_left:
+            return pos, None
+        batch.care_left -= 1
         try:
             length = maybe_length(slab, pos, end, self._max_frame)
             if length is None or pos + length > end:
                 return pos, None
             stop = pos + length
             check_frame(slab, pos, stop)
+            if slab[pos + 4] < FIRST_DIALOG_KIND:
+                link_frame = bytes(slab[pos:stop])
+                if link_frame[4] in _LAST:
+                    batch.link_frames.append(link_frame)
+                    return end, None
+                decode_link(link_frame)  # a body that is none ends the walk, like everything that is malformed
+                batch.link_frames.append(link_frame)
+                return stop, None
         except PeerError as error:
             batch.error = error
             return pos, None
-        if slab[pos + 4] < FIRST_DIALOG_KIND:
-            batch.link_frames.append(bytes(slab[pos:stop]))
-            return stop, None
+        hop_count = slab[pos + HOP_COUNT_AT]
         way = self._judge(slab, pos)
+        if self._ring is not None:
+            self._ring.enter(slab, pos, way, hop_count)
         way.frames += 1
         batch.count(slab[pos + 4], 1)
         return stop, way

@@ -2,12 +2,20 @@ from typing import ClassVar
 
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel, DropWay, Resolve
+from broker.forwarding.ring import Ring
 from broker.forwarding.way import Way
 
 class CompiledKernel(CarefulKernel):
     name: ClassVar[str]
     def __init__(
-        self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay, hash_bits: int = 64
+        self,
+        *,
+        max_frame: int,
+        max_hops: int,
+        resolve: Resolve,
+        drop_way: DropWay,
+        ring: Ring | None = None,
+        hash_bits: int = 64,
     ) -> None: ...
     def walk(self, slab: bytearray, end: int) -> Batch: ...
     def tally(self) -> None: ...

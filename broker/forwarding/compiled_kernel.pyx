@@ -2,10 +2,10 @@
 """
 The kernel, compiled: the same walk as `broker.forwarding.kernel`, in C, with no Python object for a frame.
 
-The loop is here; what it remembers by is in `flat_table.pxi`, where runs lead in `run_list.pxi`: one module for the
-compiler, which has to see all of it at once.
+The loop is here; what it remembers by is in `flat_table.pxi`, where runs lead in `run_list.pxi`, what it records in
+`ring.pxi`: one module for the compiler, which has to see all of it at once.
 
-Rules of these files: they read and write `slab[:end]` and their own memory only, and every length is checked before it
+Rules of these files: they read and write `slab[:end]`, the ring and their own memory only, and every length is checked before it
 is used. Whatever is not plain goes the careful path that both kernels share. Nothing here is public but
 `CompiledKernel`.
 """
@@ -18,6 +18,9 @@ from libc.string cimport memcmp, memcpy, memset
 
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.ring import ALWAYS as _ALWAYS
+from broker.forwarding.ring import HEAD_BYTES as _RECORD_HEAD_BYTES
+from broker.forwarding.sample import SAMPLE_BITS as _SAMPLE_BITS
 from broker.wire import layout
 
 # The layout as C numbers; `CompiledKernel` refuses to be made when layout.py says otherwise.
@@ -72,6 +75,7 @@ cdef void* grown(void* memory, size_t size) except NULL:
 
 include "flat_table.pxi"
 include "run_list.pxi"
+include "ring.pxi"
 
 
 cdef class Walk:
@@ -83,10 +87,19 @@ cdef class Walk:
     cdef uint8_t max_hops
     cdef uint32_t[256] received
     cdef bint is_walking
+    cdef object ring
+    cdef object ring_view  # while there is one, nobody can move the ring's memory
+    cdef Recorder recorder
 
-    def __cinit__(self, Py_ssize_t max_frame, uint8_t max_hops, int hash_bits):
-        self.table = Table(hash_bits)
+    def __cinit__(self, Py_ssize_t max_frame, uint8_t max_hops, int hash_bits, object ring):
+        self.table = Table(hash_bits, ring)
         self.runs = Runs()
+        self.ring = ring
+        if ring is not None:
+            self.ring_view = memoryview(ring.buffer)
+            self.recorder.buffer = <uint8_t*>PyByteArray_AS_STRING(ring.buffer)
+            self.recorder.capacity = PyByteArray_GET_SIZE(ring.buffer)
+            self.recorder.limit = ring.limit
         self.max_frame = max_frame
         self.max_hops = max_hops
 
@@ -131,7 +144,12 @@ cdef class Walk:
         self.is_walking = True
         try:
             while True:
-                pos = self.plain(base, pos, end)
+                if self.ring is None:
+                    pos = self.plain(base, pos, end)
+                else:
+                    open_ring(&self.recorder, self.ring)
+                    pos = self.plain(base, pos, end)
+                    close_ring(&self.recorder, self.ring)
                 if pos == end:
                     break
                 stop, way = kernel.careful(slab, pos, end, batch)
@@ -159,6 +177,7 @@ cdef class Walk:
         cdef uint8_t* last = NULL
         cdef Slot* slot = NULL
         cdef Slot* other
+        cdef bint is_recording = self.ring is not None
         while end - pos >= MIN_DIALOG_FRAME:
             frame = slab + pos
             length = read_u32(frame)
@@ -188,6 +207,8 @@ cdef class Walk:
                     self.runs.add(slot.sink, start, pos)
                     start = pos
                 slot, last, last_length = other, frame, key_length
+            if is_recording:
+                record(&self.recorder, frame, self.table.marks[slot.way], HEADER_BYTES + from_length + to_length)
             frame[6] += 1
             slot.frames += 1
             self.received[frame[4]] += 1
@@ -206,12 +227,14 @@ class CompiledKernel(CarefulKernel):
 
     name = "compiled"
 
-    def __init__(self, *, max_frame, max_hops, resolve, drop_way, hash_bits=64):
-        super().__init__(max_frame=max_frame, max_hops=max_hops, resolve=resolve, drop_way=drop_way)
+    def __init__(self, *, max_frame, max_hops, resolve, drop_way, ring=None, hash_bits=64):
+        super().__init__(max_frame=max_frame, max_hops=max_hops, resolve=resolve, drop_way=drop_way, ring=ring)
         for constant, value in _LAYOUT.items():
             if getattr(layout, constant) != value:
                 raise AssertionError(f"{constant} is not what the compiled kernel was built with")
-        self._walk = Walk(max_frame, max_hops, hash_bits)
+        if (_RECORD_HEAD_BYTES, _ALWAYS, _SAMPLE_BITS) != (RECORD_HEAD_BYTES, ALWAYS, 64 - SAMPLE_SHIFT):
+            raise AssertionError("the ring is not what the compiled kernel was built with")
+        self._walk = Walk(max_frame, max_hops, hash_bits, ring)
 
     def walk(self, slab, end):
         """Walk the whole frames in `slab[:end]`. Cost: no Python object for a plain frame."""

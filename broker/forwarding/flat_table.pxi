@@ -87,8 +87,11 @@ cdef class Table:
     cdef uint64_t hash_mask
     cdef list ways
     cdef dict numbers
+    cdef uint32_t* marks  # of the ways, as the ring numbers them; NULL without a ring
+    cdef object ring
 
-    def __cinit__(self, int hash_bits):
+    def __cinit__(self, int hash_bits, object ring):
+        self.ring = ring
         self.key_0 = <uint64_t>hash(b"broker: route key")
         self.key_1 = <uint64_t>hash(b"broker: conversation")
         self.hash_mask = (<uint64_t>1 << hash_bits) - 1 if hash_bits < 64 else ~<uint64_t>0
@@ -97,6 +100,7 @@ cdef class Table:
     def __dealloc__(self):
         free(self.slots)
         free(self.keys)
+        free(self.marks)
 
     cdef int clear(self) except -1:
         """Forget everything and give the memory back."""
@@ -166,7 +170,11 @@ cdef class Table:
     cdef uint32_t number_of(self, object way) except? 4294967295:
         number = self.numbers.get(way)
         if number is None:
-            number = self.numbers[way] = len(self.ways)
+            number = len(self.ways)
+            if self.ring is not None:
+                self.marks = <uint32_t*>grown(self.marks, (number + 1) * sizeof(uint32_t))
+                self.marks[<uint32_t>number] = 0 if way is None else self.ring.mark_of(way)
+            self.numbers[way] = number
             self.ways.append(way)
         return number
 

@@ -8,6 +8,9 @@ decrypts or reorders, and forgets everything when it stops: the sender still has
 
 Counting: every frame that enters (`take`, `submit`) is counted once, as forwarded or delivered on its way, as dropped
 under its disposition, or it is held now; `unaccounted` is the difference and is 0.
+
+A pass always ends: what a failing port concerns is held or dropped, and all else goes on. What takes long is done in
+slices, one in each turn of the loop (`work`).
 """
 
 from __future__ import annotations
@@ -21,35 +24,29 @@ from functools import partial
 from broker.flow import Disposition
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.deciding import Ask, Decider
 from broker.forwarding.held import Held
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.outbox import GATHER_BYTES, Outbox
-from broker.forwarding.pool import Pool
+from broker.forwarding.moving import Moves, Reason
+from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.places import Places
+from broker.forwarding.pool import Pool, cost_of_read, forget_feeders
+from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.unfinished import Unfinished
-from broker.forwarding.way import Buffer, Nobody, Origin, Sink, Way, WayOf
+from broker.forwarding.way import Buffer, Nobody, Origin, Outlet, Report, Sink, Way, WayOf, surface
+from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health, HealthOf
-from broker.routing.decide import Decision, Surroundings, decide
+from broker.routing.decide import Decision, Surroundings
 from broker.routing.facts import Facts, Hosted
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
-from broker.wire.layout import (
-    CONVERSATION_AT,
-    GUID_BYTES,
-    HEADER_BYTES,
-    HOP_COUNT_AT,
-    MESSAGE_ID_AT,
-    NO_GUID,
-    ROUTE_KEY_AT,
-    Kind,
-)
+from broker.wire.layout import CONVERSATION_AT, HOP_COUNT_AT, MESSAGE_ID_AT
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
-OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
-PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
-OUTBOXES_MAX = 4096  # with ADDRESS 'TRANSPORT' a peer may invent addresses; past it a new one is refused
+EXPIRE_FRAMES = 1024  # dropped in one turn of the loop; some 4 us each
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +63,20 @@ class Limits:
 
 
 Want = Callable[[NetworkAddress], None]
-Ask = Callable[[Facts], None]
-"""A frame that arrived has no route and msdb's table says whom to ask for one (R2.4); must not fail."""
-HoldBack = Callable[[Outbox, Origin], None]
-"""This origin brought more for an outbox that is tight: read no more for a while from its feeders; must not fail."""
+HoldBack = Callable[[Outbox, Origin, bool], None]
+"""This origin brought what has to wait, and, or not, what others take at once: it may be paused; must not fail."""
+Again = Callable[[], None]
+"""Call `work` in a later turn of the loop; must not fail, may be called many times for one."""
 
 
 class Forwarder:
     """
     The pass and its counters. Loop-only.
 
-    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it, `unfinished`
-    bounds what they keep between two reads; `received`
-    frames that entered, by kind up to `OTHER_KIND`; `dropped` by disposition; `generation` rises whenever a way may
-    have changed; `want` asks for a link to an address, `ask` for a route, `hold_back` for a pause; `retired_frames`
-    left through outboxes which are no more.
+    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `unfinished`
+    bounds what they keep between two reads; `received` frames that entered, by kind up to `OTHER_KIND`; `dropped` by
+    disposition; `generation` rises whenever a way may have changed; `retired_frames` left through outboxes which are no
+    more; `ring` takes records of what is followed, if anything is; the ports are as their types say.
     """
 
     def __init__(
@@ -93,27 +89,47 @@ class Forwarder:
         ask: Ask = lambda _: None,
         kernel: type[CarefulKernel] = Kernel,
         hold_back: HoldBack = lambda *_: None,
+        again: Again = lambda: None,
+        report: Report = surface,
+        ring: Ring | None = None,
     ) -> None:
         self.slab = bytearray(limits.max_frame + READ_BYTES)
         self.unfinished = Unfinished()
-        self.pool = Pool(limits.pool_bytes, share_percent=limits.share_percent)
+        self.pool = Pool(
+            limits.pool_bytes,
+            share_percent=limits.share_percent,
+            read_cost=cost_of_read(READ_BYTES, limits.max_frame),
+        )
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
-        self.outboxes: dict[NetworkAddress, Outbox] = {}
-        self.pairs: dict[MirroredPair, Outbox] = {}
         self.generation = 0
         self.retired_frames = 0
-        self.ask = ask
-        self._passed: dict[Facts, None] = {}
-        self._ways: dict[tuple[Sink, str, int], Way] = {}
-        self._here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
-        self._deliver = deliver
-        self._want = want
+        self.ring = ring
+        self._again = again
+        self._report = report
+        self._places = Places()
+        ports = Ports(
+            drop=self.drop,
+            hold_back=self._tell_who_waits,
+            unfinished=self._drain_later,
+            report=report,
+            ring=ring,
+            places=self._places,
+        )
+        self._ways = Ways(self.pool, ports, want=want, deliver=deliver)
+        self._decider = Decider(self._ways, self._places, health_of=health_of, ask=ask, report=report)
+        self._moves = Moves(self._settle, self._ways, self._places, ring)
+        self._undrained: dict[Outbox, None] = {}
         self._hold_back = hold_back
-        self._databases: dict[bytes, DatabaseSink] = {}
-        self._drop_sinks: dict[Disposition, DropSink] = {}
+        self._touched: list[Sink] = []  # by the pass under way
+        self._is_expiring = self._is_rematched = False  # what `work` has to go on with, and to end
+        self._nobody = Nobody()
         self._kernel = kernel(
-            max_frame=limits.max_frame, max_hops=limits.max_hops, resolve=self._resolve, drop_way=self._drop_way
+            max_frame=limits.max_frame,
+            max_hops=limits.max_hops,
+            resolve=self._decider.resolve,
+            drop_way=self._ways.drop,
+            ring=ring,
         )
 
     @property
@@ -121,16 +137,34 @@ class Forwarder:
         """Which kernel walks: `compiled` or `python`."""
         return self._kernel.name
 
+    @property
+    def outboxes(self) -> Mapping[NetworkAddress, Outbox]:
+        """The outbox of every address that something was sent to."""
+        return self._ways.outboxes
+
+    @property
+    def pairs(self) -> Mapping[MirroredPair, Outbox]:
+        """Where frames wait until the principal of a pair is known."""
+        return self._ways.pairs
+
+    def outbox(self, address: NetworkAddress) -> Outbox:
+        """The outbox of an address, made when first asked for."""
+        return self._ways.outbox(address)
+
+    def every_outbox(self) -> Iterator[Outbox]:
+        """All that may hold frames."""
+        return self._ways.every_outbox()
+
     # --- what it decides by ---
 
     @property
     def here(self) -> Surroundings:
         """What incoming frames are decided by: msdb's table and the rest."""
-        return self._here
+        return self._decider.here
 
     def surround(self, *, table: RouteTable, hosted: Hosted, is_forwarding: bool) -> None:
         """Swap what incoming frames are decided by, msdb's table first; holds from the next frame on."""
-        self._here = replace(self._here, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding)
+        self._decider.here = replace(self.here, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding)
         for outbox in self.outboxes.values():
             outbox.alternatives.clear()
         self.changed()
@@ -138,20 +172,17 @@ class Forwarder:
     def rematch(self, now: float) -> None:
         """What came from outside and waits for a next hop that nobody serves takes the way that holds now (R1.6)."""
         for outbox in [outbox for outbox in self.every_outbox() if outbox.held]:
-            if outbox.outlet is None:
-                # What was sent here, and by which database's routes, is sent again by its dialog.
-                self._reroute(outbox, now, self._other_way)
-            else:
-                for held in outbox.held:  # which stay, and may have other alternatives
-                    self._kernel.way_of(held.frame)
-        self._retire({outbox for outbox in self.pairs.values() if not outbox.held})
+            self._moves.start(outbox, Reason.ROUTES, self._by_routes)
+        self._is_rematched = True
+        self.work(now)
 
     def mend(self, now: float, has_failed: Callable[[NetworkAddress], bool]) -> None:
         """
         What came from outside and waits for a next hop that nobody serves takes a better one where there is one (R3.5).
 
         Better is one that is served, or one not tried yet while this one did not answer; so nothing goes to and fro
-        between addresses that are all dead. Cost: O(1) for an outbox without a better alternative.
+        between addresses that are all dead. While none is better, a link is wanted to every one of them, because those
+        that wait all wait for one. Cost: O(1) for an outbox without a better alternative.
 
         Args:
             now: Monotonic seconds.
@@ -160,40 +191,56 @@ class Forwarder:
         for here, outbox in list(self.outboxes.items()):
             if not outbox.held or outbox.outlet is not None:
                 continue
-            health = self._here.health_of(here)
+            health = self.here.health_of(here)
             better = {
                 address
                 for address in outbox.alternatives
-                if (found := self._here.health_of(address)) < health
+                if (found := self.here.health_of(address)) < health
                 and (found is Health.CONNECTED or not has_failed(address))
             }
             if better:
-                self._reroute(outbox, now, partial(self._way_to, better))
+                self._moves.start(outbox, Reason.BETTER, partial(self._by_health, better))
+            else:
+                for address in outbox.alternatives:
+                    self.outbox(address).want_link()
+        self.work(now)
 
     def found_self(self, addresses: AbstractSet[NetworkAddress], now: float) -> None:
         """These addresses lead to this very instance: what waits for them, and what comes, takes another way (R3.9)."""
-        if len(self._here.own | addresses) > OWN_MAX:
+        if len(self.here.own | addresses) > OWN_MAX:
             return
-        self._here = replace(self._here, own=self._here.own | addresses)
+        self._decider.here = replace(self.here, own=self.here.own | addresses)
         self.changed()
         for address in addresses & self.outboxes.keys():
-            self._reroute(self.outboxes[address], now, self._way_now)
+            self._moves.start(self.outboxes[address], Reason.ITSELF, lambda _, held: self._decider.way_now(held.frame))
+        self.work(now)
 
     def changed(self) -> None:
         """Health or tables have changed: every remembered way is asked for anew."""
         self._kernel.forget()
         self.generation += 1
 
+    def ask(self, facts: Facts) -> None:
+        """Ask for a route with these facts."""
+        self._decider.ask(facts)
+
     @property
     def passed(self) -> Iterable[Facts]:
         """What passed or arrived lately, at most `PASSED_MAX`: by route key, and by conversation where it has a say."""
-        return self._passed
+        return self._decider.passed
 
     # --- frames come in ---
 
     def take(self, slab: bytearray, end: int, now: float, origin: Origin) -> Batch:
         """Pass on the whole frames in `slab[:end]`; the batch tells how far that went and what is the link's own."""
-        batch = self._kernel.walk(slab, end)
+        if self.ring is not None:
+            self.ring.begin(now, origin, is_from_here=False)
+        try:
+            batch = self._kernel.walk(slab, end)
+        except Exception:
+            for way in self._ways.by_key.values():
+                way.sink.runs.clear()  # what was gathered is a part of the slab, and nobody comes to flush it
+            raise
         self._flush(batch, now, origin, self._kernel.way_of)
         return batch
 
@@ -201,7 +248,11 @@ class Forwarder:
         """Send frames of a database here along the ways that `way_for` gave for them."""
         batch = Batch()
         ways: dict[bytes, Way] = {}
+        if self.ring is not None:
+            self.ring.begin(now, origin, is_from_here=True)
         for way, frame in frames:
+            if self.ring is not None:
+                self.ring.enter(frame, 0, way, frame[HOP_COUNT_AT])
             batch.gather(way.sink, frame)
             batch.count(way.kind, 1)
             way.frames += 1
@@ -210,32 +261,7 @@ class Forwarder:
 
     def way_for(self, decision: Decision, kind: int) -> Way:
         """The way that a decision leads to: on, into a database here, to where a principal is awaited, or to a drop."""
-        if decision.disposition is Disposition.FORWARDED:
-            address = decision.candidates[0].address
-            if len(self.outboxes) >= OUTBOXES_MAX and address not in self.outboxes:
-                return self._drop_way(Disposition.POOL_LIMIT, kind)
-            sink: Sink = self.outbox(address)
-        elif decision.disposition is Disposition.PRINCIPAL_UNKNOWN and decision.route and decision.route.pair:
-            sink = self._pair(decision.route.pair)
-        elif decision.disposition is Disposition.DELIVERED and decision.database is not None:
-            sink = self._databases.setdefault(decision.database, DatabaseSink(decision.database, self._deliver))
-        else:
-            return self._drop_way(decision.disposition, kind)
-        return self._way(sink, decision.disposition, decision.route.name if decision.route else "", kind)
-
-    def outbox(self, address: NetworkAddress) -> Outbox:
-        """The outbox of an address, made when first asked for."""
-        outbox = self.outboxes.get(address)
-        if outbox is None:
-            want = partial(self._want, address)
-            outbox = Outbox(address, pool=self.pool, drop=self.drop, want=want, hold_back=self._hold_back)
-            self.outboxes[address] = outbox
-        return outbox
-
-    def every_outbox(self) -> Iterator[Outbox]:
-        """All that may hold frames."""
-        yield from self.outboxes.values()
-        yield from self.pairs.values()
+        return self._ways.of(decision, kind)
 
     # --- what became of them ---
 
@@ -243,26 +269,50 @@ class Forwarder:
         """Count a frame that ends here and advise its origin."""
         self.dropped[disposition] += 1
         if origin is not None:
-            origin.reject(frame, disposition)
+            try:
+                origin.reject(frame, disposition)
+            except Exception as error:  # noqa: BLE001 - advice is not worth a frame of anybody else
+                self._report(None, error)
 
     def expire(self, now: float) -> None:
-        """Drop held frames whose lifetime has ended; never called in the middle of a pass."""
+        """Now and then, once a second or more often: begin to drop held frames whose lifetime has ended, and sweep."""
+        self._is_expiring = True
+        self.work(now)
+        self._unbind()
         for outbox in self.every_outbox():
-            outbox.expire(now)
-        if len(self.outboxes) >= OUTBOXES_MAX:
-            # Make room for new addresses: forget those that nobody serves and nothing waits for.
-            self._retire({outbox for outbox in self.outboxes.values() if outbox.outlet is None and not outbox.held})
+            forget_feeders(outbox.share, now)
+        forget_feeders(self.pool, now)
+        self._retire(self._ways.idle())
 
-    def abandon(self) -> None:
+    def work(self, now: float) -> None:
+        """What is left to do, one slice of it; never called in the middle of a pass."""
+        if self._is_expiring:
+            left = EXPIRE_FRAMES
+            for outbox in self.every_outbox():
+                left -= outbox.expire(now, left)
+            self._is_expiring = left == 0
+        undrained, self._undrained = self._undrained, {}
+        for outbox in undrained:
+            outbox.drain(now)
+        was_moving = bool(self._moves)
+        if self._moves.step(now) or self._is_expiring:
+            self._again()
+        if was_moving and not self._moves:
+            self._unbind()
+        if self._is_rematched and not self._moves:
+            self._is_rematched = False
+            self._retire({outbox for outbox in self.pairs.values() if not outbox.held})
+
+    def abandon(self, now: float) -> None:
         """The instance stops: what is still held is dropped and counted; its senders have it."""
         for outbox in self.every_outbox():
-            outbox.abandon()
+            outbox.abandon(now)
 
     @property
-    def ways(self) -> Mapping[tuple[Sink, str, int], Way]:
+    def ways(self) -> Mapping[WayKey, Way]:
         """Every way by sink, route and kind, its frames counted up to now."""
         self._kernel.tally()
-        return self._ways
+        return self._ways.by_key
 
     @property
     def forwarded(self) -> int:
@@ -286,92 +336,64 @@ class Forwarder:
             kind = min(kind, OTHER_KIND)  # noqa: PLW2901
             self.received[kind] += frames
             origin.received[kind] += frames
+        if self._moves:
+            self._moves.divert(batch, now, origin, way_of)
+        self._settle(batch, now, way_of, origin)
+
+    def _settle(self, batch: Batch, now: float, way_of: WayOf, origin: Origin | None = None) -> None:
+        """Each sink takes its frames, whatever becomes of the others."""
+        origin = self._nobody if origin is None else origin
+        self._touched = batch.touched
+        failed: list[tuple[Outlet | None, Exception]] = []
         for sink in batch.touched:
-            sink.flush(now, origin, way_of)
+            try:
+                sink.flush(now, origin, way_of)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is that sink's
+                failed.append((sink.outlet if isinstance(sink, Outbox) else None, error))
+                sink.recover(now, origin, way_of)
+        self._touched = []
+        for outlet, why in failed:
+            self._report(outlet, why)
 
-    def _pair(self, pair: MirroredPair) -> Outbox:
-        """Where frames wait until the principal of a mirrored pair is known; nobody asks for it yet."""
-        outbox = self.pairs.get(pair)
-        if outbox is None:
-            outbox = Outbox(pair, pool=self.pool, drop=self.drop, want=lambda: None, hold_back=self._hold_back)
-            self.pairs[pair] = outbox
-        return outbox
+    def _tell_who_waits(self, outbox: Outbox, origin: Origin) -> None:
+        """Who brought what has to wait, and whether it brought something for others that do not."""
+        is_shared = any(sink is not outbox and not isinstance(sink, DropSink) for sink in self._touched)
+        self._hold_back(outbox, origin, is_shared)
 
-    def _reroute(self, outbox: Outbox, now: float, new_way: Callable[[Held], Way | None]) -> None:
-        """The frames that wait in an outbox and have a new way take it."""
-        batch, size = Batch(), 0
-        for frame, way in outbox.surrender(now, new_way):
-            way.frames += 1
-            batch.gather(way.sink, frame)
-            size += len(frame)
-            if size >= GATHER_BYTES:  # what is between two outboxes is in no pool, so that is never much
-                self._settle(batch, now)
-                batch, size = Batch(), 0
-        self._settle(batch, now)
+    def _drain_later(self, outbox: Outbox) -> None:
+        self._undrained[outbox] = None
+        self._again()
 
-    def _settle(self, batch: Batch, now: float) -> None:
-        for sink in batch.touched:
-            sink.flush(now, Nobody(), self._kernel.way_of)
+    def _by_routes(self, outbox: Outbox, held: Held) -> Way | None:
+        """The way of a frame from outside (what was sent here is sent again) when it is another one, and unserved."""
+        if held.frame[HOP_COUNT_AT] == 0:
+            return None
+        way = self._decider.way_now(held.frame)  # if it stays, that tells its outbox the alternatives
+        return None if way is held.way or outbox.outlet is not None else way
 
-    def _way_now(self, held: Held) -> Way:
-        """By msdb's routes."""
-        return self._kernel.way_of(held.frame)
+    def _by_health(self, better: AbstractSet[NetworkAddress], outbox: Outbox, held: Held) -> Way | None:
+        """The same, if it leads to one of these addresses."""
+        if outbox.outlet is not None:
+            return None
+        way = self._by_routes(outbox, held)
+        return way if way is not None and isinstance(way.sink, Outbox) and way.sink.address in better else None
 
-    def _other_way(self, held: Held) -> Way | None:
-        """That of a frame from outside, when it is another one now."""
-        way = self._way_now(held) if held.frame[HOP_COUNT_AT] > 0 else held.way
-        return None if way is held.way else way
-
-    def _way_to(self, addresses: AbstractSet[NetworkAddress], held: Held) -> Way | None:
-        """That of a frame from outside, when it leads to one of these addresses now."""
-        way = self._other_way(held)
-        return way if way is not None and isinstance(way.sink, Outbox) and way.sink.address in addresses else None
+    def _unbind(self) -> None:
+        """Frames that others of their dialog waited for may take the best way again."""
+        if self._decider.is_bound:
+            self._decider.is_bound = False
+            self._kernel.forget()
 
     def _retire(self, idle: set[Outbox]) -> None:
         """Forget outboxes, and the ways that lead to them."""
         if not idle:
             return
-        self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
-        self.pairs = {pair: outbox for pair, outbox in self.pairs.items() if outbox not in idle}
-        self.retired_frames += sum(way.frames for way in self.ways.values() if way.sink in idle)
-        self._ways = {key: way for key, way in self.ways.items() if way.sink not in idle}
+        self._kernel.tally()
+        retired = self._ways.retire(idle)
+        self.retired_frames += sum(way.frames for way in retired)
+        if self.ring is not None:
+            self.ring.retire(retired)
         self.changed()
-
-    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001 - the kernel's callback has no names
-        try:
-            to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
-        except UnicodeDecodeError:
-            return self._drop_way(Disposition.MALFORMED, kind), False
-        facts = Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
-        decision = decide(facts, self._here)
-        if decision.disposition is Disposition.ASKING_FOR_ROUTE:
-            self.ask(facts)
-        self._note(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
-        way = self.way_for(decision, kind)
-        addresses = {candidate.address for candidate in decision.candidates}
-        for address in addresses & self.outboxes.keys() if len(addresses) > 1 else ():
-            self.outboxes[address].alternatives |= addresses - {address}
-        return way, decision.is_by_conversation
-
-    def _note(self, facts: Facts) -> None:
-        """Remember what passes, the latest at the end."""
-        self._passed.pop(facts, None)
-        self._passed[facts] = None
-        if len(self._passed) > PASSED_MAX:
-            del self._passed[next(iter(self._passed))]
-
-    def _drop_way(self, disposition: Disposition, kind: int) -> Way:
-        sink = self._drop_sinks.get(disposition)
-        if sink is None:
-            sink = self._drop_sinks[disposition] = DropSink(disposition, self.drop)
-        return self._way(sink, disposition, "", kind)
-
-    def _way(self, sink: Sink, disposition: Disposition, route: str, kind: int) -> Way:
-        kind = min(kind, OTHER_KIND)
-        way = self._ways.get((sink, route, kind))
-        if way is None:
-            way = self._ways[sink, route, kind] = Way(sink, disposition, kind=kind, route=route)
-        return way
 
 
 def _message_id(frame: Buffer) -> bytes:

@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.forwarding.way import Buffer, Way
+from broker.forwarding.places import Place
+from broker.forwarding.way import Arrival, Buffer, Way
 from broker.wire.layout import CONVERSATION_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
 
 TIME_MAX = 2**32 - 1  # ms; what the field can say
@@ -25,13 +26,16 @@ class Held(NamedTuple):
     One waiting frame.
 
     Shape: `frame` as it came, this hop spent; `since` monotonic seconds at which it came; `deadline` at which its
-    lifetime ends; `way` it is counted under when it leaves.
+    lifetime ends; `way` it is counted under when it leaves; `arrival` of its visit, whatever ways it took, None
+    without a ring; `place` it shares with the others of its dialog, None when a database here has sent it.
     """
 
     frame: bytes
     since: float
     deadline: float
     way: Way
+    arrival: Arrival | None = None
+    place: Place | None = None
 
     def waited_ms(self, now: float) -> int:
         """Whole milliseconds since it came."""
@@ -50,10 +54,10 @@ class Held(NamedTuple):
         return frame
 
 
-def hold(frame: Buffer, now: float, way: Way) -> Held:
+def hold(frame: Buffer, now: float, way: Way, arrival: Arrival | None = None, place: Place | None = None) -> Held:
     """A copy of a frame that begins to wait now."""
     time_to_live, time_consumed = TIMES.unpack_from(frame, TIME_TO_LIVE_AT)
-    return Held(bytes(frame), now, now + (time_to_live - time_consumed) / 1000, way)
+    return Held(bytes(frame), now, now + (time_to_live - time_consumed) / 1000, way, arrival, place)
 
 
 def copy_key(frame: Buffer) -> bytes:
@@ -92,10 +96,18 @@ class HeldQueue:
             self._deadlines = [(left.deadline, key) for key, left in self._by_key.items()]
             heapq.heapify(self._deadlines)
 
-    def take_due(self, now: float) -> list[Held]:
-        """Take out what has reached its deadline, the earliest first. Cost: O(log n) each."""
+    def has(self, held: Held) -> bool:
+        """Whether this very one is here still, and not a later copy."""
+        return self._by_key.get(copy_key(held.frame)) is held
+
+    def replace(self, held: Held, other: Held) -> None:
+        """Put another one of the same frame where this one stands."""
+        self._by_key[copy_key(held.frame)] = other
+
+    def take_due(self, now: float, most: int) -> list[Held]:
+        """Take out what has reached its deadline, the earliest first, so many at most. Cost: O(log n) each."""
         due: list[Held] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while len(due) < most and self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
             held = self._by_key.get(key)
             if held is not None and held.deadline <= now:  # else it has left, and this may be a later copy

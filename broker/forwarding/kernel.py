@@ -20,6 +20,7 @@ from struct import Struct
 
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel, DropWay, Resolve
+from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
 from broker.wire.layout import (
     CONVERSATION_AT,
@@ -52,6 +53,10 @@ class _NoSink:
         """Never called."""
         raise AssertionError("a way that has choices was taken")
 
+    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+        """Never called."""
+        raise AssertionError("a way that has choices was taken")
+
 
 class Kernel(CarefulKernel):
     """
@@ -62,8 +67,10 @@ class Kernel(CarefulKernel):
 
     name = "python"
 
-    def __init__(self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay) -> None:
-        super().__init__(max_frame=max_frame, max_hops=max_hops, resolve=resolve, drop_way=drop_way)
+    def __init__(
+        self, *, max_frame: int, max_hops: int, resolve: Resolve, drop_way: DropWay, ring: Ring | None = None
+    ) -> None:
+        super().__init__(max_frame=max_frame, max_hops=max_hops, resolve=resolve, drop_way=drop_way, ring=ring)
         self._ways: dict[tuple[int, bool], Ways] = {}  # by kind and FROM_TARGET
         self._words: dict[int, tuple[Ways, int]] = {}
         self._name_length = 0
@@ -73,8 +80,8 @@ class Kernel(CarefulKernel):
 
     def walk(self, slab: bytearray, end: int) -> Batch:
         """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""
-        batch = Batch()
-        touch, view, words, max_frame = batch.touched.append, memoryview(slab), self._words, self._max_frame
+        batch, view, words = Batch(), memoryview(slab), self._words
+        touch, max_frame, ring = batch.touched.append, self._max_frame, self._ring
         sink: Sink | None = None  # where the run from `start` on leads
         side: Ways | None = None  # of the `frames` not counted yet, which are of one `kind`
         pos = start = frames = kind = 0
@@ -106,10 +113,11 @@ class Kernel(CarefulKernel):
                         if ways is not side:
                             batch.count(kind, frames)
                             side, kind, frames = ways, word >> 24, 0
+                    if ring is not None:
+                        ring.enter(slab, pos, way, hop_count - 1)
                     way.frames += 1
                     slab[pos + HOP_COUNT_AT] = hop_count
-                    frames += 1
-                    pos = stop
+                    frames, pos = frames + 1, stop
             except (KeyError, struct.error):
                 pass
             if self._guess_again(slab, pos, end):

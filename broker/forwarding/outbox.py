@@ -4,31 +4,53 @@ What waits for one next hop, or for the principal of a mirrored pair to be known
 In the plain case nothing waits: a batch's runs become one buffer and one write. What the link does not take is held
 here, frame by frame, charged to the pool, in order, until the link can send, the lifetime ends or the bound is hit.
 While frames are held, a second copy of one of them is dropped, and the time they wait is added to `time_consumed`
-when they leave. When room gets tight, those who feed it are held back. Loop-only; called by the forwarder and by the
-link it is attached to.
+when they leave. Who feeds it is told when something has to wait, so that links can be held back in time. Nothing that a
+link does harms more than that link: one that fails is given nothing any more. Loop-only; called by the forwarder and by
+the link it is attached to.
 
 Source: docs/protocol.md, section 5, steps 3 and 6 to 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from broker.flow import Disposition
 from broker.forwarding.held import Held, HeldQueue, copy_key, hold
+from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import Pool, Share
-from broker.forwarding.way import Buffer, Origin, Outlet, Way, WayOf, frame_bounds
+from broker.forwarding.ring import Ring
+from broker.forwarding.sink import Drop
+from broker.forwarding.way import Buffer, Origin, Outlet, Report, Way, WayOf, frame_bounds, surface
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
-from broker.wire.layout import TIME_CONSUMED_AT
+from broker.wire.layout import HOP_COUNT_AT, TIME_CONSUMED_AT
 
 GATHER_BYTES = 128 * 1024  # one write when held frames leave: a socket buffer's worth, no more copied than is taken
-FED_SECONDS = 1.0  # how long whoever brought a frame that had to wait counts among those who feed the outbox
+DRAIN_FRAMES = 1024  # that leave, or are lost, in one turn of the loop; some 3 us each
 
-Drop = Callable[[Buffer, Disposition, Origin | None], None]
 Destination: TypeAlias = NetworkAddress | MirroredPair
 Want = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """
+    What outboxes need of whoever keeps them; none of it may fail.
+
+    Shape: `drop` counts a frame that ends here; `hold_back` hears who brought what had to wait; `unfinished` that a
+    drain was longer than one turn allows; `report` as `way.Report`; `places` where dialogs wait, in all outboxes.
+    """
+
+    drop: Drop
+    hold_back: Callable[[Outbox, Origin], None] = lambda *_: None
+    unfinished: Callable[[Outbox], None] = lambda _: None
+    report: Report = surface
+    ring: Ring | None = None
+    places: Places = field(default_factory=Places)
 
 
 class Outbox:
@@ -37,57 +59,47 @@ class Outbox:
 
     Shape: `runs` of the batch under way; `outlet` the link that serves the address now, None while there is none;
     `held` in the order of leaving, charged to `share`; `alternatives` the other addresses that lead on for some of what
-    comes from outside; `feeders` who lately brought frames that had to wait, with the time.
+    comes from outside; `moving` what of `held` has yet to be looked at, while they take other ways, else None.
     """
 
-    __slots__ = (
-        "_drop",
-        "_hold_back",
-        "_want",
-        "address",
-        "alternatives",
-        "feeders",
-        "held",
-        "outlet",
-        "runs",
-        "share",
-    )
+    __slots__ = ("_broken", "_outlet", "_ports", "_want", "address", "alternatives", "held", "moving", "runs", "share")
 
-    def __init__(
-        self,
-        address: Destination,
-        *,
-        pool: Pool,
-        drop: Drop,
-        want: Want,
-        hold_back: Callable[[Outbox, Origin], None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, address: Destination, *, pool: Pool, want: Want, ports: Ports) -> None:
         self.address = address
-        self.outlet: Outlet | None = None
         self.runs: list[Buffer] = []
         self.held = HeldQueue()
         self.share = Share(pool)
         self.alternatives: set[NetworkAddress] = set()
-        self.feeders: dict[Origin, float] = {}
-        self._drop = drop
+        self.moving: deque[Held] | None = None
+        self._outlet: Outlet | None = None
+        self._broken: Outlet | None = None  # one that failed: it is given nothing any more
         self._want = want
-        self._hold_back = hold_back
+        self._ports = ports
+
+    @property
+    def outlet(self) -> Outlet | None:
+        """The link that serves the address now; never one that has failed here."""
+        return self._outlet
+
+    @outlet.setter
+    def outlet(self, outlet: Outlet | None) -> None:
+        self._outlet = None if outlet is self._broken else outlet
 
     @property
     def is_ready(self) -> bool:
         """Whether a frame given now would leave at once."""
-        return not self.held and self.outlet is not None and self.outlet.can_send
+        return not self.held and self._outlet is not None and self._outlet.can_send
 
     def want_link(self) -> None:
         """Ask for a link when none serves the address."""
-        if self.outlet is None:
+        if self._outlet is None:
             self._want()
 
     def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
         """Write the batch at once as far as the link takes it; hold the rest. One write for the whole batch."""
-        outlet = self.outlet
+        outlet = self._outlet
         if outlet is not None and outlet.is_narrow:
-            self._shed(outlet.max_frame, origin, way_of)
+            self._shed(outlet.max_frame, now, origin, way_of)
         runs = self.runs
         if self.held or outlet is None or not outlet.can_send:
             self._settle(0, now, origin, way_of)
@@ -95,60 +107,104 @@ class Outbox:
             self._ease(origin)
         elif runs:
             data = runs[0] if len(runs) == 1 else b"".join(runs)
-            sent = outlet.send(data)
+            sent = self._send(outlet, data)
             if sent < len(data):
                 self._settle(sent, now, origin, way_of)
                 self._ease(origin)
         self.runs.clear()
 
+    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        """The batch could not be written: whatever link there is has failed, and the frames wait for another one."""
+        self._broken, self._outlet = self._outlet or self._broken, None
+        for run in self.runs:
+            for start, stop in frame_bounds(run):
+                if copy_key(run[start:stop]) not in self.held:  # else it was held before that happened
+                    self._hold(run[start:stop], way_of(run[start:stop]), now, origin)
+        self.runs.clear()
+
     def drain(self, now: float) -> None:
         """The link can send: let held frames leave, aged by the time they waited, until it takes no more."""
-        outlet = self.outlet
-        while self.held and outlet is not None and outlet.can_send:
-            leaving = self._next_gather(now, outlet.max_frame)
-            if not leaving:
+        before = len(self.held)
+        while self.held and self._outlet is not None and self._outlet.can_send:
+            if before - len(self.held) >= DRAIN_FRAMES:
+                self._ports.unfinished(self)
                 return
+            outlet = self._outlet
+            leaving = self._next_gather(now, outlet.max_frame)
             data = bytearray().join([held.frame for held in leaving])
             at = 0
             for held in leaving:
                 consumed_at = at + TIME_CONSUMED_AT
                 data[consumed_at : consumed_at + 4] = held.time_consumed(now).to_bytes(4, "big")
                 at += len(held.frame)
-            sent = outlet.send(data)
-            at = 0
-            for held in leaving:
-                if sent <= at:
-                    break
-                at += len(held.frame)
-                if sent < at:
-                    outlet.finish(data[sent:at])
-                held.way.frames += 1
-                self._release(held)
+            if leaving:
+                self._take_leave(leaving, data, self._send(outlet, data), now)
 
-    def expire(self, now: float) -> None:
-        """Drop what has waited past its lifetime. Cost: O(log n) for each of them, else O(1)."""
-        for held in self.held.take_due(now):
-            self.share.release(len(held.frame))
-            self._drop(held.frame, Disposition.EXPIRED_HERE, None)
-        if self.feeders:
-            self.feeders = {origin: at for origin, at in self.feeders.items() if now - at < FED_SECONDS}
+    def take_behind(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
+        """Hold a frame behind those of its dialog, wherever it would go else; it is counted under `way` already."""
+        self._hold(frame, way, now, origin)
+        self._ease(origin)
 
-    def surrender(self, now: float, new_way: Callable[[Held], Way | None]) -> Iterator[tuple[bytearray, Way]]:
-        """Give up, one by one, the frames that have a new way, aged; what has waited past its lifetime is dropped."""
-        self.expire(now)
-        for held in list(self.held):
-            way = new_way(held)
-            if way is not None:
-                self._release(held)
-                yield held.aged(now), way
+    def expire(self, now: float, most: int) -> int:
+        """Drop what has waited past its lifetime, so many at most; how many. Cost: O(log n) for each, else O(1)."""
+        due = self.held.take_due(now, most)
+        for held in due:
+            self._forget(held)
+            self._lose(held, Disposition.EXPIRED_HERE, now)
+        return len(due)
 
-    def abandon(self) -> None:
+    def give_up(self, held: Held, now: float) -> bytearray | None:
+        """A held frame takes another way: it is here no more. Aged; None when its lifetime has ended meanwhile."""
+        self._release(held)
+        if held.deadline <= now:
+            self._lose(held, Disposition.EXPIRED_HERE, now)
+            return None
+        return held.aged(now)
+
+    def abandon(self, now: float) -> None:
         """The instance stops: everything that waits is dropped and counted."""
         for held in list(self.held):
             self._release(held)
-            self._drop(held.frame, Disposition.SHUTDOWN, None)
+            self._lose(held, Disposition.SHUTDOWN, now)
 
-    def _shed(self, max_frame: int, origin: Origin, way_of: WayOf) -> None:
+    def _send(self, outlet: Outlet, data: Buffer) -> int:
+        """What the link takes at once; nothing, from now on, when it fails."""
+        try:
+            return outlet.send(data)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is that link's
+            self._break(outlet, error)
+            return 0
+
+    def _finish(self, outlet: Outlet | None, rest: Buffer) -> None:
+        """The link keeps the end of the frame that it cut; if it cannot, its peer never sees the whole frame."""
+        if outlet is None:
+            return
+        try:
+            outlet.finish(rest)
+        except Exception as error:  # noqa: BLE001 - as `_send`
+            self._break(outlet, error)
+
+    def _break(self, outlet: Outlet, error: Exception) -> None:
+        self._broken, self._outlet = outlet, None
+        self._ports.report(outlet, error)
+
+    def _take_leave(self, leaving: list[Held], data: bytearray, sent: int, now: float) -> None:
+        """Of these frames the link took so many bytes."""
+        at = 0
+        if sent:
+            self.share.left(now)
+        for held in leaving:
+            if sent <= at:
+                break
+            at += len(held.frame)
+            if sent < at:
+                self._finish(self._outlet, data[sent:at])
+            held.way.frames += 1
+            if self._ports.ring is not None:
+                self._ports.ring.leave(held, now)
+            self._release(held)
+
+    def _shed(self, max_frame: int, now: float, origin: Origin, way_of: WayOf) -> None:
         """Drop from the batch what the peer would not take for its size."""
         kept: list[Buffer] = []
         for run in self.runs:
@@ -158,8 +214,7 @@ class Outbox:
                     if at < start:
                         kept.append(run[at:start])
                     at = stop
-                    way_of(run[start:stop]).frames -= 1
-                    self._drop(run[start:stop], Disposition.FRAME_TOO_LARGE, origin)
+                    self._refuse(run[start:stop], way_of(run[start:stop]), Disposition.FRAME_TOO_LARGE, now, origin)
             if at < len(run):
                 kept.append(run[at:])
         self.runs[:] = kept
@@ -172,29 +227,54 @@ class Outbox:
                 begin, at = at, at + stop - start
                 if begin >= sent:
                     self._hold(run[start:stop], way_of(run[start:stop]), now, origin)
-                elif at > sent and self.outlet is not None:
-                    self.outlet.finish(run[stop - (at - sent) : stop])
+                elif at > sent:
+                    self._finish(self._outlet, run[stop - (at - sent) : stop])
         self.want_link()  # also when nothing found room: then the next copy may find a link
 
     def _hold(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
-        way.frames -= 1
+        ports = self._ports
         if copy_key(frame) in self.held:
-            self._drop(frame, Disposition.ALREADY_HELD, origin)
+            self._refuse(frame, way, Disposition.ALREADY_HELD, now, origin)
             return
-        self.feeders[origin] = now
-        if self.share.admit(len(frame)):
-            self.held.add(hold(frame, now, way))
-        else:
-            self._drop(frame, Disposition.POOL_LIMIT, origin)
+        self.share.fed_by(origin, now)
+        if not self.share.admit(len(frame)):
+            self._refuse(frame, way, Disposition.POOL_LIMIT, now, origin)
+            return
+        way.frames -= 1
+        place = ports.places.enter(place_key(frame), self) if frame[HOP_COUNT_AT] else None
+        held = hold(frame, now, way, None if ports.ring is None else ports.ring.take_back(frame), place)
+        self.held.add(held)
+        if self.moving is not None:
+            self.moving.append(held)
+
+    def _refuse(self, frame: Buffer, way: Way, why: Disposition, now: float, origin: Origin) -> None:
+        """Drop a frame of the batch."""
+        way.frames -= 1
+        ring = self._ports.ring
+        if ring is not None:
+            ring.refuse(frame, way, why, ring.take_back(frame), now)
+        self._ports.drop(frame, why, origin)
 
     def _ease(self, origin: Origin) -> None:
-        """Hold back those who feed it, while what they bring finds little room."""
-        if origin in self.feeders and not self.is_ready and self.share.bottleneck is not None:
-            self._hold_back(self, origin)
+        """Tell who brought what has to wait, while it still does."""
+        if origin in self.share.feeders and not self.is_ready:
+            self._ports.hold_back(self, origin)
+
+    def _lose(self, held: Held, why: Disposition, now: float) -> None:
+        """Drop a frame that waited."""
+        if self._ports.ring is not None:
+            self._ports.ring.lose(held, why, now)
+        self._ports.drop(held.frame, why, None)
 
     def _release(self, held: Held) -> None:
         self.held.remove(held)
+        self._forget(held)
+
+    def _forget(self, held: Held) -> None:
+        """It is in the queue no more."""
         self.share.release(len(held.frame))
+        if held.place is not None:
+            self._ports.places.leave(held.place)
 
     def _next_gather(self, now: float, max_frame: int) -> list[Held]:
         """The next held frames worth one write; what cannot leave any more is dropped on the way."""
@@ -202,7 +282,7 @@ class Outbox:
         lost: list[Held] = []
         size = 0
         for held in self.held:
-            if size >= GATHER_BYTES:
+            if size >= GATHER_BYTES or len(lost) >= DRAIN_FRAMES:
                 break
             if len(held.frame) > max_frame or held.deadline <= now:
                 lost.append(held)
@@ -212,5 +292,5 @@ class Outbox:
         for held in lost:
             self._release(held)
             is_late = held.deadline <= now
-            self._drop(held.frame, Disposition.EXPIRED_HERE if is_late else Disposition.FRAME_TOO_LARGE, None)
+            self._lose(held, Disposition.EXPIRED_HERE if is_late else Disposition.FRAME_TOO_LARGE, now)
         return leaving

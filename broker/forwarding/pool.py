@@ -4,19 +4,35 @@ The bounded pool: how many bytes the frames waiting here may take, all next hops
 Every held frame is charged its own bytes and a fixed overhead for what Python needs to hold it, so that the bound
 holds for the process and not only for payload: many small frames cannot take more memory than few large ones.
 `MESSAGE_FORWARD_SIZE` of the original. A next hop has no more than its share, so that a dead one leaves room for the
-others. Loop-only; changed by outboxes alone.
+others.
+
+A bound knows who feeds it: whoever lately brought frames that had to wait there. Each of them that is read may bring
+`read_cost` at once, so that much room is kept for each, and who finds less when its frames have been held is not read
+for a while: then what the others bring still fits. The links are paused by `broker.net.backpressure`. Loop-only;
+changed by outboxes alone.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-# Bytes a held frame costs beside itself: its bytes object, its tuple, its place in the queue under its key, and its
-# place among the deadlines, half a place more for one that has left and is not forgotten yet. Measured with tracemalloc
-# on CPython 3.11 (451 at worst) and rounded up.
-HELD_OVERHEAD = 480
+from broker.forwarding.way import Origin
+from broker.wire.layout import MIN_DIALOG_FRAME
 
-TIGHT_BYTES = 256 * 1024  # less room than this is tight: one more read of a link may not fit
+# Bytes a held frame costs beside itself: its bytes object, its tuple, its place in the queue under its key, that of its
+# dialog, and its place among the deadlines, half a place more for one that has left and is not forgotten yet.
+# Measured with tracemalloc on CPython 3.11 (569 at worst) and rounded up. With a ring, each pass of which a frame waits
+# has an `Arrival` of 80 more.
+HELD_OVERHEAD = 600
+
+FULL_BYTES = 256 * 1024  # with less room than this a bound is called full
+NEVER = float("-inf")
+FED_SECONDS = 1.0  # how long whoever brought a frame that had to wait counts among those who feed
+
+
+def cost_of_read(read_bytes: int, max_frame: int) -> int:
+    """What one read may be charged at worst: frames of the smallest size, behind the end of one of the largest."""
+    return read_bytes // MIN_DIALOG_FRAME * (MIN_DIALOG_FRAME + HELD_OVERHEAD) + max_frame + HELD_OVERHEAD
 
 
 class Pool:
@@ -24,17 +40,31 @@ class Pool:
     A counter with a bound.
 
     Shape: `used_bytes` charged now, overhead included; `frames` held now; `limit_bytes` the bound; `share_percent` of
-    it that one next hop may take; `over_share` frames since the start that only a share had no room for.
+    it that one next hop may take; `read_cost` as `cost_of_read` tells; `over_share` frames since the start that only a
+    share had no room for; `feeders` with the time at which they last brought something that had to wait; `left_at` when
+    something that had waited last left.
     """
 
-    __slots__ = ("frames", "limit_bytes", "over_share", "share_percent", "used_bytes")
+    __slots__ = (
+        "feeders",
+        "frames",
+        "left_at",
+        "limit_bytes",
+        "over_share",
+        "read_cost",
+        "share_percent",
+        "used_bytes",
+    )
 
-    def __init__(self, limit_bytes: int, *, share_percent: int = 100) -> None:
+    def __init__(self, limit_bytes: int, *, share_percent: int = 100, read_cost: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.share_percent = share_percent
+        self.read_cost = read_cost
         self.used_bytes = 0
         self.frames = 0
         self.over_share = 0
+        self.feeders: dict[Origin, float] = {}
+        self.left_at = NEVER
 
     @property
     def share_bytes(self) -> int:
@@ -47,15 +77,17 @@ class Share:
     What one next hop takes of the pool.
 
     Shape: `used_bytes` charged now, overhead included; `refused` frames since the start that the pool had room for and
-    the share had not.
+    the share had not; `feeders` and `left_at` as of the pool.
     """
 
-    __slots__ = ("pool", "refused", "used_bytes")
+    __slots__ = ("feeders", "left_at", "pool", "refused", "used_bytes")
 
     def __init__(self, pool: Pool) -> None:
         self.used_bytes = 0
         self.refused = 0
         self.pool = pool
+        self.feeders: dict[Origin, float] = {}
+        self.left_at = NEVER
 
     def admit(self, frame_bytes: int) -> bool:
         """Charge one frame; False, and nothing charged, when it does not fit into the pool or the share."""
@@ -77,31 +109,58 @@ class Share:
         self.pool.used_bytes -= frame_bytes + HELD_OVERHEAD
         self.pool.frames -= 1
 
+    def fed_by(self, origin: Origin, now: float) -> None:
+        """Frames from here had to wait."""
+        self.feeders[origin] = self.pool.feeders[origin] = now
+
+    def left(self, now: float) -> None:
+        """Something that had waited has left."""
+        self.left_at = self.pool.left_at = now
+
     @property
     def limit_bytes(self) -> int:
         """The bound."""
         return self.pool.share_bytes
 
     @property
-    def bottleneck(self) -> Bound | None:
-        """The bound that is tight for what comes next, its own before that of the pool; None when neither is."""
-        if is_tight(self):
-            return self
-        return self.pool if is_tight(self.pool) else None
+    def read_cost(self) -> int:
+        """As of the pool."""
+        return self.pool.read_cost
+
+    @property
+    def is_full(self) -> bool:
+        """Whether next to nothing finds room any more."""
+        return any(room_in(bound) < min(FULL_BYTES, bound.limit_bytes // 8) for bound in (self, self.pool))
 
 
 Bound: TypeAlias = Pool | Share
 
 
-def is_tight(bound: Bound) -> bool:
-    """Whether what one read of a link brings may not fit any more."""
-    return bound.limit_bytes - bound.used_bytes < _margin(bound)
+def room_in(bound: Bound) -> int:
+    """Bytes that may still be charged."""
+    return bound.limit_bytes - bound.used_bytes
 
 
-def is_roomy(bound: Bound) -> bool:
-    """Whether there is room again: more than it takes to be tight, so that neither comes right after the other."""
-    return bound.limit_bytes - bound.used_bytes >= 2 * _margin(bound)
+def is_tight(bound: Bound, paused: int) -> bool:
+    """Whether what those who feed it bring next, all at once but for so many that are paused, may not fit."""
+    return room_in(bound) < min(bound.limit_bytes * 3 // 4, _active(bound, paused) * bound.read_cost)
 
 
-def _margin(bound: Bound) -> int:
-    return min(TIGHT_BYTES, bound.limit_bytes // 8)
+def has_room_for_one(bound: Bound, paused: int, granted: int) -> bool:
+    """
+    Whether one of the paused may be read again, when so many were allowed to be and have not been yet.
+
+    A little later than it was tight, so that neither comes right after the other.
+    """
+    needed = min(bound.limit_bytes * 7 // 8, (_active(bound, paused) + 1) * bound.read_cost)
+    return room_in(bound) >= needed + granted * bound.read_cost
+
+
+def forget_feeders(bound: Bound, now: float) -> None:
+    """Only those stay who lately brought something."""
+    if bound.feeders:
+        bound.feeders = {origin: at for origin, at in bound.feeders.items() if now - at < FED_SECONDS}
+
+
+def _active(bound: Bound, paused: int) -> int:
+    return max(1, len(bound.feeders) - paused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.flow import Disposition
+from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Origin, WayOf, frame_bounds
 
 
@@ -25,18 +26,31 @@ class Drop(Protocol):
 class DatabaseSink:
     """Frames for a database of this instance, by its broker instance."""
 
-    __slots__ = ("_database", "_deliver", "runs")
+    __slots__ = ("_database", "_deliver", "_drop", "_ring", "runs")
 
-    def __init__(self, database: bytes, deliver: Deliver) -> None:
+    def __init__(self, database: bytes, deliver: Deliver, drop: Drop, ring: Ring | None = None) -> None:
         self.runs: list[Buffer] = []
         self._database = database
         self._deliver = deliver
+        self._drop = drop
+        self._ring = ring
 
     def flush(self, _now: float, origin: Origin, _way_of: WayOf) -> None:
         """Copy the frames out of the slab and deliver them."""
         frames = [bytes(run[start:stop]) for run in self.runs for start, stop in frame_bounds(run)]
-        self.runs.clear()
         self._deliver(self._database, frames, origin)
+        self.runs.clear()
+
+    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        """They could not be delivered: none of them counts as if it had been."""
+        for run in self.runs:
+            for start, stop in frame_bounds(run):
+                frame, way = run[start:stop], way_of(run[start:stop])
+                way.frames -= 1
+                if self._ring is not None:
+                    self._ring.refuse(frame, way, Disposition.STORE_FAILED, self._ring.take_back(frame), now)
+                self._drop(frame, Disposition.STORE_FAILED, origin)
+        self.runs.clear()
 
 
 class DropSink:
@@ -54,4 +68,8 @@ class DropSink:
         for run in self.runs:
             for start, stop in frame_bounds(run):
                 self._drop(run[start:stop], self._disposition, origin)
+        self.runs.clear()
+
+    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+        """Nothing is left to do; counting cannot fail."""
         self.runs.clear()

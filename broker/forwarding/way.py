@@ -5,14 +5,14 @@ A `Way` is what the route cache holds; all route keys that take one route to one
 gathered at the way's `sink`, in the order of arrival whatever way they take, so that messages, acknowledgements and
 faults of a dialog stay in order. There are three sinks: an outbox (a next hop), a database of this instance, and the
 drop. The two ports of the pass are declared here as well: `Origin`, where frames come from, and `Outlet`, where they
-leave.
+leave; and `Arrival`, what is remembered of the former.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker.flow import Disposition
 from broker.wire.layout import PRELUDE
@@ -41,6 +41,24 @@ class Nobody:
 
     def reject(self, _frame: Buffer, _disposition: Disposition) -> None:
         """Its sender has it and sends it again."""
+
+
+class Arrival(NamedTuple):
+    """
+    When and from where the frames of one pass came.
+
+    Shape: `entered` monotonic seconds; `adjacent_in` the instance or address that sent them, "" where that is unknown
+    or a database here; `is_from_here` whether a database here sent them: such frames have spent no hop.
+    """
+
+    entered: float
+    adjacent_in: str
+    is_from_here: bool
+
+    @property
+    def hops(self) -> int:
+        """What the pass added to their hop count."""
+        return 0 if self.is_from_here else 1
 
 
 class Outlet(Protocol):
@@ -75,7 +93,10 @@ class Sink(Protocol):
     runs: list[Buffer]
 
     def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
-        """Take `runs`: write, deliver or count them; afterwards there are none."""
+        """Take `runs`: write, deliver or count them; afterwards there are none. `recover` follows when this fails."""
+
+    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        """Be as if the frames of `runs` had not left: hold or drop and count them; afterwards there are none."""
 
 
 class Way:
@@ -96,6 +117,18 @@ class Way:
         self.route = route
         self.frames = 0
         self.choices: dict[bytes, Way] | None = None
+
+
+Report = Callable[[Outlet | None, Exception], None]
+"""
+Something failed that must not; `Outlet` where it was one. The pass has gone on without: nothing more is given to that
+outlet, which is to be closed, though not in this call. Must not fail.
+"""
+
+
+def surface(_outlet: Outlet | None, error: Exception) -> None:
+    """Where there is nobody to tell: whoever called has to know."""
+    raise error
 
 
 WayOf = Callable[[Buffer], Way]

@@ -23,6 +23,12 @@ PLAIN = Header(
 
 
 @pytest.fixture
+def is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One walk takes care of as many frames as there are."""
+    monkeypatch.setattr("broker.forwarding.batch.CARE_MAX", 1 << 30)
+
+
+@pytest.fixture
 def make_frame() -> Callable[..., bytes]:
     """A whole dialog frame: a plain one with these fields changed, and this body."""
 

@@ -12,7 +12,7 @@ from broker.forwarding import careful
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.way import Way
-from broker.wire.frame import Ping, encode_link
+from broker.wire.frame import Fatal, Hello, Ping, encode_link
 from broker.wire.layout import Flag, Kind
 from tests.support.kernel import Walker, hopped
 
@@ -103,10 +103,38 @@ def test_past_the_bound_remembering_starts_anew(make_frame: MakeFrame, monkeypat
     assert [b"A", b"B", b"A"] == [key[18:] for key, *_ in walker.asked]
 
 
-def test_who_asks_for_a_route_is_not_remembered(make_frame: MakeFrame) -> None:
+def test_what_holds_for_one_frame_only_is_not_remembered(make_frame: MakeFrame) -> None:
     walker = Walker(make=Notebook)
     walker.ways["A", Kind.MESSAGE] = walker.way(Disposition.ASKING_FOR_ROUTE, Kind.MESSAGE)
 
     walker.walk(make_frame(to_service="A") * 3)
 
     assert 3 == len(walker.asked)
+
+
+@pytest.mark.parametrize(
+    "last", [encode_link(Fatal(code=1, text="over")), encode_link(Hello())], ids=["FATAL", "HELLO"]
+)
+@pytest.mark.parametrize("make", [Notebook, None])
+def test_nothing_counts_behind_what_ends_the_connection(
+    last: bytes, make: type[CarefulKernel] | None, make_frame: MakeFrame
+) -> None:
+    walker = Walker(make=make)
+    frame = make_frame(to_service="A")
+    data = frame + PING + last + frame + PING + frame[:50]
+
+    batch, shelves = walker.walk(data)
+
+    assert ([PING, last], None, {Kind.MESSAGE: 1}) == (batch.link_frames, batch.error, batch.received)
+    assert ({"A": [hopped(frame)]}, len(data)) == (shelves, batch.consumed)
+
+
+def test_the_walk_ends_before_a_link_frame_whose_body_is_none(make_frame: MakeFrame) -> None:
+    walker = Walker(make=Notebook)
+    frame = make_frame(to_service="A")
+    probe = b"\0\0\0\x09" + bytes([Kind.PROBE, 0, 0, 0]) + b"\xff"
+
+    batch, shelves = walker.walk(PING + frame + probe + frame)
+
+    assert ([PING], {"A": [hopped(frame)]}) == (batch.link_frames, shelves)
+    assert (len(PING + frame), FrameMalformedError) == (batch.consumed, type(batch.error))

@@ -27,6 +27,7 @@ def walker_of(hash_bits: int = 64, *, is_by_conversation: bool = False) -> Walke
     return Walker(make=partial(module.CompiledKernel, hash_bits=hash_bits), is_by_conversation=is_by_conversation)
 
 
+@pytest.mark.usefixtures("is_patient")
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
 def test_names_of_every_length_keep_their_own_ways(hash_bits: int, make_frame: MakeFrame) -> None:
     walker = walker_of(hash_bits)
@@ -60,6 +61,7 @@ def test_keys_that_differ_in_one_thing_are_told_apart(hash_bits: int, make_frame
     assert {(name, kind): 8 for name in ("A", "B") for kind in (Kind.MESSAGE, Kind.ACK, 0xFF)} == walker.taken()
 
 
+@pytest.mark.usefixtures("is_patient")
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
 @pytest.mark.parametrize("count", [31, 32, 33, 600])
 def test_conversations_keep_their_ways_while_the_table_grows(hash_bits: int, count: int, make_frame: MakeFrame) -> None:
@@ -130,6 +132,7 @@ def test_counts_are_told_once_and_before_they_are_forgotten(make_frame: MakeFram
     assert (1, 3, 5) == (before, told, way.frames)
 
 
+@pytest.mark.usefixtures("is_patient")
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
 def test_forgetting_in_the_middle_of_a_walk_loses_nothing(
     hash_bits: int, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch

@@ -10,12 +10,16 @@ from uuid import UUID
 import pytest
 
 from broker.flow import Disposition
+from broker.forwarding import deciding, ways
 from broker.forwarding import forwarder as module
-from broker.forwarding.forwarder import OTHER_KIND, READ_BYTES, Forwarder, Limits
+from broker.forwarding.batch import Batch
+from broker.forwarding.deciding import Decider
+from broker.forwarding.forwarder import READ_BYTES, Forwarder, Limits
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.way import Buffer, Origin
+from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
+from broker.forwarding.ways import OTHER_KIND
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import decide
@@ -23,7 +27,7 @@ from broker.routing.facts import Facts, hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, Ping, decode_dialog, encode_link
-from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Flag, Kind
+from broker.wire.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, Kind
 from tests.support.kernel import EVERY_KERNEL
 
 MakeFrame = Callable[..., bytes]
@@ -247,7 +251,7 @@ def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame
     station = Station(wired=())
     station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
 
-    station.forwarder.abandon()
+    station.forwarder.abandon(NOW)
 
     assert station.forwarder.dropped == {Disposition.SHUTDOWN: 2}
     assert (station.forwarder.pool.used_bytes, station.forwarder.unaccounted) == (0, 0)
@@ -349,14 +353,21 @@ class Crossing(Station):
         super().__init__(wired=())
         self.health: dict[NetworkAddress, Health] = {}
         self.failed: set[NetworkAddress] = set()
+        self.agains = 0
+        self.reported: list[tuple[Outlet | None, Exception]] = []
         self.forwarder = Forwarder(
-            Limits(pool_bytes=100_000, max_frame=65536, max_hops=16),
+            Limits(pool_bytes=2_000_000, max_frame=65536, max_hops=16),
             deliver=lambda *what: self.delivered.append(what),
             want=self.wanted.append,
             health_of=lambda address: self.health.get(address, Health.UNTRIED),
             kernel=KERNELS[self.kernel_name],
+            again=self._again,
+            report=lambda outlet, error: self.reported.append((outlet, error)),
         )
         self.surround(Route("West", WEST, "//far"), Route("East", EAST, "//far"), *ROUTES, *more)
+
+    def _again(self) -> None:
+        self.agains += 1
 
     def connect(self, address: NetworkAddress) -> Wire:
         self.health[address] = Health.CONNECTED
@@ -470,39 +481,94 @@ def test_held_frames_for_which_there_is_no_other_way_are_not_even_looked_at(
     station.hold(NORTH, make_frame(to_service="//north"))
     station.connect(EAST)
     station.cut(NORTH)
-    monkeypatch.setattr(Outbox, "surrender", None)
+    monkeypatch.setattr(Outbox, "give_up", None)
+    monkeypatch.setattr(Decider, "way_now", None)
 
     station.mend()
 
     assert 1 == station.forwarder.pool.frames
 
 
-def test_what_finds_no_room_on_the_other_way_is_dropped_and_counted(make_frame: MakeFrame) -> None:
+def test_what_finds_no_room_on_the_other_way_stays_until_there_is(make_frame: MakeFrame) -> None:
     station = Crossing()
     frames = far_frames(make_frame)
     station.hold(WEST, *frames)
     cost = len(frames[0]) + HELD_OVERHEAD
 
     station.cut(WEST)
-    station.connect(EAST).can_send = False
+    wire = station.connect(EAST)
+    wire.can_send = False
     station.forwarder.pool.limit_bytes = 8 * cost
     station.mend()
+    moved, left = [hopped(frame) for frame in frames[:4]], [hopped(frame) for frame in frames[4:]]
+    assert (moved, left, {}) == (station.held(EAST), station.held(WEST), station.forwarder.dropped)
+    assert 0 == station.agains
+    wire.can_send = True
+    station.forwarder.outbox(EAST).drain(NOW)
+    station.forwarder.expire(NOW)
 
-    assert ([hopped(frame) for frame in frames[:4]], []) == (station.held(EAST), station.held(WEST))
-    assert station.forwarder.dropped == {Disposition.POOL_LIMIT: 2}
+    assert hopped(*frames) == wire.written
 
 
-def test_copy_of_what_waits_at_the_other_way_is_dropped(make_frame: MakeFrame) -> None:
+def test_copy_is_dropped_where_the_first_one_waits_whatever_way_is_best_now(make_frame: MakeFrame) -> None:
     station = Crossing()
-    frames = far_frames(make_frame)
+    *frames, late = far_frames(make_frame, 7)
     station.hold(WEST, *frames)
     station.cut(WEST)
-    station.hold(EAST, *frames)
+    station.connect(EAST).can_send = False
+
+    station.take(*frames, late)
+    assert station.forwarder.dropped == {Disposition.ALREADY_HELD: 6}
+    assert ([hopped(frame) for frame in (*frames, late)], []) == (station.held(WEST), station.held(EAST))
+    station.mend()
+
+    assert ([], [hopped(frame) for frame in (*frames, late)]) == (station.held(WEST), station.held(EAST))
+
+
+def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    station.health = {WEST: Health.SUPPRESSED, EAST: Health.SUPPRESSED}
+    station.failed = {WEST, EAST}
+    frames = [make_frame(to_service="//far", conversation_id=bytes([n % 8]) * 16, sequence_number=n) for n in range(64)]
+
+    for at in range(0, 64, 16):
+        # Now this one, now that one is preferred, as back-off ends now here and now there.
+        station.health[(WEST, EAST)[at // 16 % 2]] = Health.UNTRIED
+        station.health[(EAST, WEST)[at // 16 % 2]] = Health.SUPPRESSED
+        station.forwarder.changed()
+        station.take(*frames[at : at + 16])
+        station.mend()
+    station.take(*frames)
+
+    queues = [{frame[CONVERSATION_AT] for frame in station.held(address)} for address in (WEST, EAST)]
+    assert (set(), 64) == (queues[0] & queues[1], station.forwarder.pool.frames)
+    assert {Disposition.ALREADY_HELD: 64} == station.forwarder.dropped
+    wire = station.connect(EAST)
+    station.forwarder.outbox(EAST).drain(NOW)
+    station.mend()
+    assert in_order(wire.written, 64)
+
+
+def test_those_who_wait_want_a_link_to_any_address_that_leads_on(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    station.hold(WEST, *far_frames(make_frame))
+    station.failed.add(EAST)
+    station.health[EAST] = Health.SUPPRESSED
+    station.cut(WEST)
 
     station.mend()
 
-    assert station.forwarder.dropped == {Disposition.ALREADY_HELD: 6}
-    assert 6 == station.forwarder.pool.frames
+    assert EAST in station.wanted
+
+
+def in_order(written: bytes, count: int) -> bool:
+    """Whether so many frames left, those of each dialog in their order, each once."""
+    frames = [written[start:stop] for start, stop in frame_bounds(written)]
+    by_dialog: dict[bytes, list[int]] = {}
+    for frame in frames:
+        header = decode_dialog(frame)[0]
+        by_dialog.setdefault(header.conversation_id, []).append(header.sequence_number)
+    return len(frames) == count and all(numbers == sorted(set(numbers)) for numbers in by_dialog.values())
 
 
 def test_alternatives_are_those_of_the_routes_that_hold_now(make_frame: MakeFrame) -> None:
@@ -603,7 +669,7 @@ def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.Mo
 def test_what_passed_lately_is_remembered_the_latest_last(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PASSED_MAX", 2)
+    monkeypatch.setattr(deciding, "PASSED_MAX", 2)
     station = Station()
     station.surround(*ROUTES, Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
     by_key = make_frame(to_service="//north")
@@ -624,7 +690,7 @@ def test_what_passed_lately_is_remembered_the_latest_last(
 def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OUTBOXES_MAX", 4)
+    monkeypatch.setattr(ways, "INVENTED_MAX", 2)
     station = Station()
     forwarder = station.forwarder
     station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
@@ -648,15 +714,149 @@ def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
 def test_frames_that_left_through_a_retired_outbox_stay_counted(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OUTBOXES_MAX", 2)
-    station = Station()
-    station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
+    monkeypatch.setattr(ways, "INVENTED_MAX", 1)
+    station = Station(wired=(NORTH,))
+    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
+    station.take(make_frame(to_service="//north"), make_frame(to_service=f"{EAST}/x"))
+    outbox = station.forwarder.outbox(EAST)
+    outbox.outlet = Wire()
+    outbox.drain(NOW)
 
-    station.forwarder.outboxes[SOUTH].outlet = None
+    outbox.outlet = None
     station.forwarder.expire(NOW)
 
     assert list(station.forwarder.outboxes) == [NORTH]
     assert (station.forwarder.forwarded, station.forwarder.unaccounted) == (2, 0)
+
+
+def test_addresses_that_peers_invent_leave_those_of_routes_their_outboxes(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "INVENTED_MAX", 2)
+    station = Station(wired=())
+    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
+    station.take(*(make_frame(to_service=f"tcp://10.0.0.{n}/x", sequence_number=n) for n in range(3)))
+    assert {Disposition.POOL_LIMIT: 1} == station.forwarder.dropped
+
+    station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
+
+    assert ({Disposition.POOL_LIMIT: 1}, 4) == (station.forwarder.dropped, station.forwarder.pool.frames)
+
+
+def test_address_that_a_route_names_does_not_count_as_invented_any_more(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "INVENTED_MAX", 1)
+    station = Station(wired=())
+    station.surround(*ROUTES, Route("Anywhere", TRANSPORT))
+
+    for n, service in enumerate((f"{NORTH}/x", "//north", f"{WEST}/x", f"{EAST}/x")):
+        station.take(make_frame(to_service=service, sequence_number=n))
+
+    assert ({Disposition.POOL_LIMIT: 1}, {NORTH, WEST}) == (station.forwarder.dropped, set(station.forwarder.outboxes))
+
+
+# --- what must not happen ---
+
+
+class Failing(Wire):
+    def send(self, data: Buffer) -> int:
+        raise RuntimeError("send")
+
+
+def test_link_that_fails_harms_nobody_else_and_its_address_is_served_again(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    broken = station.wires[NORTH] = station.forwarder.outbox(NORTH).outlet = Failing()
+    south = station.connect(SOUTH)
+    frames = [make_frame(to_service=("//north", "//south")[n % 2], sequence_number=n) for n in range(6)]
+
+    station.take(*frames)
+    station.take(make_frame(to_service="//north", sequence_number=6))
+
+    assert hopped(*frames[1::2]) == south.written
+    assert [(broken, "send")] == [(outlet, str(error)) for outlet, error in station.reported]
+    north = station.connect(NORTH)
+    station.forwarder.outbox(NORTH).drain(NOW)
+    assert hopped(*frames[0::2], make_frame(to_service="//north", sequence_number=6)) == north.written
+
+
+def test_port_that_fails_in_a_flush_costs_no_frame(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    station = Crossing()
+    frames = [make_frame(to_service="//north", sequence_number=n) for n in range(3)]
+    south = station.connect(SOUTH)
+    with monkeypatch.context() as patch:
+        patch.setattr(station.forwarder.outbox(NORTH), "_want", lambda: 1 / 0)
+        station.take(*frames, make_frame(to_service="//south"))
+
+    assert hopped(make_frame(to_service="//south")) == south.written
+    assert ([hopped(frame) for frame in frames], [None]) == (
+        station.held(NORTH),
+        [what for what, _ in station.reported],
+    )
+    station.take(make_frame(to_service="//north", sequence_number=3))
+    assert 4 == len(station.held(NORTH))
+
+
+def test_database_that_fails_drops_its_frames_and_harms_nobody_else(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    north = station.connect(NORTH)
+    frames = [make_frame(to_service=("//here", "//north")[n % 2], sequence_number=n) for n in range(6)]
+    station.delivered = None  # type: ignore[assignment]
+
+    station.take(*frames)
+
+    assert ({Disposition.STORE_FAILED: 3}, 0) == (station.forwarder.dropped, station.forwarder.delivered)
+    assert (hopped(*frames[1::2]), [AttributeError]) == (north.written, [type(error) for _, error in station.reported])
+
+
+def test_decision_that_fails_drops_that_frame_and_no_other(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = Crossing()
+    north = station.connect(NORTH)
+    good = make_frame(to_service="//north")
+    monkeypatch.setattr(
+        deciding, "decide", lambda facts, here: 1 / 0 if facts.to_service == "//bad" else decide(facts, here)
+    )
+
+    station.take(make_frame(to_service="//bad"), good)
+
+    assert ({Disposition.ROUTE_INVALID: 1}, hopped(good)) == (station.forwarder.dropped, north.written)
+    assert [ZeroDivisionError] == [type(error) for _, error in station.reported]
+
+
+def test_origin_that_cannot_be_advised_is_counted_all_the_same(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = Crossing()
+    monkeypatch.setattr(station.sender, "reject", lambda *_: 1 / 0)
+
+    station.take(*(make_frame(to_service="//nobody", sequence_number=n) for n in range(3)))
+
+    assert ({Disposition.NO_ROUTE: 3}, 3) == (station.forwarder.dropped, len(station.reported))
+
+
+def test_walk_that_fails_leaves_nothing_for_the_next_one(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = Crossing()
+    north = station.connect(NORTH)
+    station.take(make_frame(to_service="//north"))
+    walk, kernel = station.forwarder._kernel.walk, station.forwarder._kernel
+
+    def fail(slab: bytearray, end: int) -> Batch:
+        walk(slab, end)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel, "walk", fail)
+        with pytest.raises(MemoryError):
+            station.take(make_frame(b"lost", to_service="//north"))
+    north.written = b""
+    monkeypatch.setattr(Forwarder, "unaccounted", 0)  # what a walk that failed had counted is lost with it
+    station.take(make_frame(to_service="//north"))
+
+    assert hopped(make_frame(to_service="//north")) == north.written
 
 
 # --- a route is asked for ---
@@ -666,7 +866,7 @@ def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_fram
     station = Station()
     station.surround(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
     asked: list[str] = []
-    station.forwarder.ask = lambda facts: asked.append(facts.to_service)
+    station.forwarder._decider.ask = lambda facts: asked.append(facts.to_service)
 
     station.take(*(make_frame(to_service="//unknown", sequence_number=n) for n in range(3)))
     station.take(make_frame(to_service="//north"), make_frame(to_service=BROKER_CONFIGURATION))

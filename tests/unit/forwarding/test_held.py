@@ -77,10 +77,28 @@ def test_what_is_due_comes_out_the_earliest_first_and_the_rest_stays_in_order(ma
     lives = [3000, 1000, 60_000, 2000, 50_000]
     helds = [keep(queue, make_frame(sequence_number=n, time_to_live=life)) for n, life in enumerate(lives)]
 
-    assert [] == queue.take_due(NOW + 0.999)
-    assert [helds[1], helds[3], helds[0]] == queue.take_due(NOW + 3.0)
+    assert [] == queue.take_due(NOW + 0.999, 9)
+    assert [helds[1], helds[3], helds[0]] == queue.take_due(NOW + 3.0, 9)
 
     assert ([helds[2], helds[4]], 2) == (list(queue), len(queue))
+
+
+def test_of_what_is_due_no_more_comes_out_than_was_asked_for(make_frame: MakeFrame) -> None:
+    queue = HeldQueue()
+    helds = [keep(queue, make_frame(sequence_number=n, time_to_live=1000 + n)) for n in range(5)]
+
+    assert [helds[:2], helds[2:4], helds[4:], []] == [queue.take_due(NOW + 2, 2) for _ in range(4)]
+
+
+def test_one_that_is_replaced_keeps_its_place_and_its_deadline(make_frame: MakeFrame) -> None:
+    queue = HeldQueue()
+    first, second = (keep(queue, make_frame(sequence_number=n, time_to_live=1000)) for n in range(2))
+    other = first._replace(since=first.since + 0.5)
+
+    queue.replace(first, other)
+
+    assert ([other, second], False, True) == (list(queue), queue.has(first), queue.has(other))
+    assert [other, second] == queue.take_due(NOW + 1, 9)
 
 
 def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeFrame) -> None:
@@ -91,8 +109,8 @@ def test_deadline_of_a_frame_that_left_is_not_that_of_its_copy(make_frame: MakeF
     queue.remove(first)
     second = keep(queue, make_frame(sequence_number=10, time_to_live=1000), NOW + 0.5)
 
-    assert [] == queue.take_due(NOW + 1.25)
-    assert [second] == queue.take_due(NOW + 1.5)
+    assert [] == queue.take_due(NOW + 1.25, 9)
+    assert [second] == queue.take_due(NOW + 1.5, 9)
 
 
 def test_what_has_left_leaves_little_behind(make_frame: MakeFrame) -> None:
@@ -146,7 +164,7 @@ class Queue(RuleBasedStateMachine):
         self.now += eighths / 8
         due = [held for held in self.model if held.deadline <= self.now]
         self.model = [held for held in self.model if held.deadline > self.now]
-        taken = self.queue.take_due(self.now)
+        taken = self.queue.take_due(self.now, 1000)
         assert {copy_key(held.frame) for held in due} == {copy_key(held.frame) for held in taken}
         assert [held.deadline for held in taken] == sorted(held.deadline for held in due)
 

@@ -156,6 +156,21 @@ def test_last_hop_and_last_millisecond_are_still_forwarded(make_frame: MakeFrame
     assert shelves == {"//test/Target": [hopped(data)]}
 
 
+def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.forwarding.batch.CARE_MAX", 5)
+    walker = Walker()
+    plain = make_frame(to_service="A")
+    walker.walk(plain)
+    spent = make_frame(hop_count=200, to_service="A")
+
+    batch, _ = walker.walk(PING + plain * 50 + spent * 3 + PING + plain * 7 + PING + plain + spent)
+
+    assert len(PING + plain * 50 + spent * 3 + PING + plain * 7) == batch.consumed
+    assert ([PING, PING], {Kind.MESSAGE: 60}, None) == (batch.link_frames, batch.received, batch.error)
+
+
 def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFrame) -> None:
     walker = Walker()
     frame = make_frame(to_service="A")
@@ -291,6 +306,7 @@ def test_way_that_stands_for_choices_is_never_taken(make_frame: MakeFrame) -> No
         stand_in.sink.flush(0.0, cast("Origin", object()), walker.kernel.way_of)
 
 
+@pytest.mark.usefixtures("is_patient")
 @pytest.mark.parametrize("is_by_conversation", [False, True])
 def test_what_is_remembered_has_a_bound(
     *, is_by_conversation: bool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch

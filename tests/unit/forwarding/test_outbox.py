@@ -9,9 +9,10 @@ from typing import cast
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.outbox import FED_SECONDS, GATHER_BYTES, Outbox
-from broker.forwarding.pool import HELD_OVERHEAD, Pool
-from broker.forwarding.way import Buffer, Origin, Way
+from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, Outbox, Ports
+from broker.forwarding.places import Places, place_key
+from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
+from broker.forwarding.way import Buffer, Origin, Outlet, Way
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import decode_dialog
 from broker.wire.layout import Flag, Kind
@@ -64,16 +65,27 @@ class Station:
     wanted: list[NetworkAddress] = field(default_factory=list)
     sender: Origin = field(default_factory=lambda: cast("Origin", object()))  # the outbox only passes it on
     held_back: list[tuple[Outbox, Origin]] = field(default_factory=list)
+    unfinished: list[Outbox] = field(default_factory=list)
+    places: Places = field(default_factory=Places)
+    reported: list[tuple[Outlet | None, Exception]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(
             ADDRESS,
             pool=self.pool,
-            drop=lambda frame, why, origin: self.dropped.append((bytes(frame), why, origin)),
             want=lambda: self.wanted.append(ADDRESS),
-            hold_back=lambda outbox, origin: self.held_back.append((outbox, origin)),
+            ports=Ports(
+                drop=self.drop,
+                hold_back=lambda outbox, origin: self.held_back.append((outbox, origin)),
+                unfinished=self.unfinished.append,
+                report=lambda outlet, error: self.reported.append((outlet, error)),
+                places=self.places,
+            ),
         )
         self.way = Way(self.outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
+
+    def drop(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+        self.dropped.append((bytes(frame), disposition, origin))
 
     def send(self, *runs: bytes, now: float = NOW, frames: int = 1) -> None:
         self.outbox.runs += [memoryview(run) for run in runs]
@@ -130,7 +142,7 @@ def test_link_that_comes_when_asked_for_takes_the_frame_at_once(make_frame: Make
         outbox.outlet = wire
         outbox.drain(NOW)
 
-    outbox = Outbox(ADDRESS, pool=station.pool, drop=lambda *_: None, want=want)
+    outbox = Outbox(ADDRESS, pool=station.pool, want=want, ports=Ports(drop=station.drop))
     way = Way(outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
     frame = make_frame()
 
@@ -287,13 +299,14 @@ def test_one_next_hop_holds_no_more_than_its_share(make_frame: MakeFrame) -> Non
 # --- those who feed it ---
 
 
-def test_those_who_feed_it_are_held_back_when_room_gets_tight_and_not_before(make_frame: MakeFrame) -> None:
-    frames = [make_frame(sequence_number=n) for n in range(8)]
-    station = Station(pool=Pool(8 * (HELD_OVERHEAD + len(frames[0]))))
+def test_who_brings_what_has_to_wait_is_told_of_and_nobody_else(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.outbox.outlet = wire = Wire()
 
-    station.send(*frames[:7], frames=7)
+    station.send(make_frame(sequence_number=1))
     assert [] == station.held_back
-    station.send(frames[7])
+    wire.room = 0
+    station.send(make_frame(sequence_number=2))
 
     assert ([(station.outbox, station.sender)], []) == (station.held_back, station.dropped)
 
@@ -313,6 +326,7 @@ def test_who_brings_only_copies_is_not_held_back(make_frame: MakeFrame) -> None:
 def test_nobody_is_held_back_when_all_has_left(make_frame: MakeFrame) -> None:
     station = Station(pool=Pool(2 * HELD_OVERHEAD + 400))
     station.send(make_frame(sequence_number=1))
+    station.held_back.clear()
     station.outbox.outlet = Wire()
 
     station.send(make_frame(sequence_number=2))
@@ -334,15 +348,15 @@ def test_only_those_who_lately_brought_what_had_to_wait_feed_it(make_frame: Make
     station = Station()
     station.outbox.outlet = wire = Wire()
     station.send(make_frame(sequence_number=1))
-    assert {} == station.outbox.feeders
+    assert {} == station.outbox.share.feeders
 
     wire.room = 0
     station.send(make_frame(sequence_number=2))
-    station.outbox.expire(NOW + FED_SECONDS - 0.1)
-    assert {station.sender: NOW} == station.outbox.feeders
-    station.outbox.expire(NOW + FED_SECONDS)
+    forget_feeders(station.outbox.share, NOW + FED_SECONDS - 0.1)
+    assert {station.sender: NOW} == station.outbox.share.feeders
+    forget_feeders(station.outbox.share, NOW + FED_SECONDS)
 
-    assert {} == station.outbox.feeders
+    assert {} == station.outbox.share.feeders
 
 
 @pytest.mark.parametrize("position", range(3))
@@ -428,13 +442,13 @@ def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
     long = make_frame(time_to_live=5000, sequence_number=2)
     station.send(long + short, frames=2)
 
-    station.outbox.expire(NOW + 0.999)
+    assert 0 == station.outbox.expire(NOW + 0.999, 9)
     assert station.dropped == []
-    station.outbox.expire(NOW + 1)
+    assert 1 == station.outbox.expire(NOW + 1, 9)
 
     assert [(short, Disposition.EXPIRED_HERE, None)] == station.dropped
     assert ([long], 1) == (station.held, station.pool.frames)
-    station.outbox.expire(NOW + 5)
+    assert 1 == station.outbox.expire(NOW + 5, 9)
     assert (station.held, station.pool.used_bytes) == ([], 0)
 
 
@@ -462,20 +476,18 @@ def test_many_held_frames_leave_in_writes_of_a_socket_buffers_worth(make_frame: 
     assert -(-len(frames) // per_write) == wire.writes
 
 
-def test_frames_given_up_are_aged_in_order_and_charged_no_more(make_frame: MakeFrame) -> None:
+def test_frame_given_up_is_aged_and_charged_no_more_and_one_that_is_late_is_dropped(make_frame: MakeFrame) -> None:
     station = Station()
-    frames = [make_frame(sequence_number=n, time_to_live=1000 if n == 1 else 60_000) for n in range(4)]
-    station.send(*frames, frames=4)
+    frames = [make_frame(sequence_number=n, time_to_live=1000 if n == 1 else 60_000) for n in range(3)]
+    station.send(*frames, frames=3)
 
-    other = Way(station.outbox, Disposition.FORWARDED, kind=Kind.MESSAGE)
-    given = list(station.outbox.surrender(NOW + 1, lambda held: None if held.frame == frames[3] else other))
+    given = [station.outbox.give_up(held, NOW + 1) for held in list(station.outbox.held)[:2]]
 
-    assert {other} == {way for _, way in given}
-    headers = [decode_dialog(bytes(frame))[0] for frame, _ in given]
-    assert [(0, 1000), (2, 1000)] == [(header.sequence_number, header.time_consumed) for header in headers]
+    assert given[0] is not None
+    assert (1000, None) == (decode_dialog(bytes(given[0]))[0].time_consumed, given[1])
     assert [(frames[1], Disposition.EXPIRED_HERE, None)] == station.dropped
-    assert ([frames[3]], 1) == (station.held, station.pool.frames)
-    assert station.outbox.share.used_bytes == station.pool.used_bytes == HELD_OVERHEAD + len(frames[3])
+    assert ([frames[2]], 1) == (station.held, station.pool.frames)
+    assert station.outbox.share.used_bytes == station.pool.used_bytes == HELD_OVERHEAD + len(frames[2])
 
 
 def test_end_drops_and_counts_what_is_still_held(make_frame: MakeFrame) -> None:
@@ -483,7 +495,137 @@ def test_end_drops_and_counts_what_is_still_held(make_frame: MakeFrame) -> None:
     frames = [make_frame(sequence_number=n) for n in range(3)]
     station.send(*frames, frames=3)
 
-    station.outbox.abandon()
+    station.outbox.abandon(NOW)
 
     assert [(frame, Disposition.SHUTDOWN, None) for frame in frames] == station.dropped
     assert (station.held, station.pool.frames, station.pool.used_bytes) == ([], 0, 0)
+
+
+# --- what must not happen ---
+
+
+def is_served(outbox: Outbox) -> bool:
+    return outbox.outlet is not None
+
+
+class Broken(Wire):
+    """An outlet that fails at the call named."""
+
+    def __init__(self, call: str, room: int = 1 << 30) -> None:
+        super().__init__(room, is_narrow=True)
+        self.call = call
+
+    @property
+    def can_send(self) -> bool:
+        if self.call == "can_send":
+            raise RuntimeError(self.call)
+        return super().can_send
+
+    def send(self, data: Buffer) -> int:
+        if self.call == "send":
+            raise RuntimeError(self.call)
+        return super().send(data)
+
+    def finish(self, rest: Buffer) -> None:
+        if self.call == "finish":
+            raise RuntimeError(self.call)
+        super().finish(rest)
+
+
+@pytest.mark.parametrize("is_holding", [False, True], ids=["at once", "from the queue"])
+def test_link_that_fails_is_given_nothing_more_and_the_frames_wait_for_another(
+    *, is_holding: bool, make_frame: MakeFrame
+) -> None:
+    station, broken, wire = Station(), Broken("send"), Wire()
+    frames = [make_frame(sequence_number=n) for n in range(3)]
+    if is_holding:
+        station.send(frames[0])
+        station.outbox.outlet = broken
+        station.send(*frames[1:], frames=2)
+    else:
+        station.outbox.outlet = broken
+        station.send(*frames, frames=3)
+    station.outbox.outlet = broken  # whoever keeps links does not know yet
+    assert (frames, False, 0) == (station.held, is_served(station.outbox), len(station.outbox.runs))
+    assert ([(broken, "send")], [ADDRESS]) == ([(link, str(e)) for link, e in station.reported], station.wanted[:1])
+
+    station.outbox.outlet = wire
+    station.outbox.drain(NOW)
+
+    assert (b"".join(frames), 3, 0) == (wire.written, station.way.frames, station.pool.used_bytes)
+
+
+def test_link_that_cannot_finish_a_frame_has_failed(make_frame: MakeFrame) -> None:
+    station = Station()
+    frames = [make_frame(sequence_number=n) for n in range(3)]
+    station.outbox.outlet = broken = Broken("finish", room=len(frames[0]) + 10)
+
+    station.send(*frames, frames=3)
+
+    assert (frames[2:], False, 2) == (station.held, is_served(station.outbox), station.way.frames)
+    assert [broken] == [outlet for outlet, _ in station.reported]
+
+
+def test_batch_that_could_not_be_written_is_held_once_for_another_link(make_frame: MakeFrame) -> None:
+    station, wire = Station(), Wire()
+    frames = [make_frame(sequence_number=n) for n in range(3)]
+    station.outbox.outlet = broken = Broken("can_send")
+
+    with pytest.raises(RuntimeError):
+        station.send(b"".join(frames), frames=3)
+    for _ in range(2):
+        station.outbox.runs[:] = [b"".join(frames)]
+        station.outbox.recover(NOW, station.sender, lambda _: station.way)
+        station.outbox.outlet = broken
+        assert (frames, 0, 0) == (station.held, len(station.outbox.runs), station.way.frames)
+        assert not is_served(station.outbox)
+
+    station.outbox.outlet = wire
+    station.outbox.drain(NOW)
+    assert (b"".join(frames), 3) == (wire.written, station.way.frames)
+
+
+# --- what takes long ---
+
+
+def test_drain_ends_after_a_turns_worth_and_asks_for_another(make_frame: MakeFrame) -> None:
+    station = Station(pool=Pool(1 << 30))
+    frames = [make_frame(sequence_number=n) for n in range(3 * DRAIN_FRAMES)]
+    station.send(b"".join(frames), frames=len(frames))
+    station.outbox.outlet = wire = Wire()
+
+    station.outbox.drain(NOW)
+    left = len(station.outbox.held)
+    assert ([station.outbox], True) == (station.unfinished, DRAIN_FRAMES <= len(frames) - left < 3 * DRAIN_FRAMES)
+    while station.outbox.held:
+        station.outbox.drain(NOW)
+
+    assert b"".join(frames) == wire.written
+
+
+def test_drain_ends_after_a_turns_worth_of_what_is_late_too(make_frame: MakeFrame) -> None:
+    station = Station(pool=Pool(1 << 30))
+    frames = [make_frame(sequence_number=n, time_to_live=1000) for n in range(2 * DRAIN_FRAMES)]
+    station.send(b"".join(frames), frames=len(frames))
+    station.outbox.outlet = Wire()
+
+    station.outbox.drain(NOW + 1)
+
+    assert (DRAIN_FRAMES, [station.outbox]) == (len(station.outbox.held), station.unfinished)
+
+
+# --- where dialogs wait ---
+
+
+def test_frame_from_outside_has_a_place_while_it_waits(make_frame: MakeFrame) -> None:
+    station = Station()
+    places = station.places
+    came, ours = make_frame(hop_count=1), make_frame(conversation_id=b"o" * 16)
+
+    station.send(came, make_frame(hop_count=1, sequence_number=1, time_to_live=1000), ours, frames=3)
+    assert (1, station.outbox, None) == (len(places), places.where(place_key(came)), places.where(place_key(ours)))
+    station.outbox.expire(NOW + 1, 9)
+    assert 1 == len(places)
+    station.outbox.abandon(NOW + 1)
+
+    assert 0 == len(places)

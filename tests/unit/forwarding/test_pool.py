@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding.pool import HELD_OVERHEAD, TIGHT_BYTES, Pool, Share, is_roomy, is_tight
+from broker.forwarding.pool import (
+    FED_SECONDS,
+    FULL_BYTES,
+    HELD_OVERHEAD,
+    Bound,
+    Pool,
+    Share,
+    cost_of_read,
+    forget_feeders,
+    has_room_for_one,
+    is_tight,
+    room_in,
+)
+from broker.forwarding.way import Nobody
+from broker.wire.layout import MIN_DIALOG_FRAME
+
+READ_COST = 10_000
 
 
 @pytest.mark.parametrize(
@@ -59,43 +75,99 @@ def test_full_pool_is_not_laid_at_the_door_of_a_share() -> None:
     assert (0, 0) == (pool.over_share, shares[2].refused)
 
 
+def test_a_read_costs_at_worst_frames_of_the_smallest_size_behind_the_largest() -> None:
+    read = 10 * MIN_DIALOG_FRAME
+
+    pool = Pool(cost_of_read(read, 5000))
+    share = Share(pool)
+
+    assert all(share.admit(size) for size in [5000] + 10 * [MIN_DIALOG_FRAME])
+    assert not share.admit(0)
+
+
+def fed(bound: Bound, feeders: int) -> None:
+    for _ in range(feeders):
+        bound.feeders[Nobody()] = 0.0
+
+
 @pytest.mark.parametrize("is_own", [True, False], ids=["the share", "the pool"])
-def test_room_is_tight_before_it_is_gone_and_comes_back_later_than_it_went(*, is_own: bool) -> None:
-    limit = 64 * TIGHT_BYTES
-    pool = Pool(limit)
+@pytest.mark.parametrize(("feeders", "paused", "active"), [(0, 0, 1), (1, 0, 1), (5, 0, 5), (5, 3, 2), (5, 5, 1)])
+def test_room_is_tight_when_those_who_feed_it_may_bring_more(
+    feeders: int, paused: int, active: int, *, is_own: bool
+) -> None:
+    pool = Pool(100 * READ_COST, read_cost=READ_COST)
     share = Share(pool)
-    bound = share if is_own else pool
+    bound: Bound = share if is_own else pool
+    fed(bound, feeders)
 
-    def states(used: int) -> tuple[bool, bool]:
-        assert share.admit(used - HELD_OVERHEAD)
-        found = is_tight(bound), is_roomy(bound)
-        share.release(used - HELD_OVERHEAD)
-        return found
-
-    assert [(True, False), (False, False), (False, False), (False, True)] == [
-        states(limit - TIGHT_BYTES + 1),
-        states(limit - TIGHT_BYTES),
-        states(limit - 2 * TIGHT_BYTES + 1),
-        states(limit - 2 * TIGHT_BYTES),
-    ]
-
-
-def test_small_pool_is_tight_in_proportion() -> None:
-    pool = Pool(80_000, share_percent=50)
-    share = Share(pool)
-
-    assert share.admit(35_000 - HELD_OVERHEAD)
-    assert not is_tight(share)
+    assert share.admit(pool.limit_bytes - active * READ_COST - HELD_OVERHEAD)
+    assert not is_tight(bound, paused)
     assert share.admit(0)
-    assert is_tight(share)
+
+    assert is_tight(bound, paused)
 
 
-def test_bottleneck_is_the_share_before_the_pool() -> None:
-    pool = Pool(100_000, share_percent=50)
+def test_small_bound_is_tight_at_a_quarter_and_has_room_again_at_an_eighth() -> None:
+    pool = Pool(80_000, read_cost=1 << 20)
+    share = Share(pool)
+
+    assert share.admit(20_000 - HELD_OVERHEAD)
+    assert (False, False) == (is_tight(pool, 0), has_room_for_one(pool, 1, 0))
+    assert share.admit(0)
+    assert is_tight(pool, 0)
+    share.release(0)
+    share.release(20_000 - HELD_OVERHEAD)
+
+    assert share.admit(10_000 - HELD_OVERHEAD)
+    assert (True, False) == (has_room_for_one(pool, 1, 0), has_room_for_one(pool, 1, 1))
+    assert share.admit(0)
+    assert not has_room_for_one(pool, 1, 0)
+
+
+@pytest.mark.parametrize("granted", range(3))
+def test_there_is_room_for_one_more_beside_those_who_were_let_go_before(granted: int) -> None:
+    pool = Pool(100 * READ_COST, read_cost=READ_COST)
+    share = Share(pool)
+    fed(pool, 4)
+
+    # Two of four are paused, so two may bring something; room is for them, the one, and those before it.
+    assert share.admit((100 - 3 - granted) * READ_COST - HELD_OVERHEAD)
+    assert has_room_for_one(pool, 2, granted)
+    assert share.admit(0)
+
+    assert not has_room_for_one(pool, 2, granted)
+
+
+def test_who_feeds_a_share_feeds_the_pool_and_is_forgotten_after_a_while() -> None:
+    pool = Pool(1000)
+    share, early, late = Share(pool), Nobody(), Nobody()
+    share.fed_by(early, 1.0)
+    share.fed_by(late, 1.5)
+
+    for bound in (share, pool):
+        forget_feeders(bound, 1.0 + FED_SECONDS)
+
+    assert {late: 1.5} == share.feeders == pool.feeders
+
+
+def test_what_leaves_a_share_has_left_the_pool() -> None:
+    pool = Pool(1000)
+    share, other = Share(pool), Share(pool)
+
+    share.left(7.0)
+
+    assert (7.0, 7.0) == (share.left_at, pool.left_at)
+    assert other.left_at < 0
+
+
+def test_full_means_that_next_to_nothing_finds_room_here_or_in_the_pool() -> None:
+    pool = Pool(16 * FULL_BYTES, share_percent=50)
     one, other, third = (Share(pool) for _ in range(3))
-    assert (None, None) == (one.bottleneck, other.bottleneck)
 
-    assert one.admit(49_000)
-    assert (one, None) == (one.bottleneck, other.bottleneck)
-    assert other.admit(40_000)
-    assert (one, pool, pool) == (one.bottleneck, other.bottleneck, third.bottleneck)
+    assert one.admit(room_in(one) - FULL_BYTES - HELD_OVERHEAD)
+    assert (False, False) == (one.is_full, other.is_full)
+    assert one.admit(0)
+    assert (True, False) == (one.is_full, other.is_full)
+    assert other.admit(room_in(other) - HELD_OVERHEAD)
+
+    assert third.is_full

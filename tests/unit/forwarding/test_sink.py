@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from broker.flow import Disposition
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Buffer, Origin, Way
+from broker.wire.layout import Kind
 
 MakeFrame = Callable[..., bytes]
 
@@ -28,12 +31,16 @@ def no_way(_frame: Buffer) -> Way:
     raise AssertionError
 
 
+def no_drop(frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
+    raise AssertionError
+
+
 def test_database_gets_copies_of_its_frames_in_the_order_of_arrival(make_frame: MakeFrame) -> None:
     delivered: list[tuple[bytes, list[bytes], Origin]] = []
     frames = [make_frame(bytes([n])) for n in range(3)]
     slab, origin = bytearray(b"".join(frames)), Silent()
     cut = len(frames[0] + frames[1])
-    sink = DatabaseSink(DATABASE, lambda *what: delivered.append(what))
+    sink = DatabaseSink(DATABASE, lambda *what: delivered.append(what), no_drop)
     sink.runs += [memoryview(slab)[:cut], memoryview(slab)[cut:]]
 
     sink.flush(0.0, origin, no_way)
@@ -54,3 +61,24 @@ def test_every_dropped_frame_is_counted_under_the_reason_of_its_sink(make_frame:
 
     assert [(frame, Disposition.HOPS_EXHAUSTED, origin) for frame in frames] == dropped
     assert sink.runs == []
+
+
+def test_what_a_database_did_not_take_is_dropped_and_counts_as_not_delivered(make_frame: MakeFrame) -> None:
+    dropped: list[tuple[bytes, Disposition, Origin | None]] = []
+    frames = [make_frame(bytes([n])) for n in range(3)]
+    origin = Silent()
+
+    def deliver(database: bytes, frames: list[bytes], origin: Origin) -> None:
+        raise RuntimeError
+
+    sink = DatabaseSink(DATABASE, deliver, lambda frame, why, whose: dropped.append((bytes(frame), why, whose)))
+    way = Way(sink, Disposition.DELIVERED, kind=Kind.MESSAGE)
+    way.frames = 5
+    sink.runs += [frames[0], b"".join(frames[1:])]
+
+    with pytest.raises(RuntimeError):
+        sink.flush(0.0, origin, lambda _: way)
+    sink.recover(0.0, origin, lambda _: way)
+
+    assert [(frame, Disposition.STORE_FAILED, origin) for frame in frames] == dropped
+    assert (2, []) == (way.frames, sink.runs)

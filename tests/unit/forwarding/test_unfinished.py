@@ -8,7 +8,8 @@ from broker.forwarding.unfinished import Unfinished
 class Link:
     """Keeps what it is told to, until it is closed."""
 
-    def __init__(self, unfinished: Unfinished) -> None:
+    def __init__(self, unfinished: Unfinished, *, is_accept: bool = True) -> None:
+        self.is_accept = is_accept
         self.unfinished = unfinished
         self.closed = ""
 
@@ -26,7 +27,7 @@ def unfinished() -> Unfinished:
 
 
 def test_what_is_kept_follows_what_every_link_says(unfinished: Unfinished) -> None:
-    one, other = Link(unfinished), Link(unfinished)
+    one, other = Link(unfinished), Link(unfinished, is_accept=False)
 
     one.keep(10)
     other.keep(20)
@@ -45,16 +46,32 @@ def test_the_bound_itself_closes_nobody(unfinished: Unfinished) -> None:
     assert ("", "") == (one.closed, other.closed)
 
 
-def test_at_the_bound_the_link_that_keeps_the_most_is_closed(unfinished: Unfinished) -> None:
-    patient, greedy, late = Link(unfinished), Link(unfinished), Link(unfinished)
+def test_at_the_bound_those_go_that_have_waited_the_longest_however_little_they_keep(unfinished: Unfinished) -> None:
+    slow, slower, busy = Link(unfinished), Link(unfinished), Link(unfinished)
+    slower.keep(10)
+    slow.keep(20)
+    slower.keep(30)
 
-    patient.keep(30)
-    greedy.keep(60)
-    late.keep(20)
+    for _ in range(10):
+        busy.keep(60)
+        busy.keep(0)
+    busy.keep(51)
 
-    assert ("", "") == (patient.closed, late.closed)
-    assert greedy.closed
-    assert 50 == unfinished.kept_bytes
+    assert (True, False, False) == (bool(slower.closed), bool(slow.closed), bool(busy.closed))
+    assert 71 == unfinished.kept_bytes
+
+
+def test_whom_we_have_dialled_goes_last(unfinished: Unfinished) -> None:
+    known, stranger = Link(unfinished, is_accept=False), Link(unfinished)
+    known.keep(60)
+    stranger.keep(40)
+
+    known.keep(70)
+    assert (False, True) == (bool(known.closed), bool(stranger.closed))
+    Link(unfinished, is_accept=False).keep(40)
+
+    assert known.closed
+    assert 40 == unfinished.kept_bytes
 
 
 def test_a_link_that_alone_is_above_the_bound_is_closed_itself(unfinished: Unfinished) -> None:

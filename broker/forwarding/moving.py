@@ -1,0 +1,170 @@
+"""
+Frames that wait take another way, a slice in each turn of the loop.
+
+A queue that moves is looked at from its front, each frame once. What comes meanwhile for a dialog that has frames in it
+goes to its end (`Outbox.moving`), so a dialog keeps its order, and is looked at in turn. A slice is longer by what came
+since the last one, so that a move ends whatever arrives. A frame for which the next queue has no room stays where it
+is, and so does what stands behind it, until there is room. Loop-only; reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeAlias
+
+from broker.flow import Disposition
+from broker.forwarding.batch import Batch
+from broker.forwarding.held import Held, copy_key
+from broker.forwarding.outbox import GATHER_BYTES, Outbox
+from broker.forwarding.places import Places, place_key
+from broker.forwarding.pool import HELD_OVERHEAD, room_in
+from broker.forwarding.ring import Ring
+from broker.forwarding.sink import DropSink
+from broker.forwarding.way import Arrival, Buffer, Origin, Sink, Way, WayOf, frame_bounds
+from broker.forwarding.ways import Ways
+from broker.wire.layout import HOP_COUNT_AT
+
+SLICE_FRAMES = 256  # looked at in one turn of the loop; some 15 us each
+
+NewWay: TypeAlias = Callable[[Outbox, Held], Way | None]
+"""Which way a frame that waits in this outbox takes now; None when it stays."""
+
+Settle: TypeAlias = Callable[[Batch, float, WayOf], None]
+"""Flush what a slice has gathered."""
+
+
+class Reason(IntEnum):
+    """Why a queue moves; the later ones look at everything that the earlier ones do."""
+
+    BETTER = 1  # another address leads on
+    ROUTES = 2  # routes have changed
+    ITSELF = 3  # the address leads to this very instance
+
+
+class Moves:
+    """Which queues move, and how far that is."""
+
+    def __init__(self, settle: Settle, ways: Ways, places: Places, ring: Ring | None) -> None:
+        self._rules: dict[Outbox, tuple[Reason, NewWay]] = {}
+        self._lengths: dict[Outbox, int] = {}  # of what was yet to be looked at after the last slice
+        self._settle = settle
+        self._ways = ways
+        self._places = places
+        self._ring = ring
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def start(self, outbox: Outbox, reason: Reason, new_way: NewWay) -> None:
+        """All that waits there is to be looked at, from the front; anew, where that is under way."""
+        running = self._rules.get(outbox)
+        self._rules[outbox] = running if running is not None and running[0] > reason else (reason, new_way)
+        outbox.moving = deque(outbox.held)
+        self._lengths[outbox] = len(outbox.moving)
+
+    def step(self, now: float) -> bool:
+        """One slice; whether there is more to do that needs no room first."""
+        budget, is_more = SLICE_FRAMES, False
+        for outbox, (_, new_way) in list(self._rules.items()):
+            pending = outbox.moving
+            assert pending is not None
+            most = budget + max(0, len(pending) - self._lengths[outbox])
+            looked = self._look(outbox, pending, new_way, now, most)
+            budget -= min(budget, looked)
+            self._lengths[outbox] = len(pending)
+            if not pending:
+                outbox.moving = None
+                del self._rules[outbox], self._lengths[outbox]
+            elif looked == most:
+                is_more = True
+        return is_more
+
+    def divert(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
+        """What came for a dialog that has frames in a queue that moves goes behind them. Cost: some 1 us a frame."""
+        for sink in batch.touched:
+            if isinstance(sink, DropSink):
+                continue
+            kept: list[Buffer] = []
+            for run in sink.runs:
+                at = 0
+                for start, stop in frame_bounds(run):
+                    frame = run[start:stop]
+                    queue = self._places.where(place_key(frame)) if frame[HOP_COUNT_AT] else None
+                    if queue is sink or not isinstance(queue, Outbox) or queue not in self._rules:
+                        continue
+                    if at < start:
+                        kept.append(run[at:start])
+                    at = stop
+                    self._put_behind(queue, frame, way_of(frame), now, origin)
+                if at < len(run):
+                    kept.append(run[at:])
+            sink.runs[:] = kept
+
+    def _put_behind(self, queue: Outbox, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
+        way.frames -= 1
+        way = self._ways.to(queue, Disposition.FORWARDED, way.route, way.kind)
+        way.frames += 1
+        queue.take_behind(frame, way, now, origin)
+
+    def _look(self, outbox: Outbox, pending: deque[Held], new_way: NewWay, now: float, most: int) -> int:
+        """Look at so many frames at most; at how many."""
+        gathered = _Gathered(self._settle, self._ring, now)
+        looked = 0
+        while pending and looked < most:
+            held = pending[0]
+            way = new_way(outbox, held) if outbox.held.has(held) else None
+            if way is not None and way.sink is outbox:
+                outbox.held.replace(held, held._replace(way=way))
+            elif way is not None:
+                if not gathered.has_room(way.sink, held):
+                    break
+                frame = outbox.give_up(held, now)
+                if frame is not None:
+                    gathered.add(frame, way, held.arrival)
+            pending.popleft()
+            looked += 1
+        gathered.settle()
+        return looked
+
+
+class _Gathered:
+    """What is between two queues: in no pool, so never much."""
+
+    def __init__(self, settle: Settle, ring: Ring | None, now: float) -> None:
+        self._settle = settle
+        self._ring = ring
+        self._now = now
+        self._batch = Batch()
+        self._ways: dict[bytes, Way] = {}
+        self._cost = 0
+
+    def has_room(self, sink: Sink, held: Held) -> bool:
+        """Whether the next queue takes a frame, if need be when it has what was gathered so far."""
+        if not isinstance(sink, Outbox) or sink.is_ready:
+            return True
+        cost = len(held.frame) + HELD_OVERHEAD
+        if room_in(sink.share) < self._cost + cost:
+            self.settle()
+        return room_in(sink.share) >= cost
+
+    def add(self, frame: Buffer, way: Way, arrival: Arrival | None) -> None:
+        """A frame is on its way."""
+        if self._ring is not None and arrival is not None:
+            if not self._ways:
+                self._ring.begin_move(self._now)
+            self._ring.move(frame, way, arrival)
+        way.frames += 1
+        self._batch.gather(way.sink, frame)
+        self._ways[copy_key(frame)] = way
+        self._cost += len(frame) + HELD_OVERHEAD
+        if self._cost >= GATHER_BYTES:
+            self.settle()
+
+    def settle(self) -> None:
+        """All that is gathered is flushed."""
+        batch, ways = self._batch, self._ways
+        self._batch, self._ways, self._cost = Batch(), {}, 0
+        if batch.touched:
+            self._settle(batch, self._now, lambda frame: ways[copy_key(frame)])

@@ -1,0 +1,325 @@
+"""
+The ring: what the pass tells of the frames that somebody wants to follow, one record for each visit.
+
+Recorded are all frames of sampled dialogs (`sample.py`), every frame with the TRACE flag, and every frame that the pass
+drops. Rules of this file: nothing here waits, grows or fails; what finds no room is shed and counted.
+
+A record is written when a frame takes its way, as its way counts it then, and says that it left at once. If it has
+to wait, or is dropped after all, the record is taken back in the same pass; another is written when the visit ends. So
+each record is a whole visit, and nobody has to put two together. The kernels write in the walk, before they add a hop;
+the outboxes take back and write what comes later. One pass ends before the next begins.
+
+    size u32 | way u32 | arrival u32 | left f64 | header, 114 bytes | to_service | from_service
+
+in the machine's byte order without padding up to the header, which is as it arrived, but for `time_consumed`, which is
+as it left. `size` is that of the record; `way` and `arrival` are numbers in the tables that come with it; `left` is
+monotonic seconds. A record that was taken back has the way `TAKEN_BACK`.
+
+The loop writes and takes. What was taken belongs to whoever has it, in whatever thread: of its tables, the ring may add
+to `ways`, and changes nothing in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from broker.flow import Disposition
+from broker.forwarding.held import Held, copy_key
+from broker.forwarding.sample import Sample
+from broker.forwarding.way import Arrival, Buffer, Origin, Way
+from broker.wire.frame import Header, decode_dialog
+from broker.wire.layout import (
+    CONVERSATION_AT,
+    GUID_BYTES,
+    HEADER_BYTES,
+    HOP_COUNT_AT,
+    TIME_CONSUMED_AT,
+    TO_SERVICE_AT,
+    Flag,
+)
+
+HEAD = Struct("=IIId")  # size, way, arrival, left
+HEAD_BYTES = HEAD.size
+WAY_AT = 4  # of a record
+TAKEN_BACK = 2**32 - 1  # the way of a record that does not count
+ALWAYS = 2**31  # added to the number of a way whose frames are all recorded: it leads to a drop
+
+_TRACE = int(Flag.TRACE)  # as a plain number: `&` with an enum costs a microsecond
+_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
+# Of ways that lead to no drop: with a principal unknown, frames wait.
+_GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_UNKNOWN)
+
+Outcome = tuple[Way, Disposition]
+"""The way that a frame took, and what became of it: that of the way, unless it was dropped on it."""
+
+
+class Taken(NamedTuple):
+    """What was in the ring: `data` packed records, and what the numbers in them stand for."""
+
+    data: bytes
+    ways: Mapping[int, Outcome]
+    arrivals: list[Arrival]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    One visit of a frame.
+
+    Shape: `left` monotonic seconds; `way` that it took, `disposition` what became of it; `frame_bytes` the whole frame;
+    `raw_header` 114 bytes as it arrived, but for `time_consumed`, which is as it left.
+    """
+
+    arrival: Arrival
+    left: float
+    way: Way
+    disposition: Disposition
+    frame_bytes: int
+    raw_header: bytes
+    to_service: bytes
+    from_service: bytes
+
+    @property
+    def header(self) -> Header:
+        """
+        All fields.
+
+        Raises:
+            FrameMalformedError: a name is not UTF-8.
+        """
+        alone = self.raw_header + self.to_service + self.from_service
+        return decode_dialog(len(alone).to_bytes(4, "big") + alone[4:])[0]
+
+
+class Ring:
+    """
+    Bounded memory for records. Loop-only.
+
+    Shape: `buffer` all of it, `used` bytes of it; beside it at most one `Arrival` for each record and one number for
+    each way there is. `shed` records since the start that found no room; `limit` as `Sample` has it; `arrival` of the
+    pass under way; `adjacent_of` names where frames come from, once a pass.
+    """
+
+    __slots__ = (
+        "_adjacent_of",
+        "_arrivals",
+        "_freed",
+        "_index",
+        "_moving",
+        "_next_number",
+        "_numbers",
+        "_retired",
+        "_sample",
+        "_span",
+        "_ways",
+        "arrival",
+        "buffer",
+        "shed",
+        "used",
+    )
+
+    def __init__(self, capacity: int, *, sample: float, adjacent_of: Callable[[Origin], str] = lambda _: "") -> None:
+        self.buffer = bytearray(capacity)
+        self.used = 0
+        self.shed = 0
+        self.arrival = Arrival(0.0, "", is_from_here=True)
+        self._adjacent_of = adjacent_of
+        self._sample = Sample(sample)
+        self._arrivals: list[Arrival] = []
+        self._ways: dict[int, Outcome] = {}
+        self._numbers: dict[Way, dict[Disposition, int]] = {}
+        self._next_number = 0
+        self._freed: list[int] = []  # numbers that nothing stands for any more
+        self._retired: list[int] = []  # numbers that only what is in the ring stands for
+        self._span = (0, 0)  # where the records of this pass are that may be taken back
+        self._index: dict[bytes, list[int]] | None = None  # of these, by what they tell of the frame; made when asked
+        self._moving: dict[bytes, Arrival] = {}
+
+    @property
+    def limit(self) -> int:
+        """What the upper 53 bits of `mix` have to be less than."""
+        return self._sample.limit
+
+    # --- one pass ---
+
+    def begin(self, now: float, origin: Origin, *, is_from_here: bool) -> None:
+        """A pass begins: frames come in, and all that take their way do so before one is taken back."""
+        self.arrival = Arrival(now, self._adjacent_of(origin), is_from_here)  # by name it would cost twice
+        self._open()
+
+    def begin_move(self, now: float) -> None:
+        """A pass begins in which frames that waited take another way."""
+        self.arrival = Arrival(now, "", is_from_here=True)
+        self._open()
+
+    def enter(self, slab: Buffer, pos: int, way: Way, hop_count: int) -> None:
+        """The frame at `pos`, which arrived with this hop count, takes its way now."""
+        if self._is_followed(slab, pos) or way.disposition not in _GOES_ON:
+            self._put(slab, pos, (way, way.disposition), self.arrival, self.arrival.entered, hop_count)
+            self._span = self._span[0], self.used
+
+    def move(self, frame: Buffer, way: Way, arrival: Arrival) -> None:
+        """A frame that waited takes another way now."""
+        self._moving[copy_key(frame)] = arrival
+        if self._is_followed(frame, 0) or way.disposition not in _GOES_ON:
+            hop_count = frame[HOP_COUNT_AT] - arrival.hops
+            self._put(frame, 0, (way, way.disposition), arrival, self.arrival.entered, hop_count)
+            self._span = self._span[0], self.used
+
+    def take_back(self, frame: Buffer) -> Arrival:
+        """A frame of this pass does not leave at once for its next hop; when and from where it came."""
+        arrival = self._moving.get(copy_key(frame), self.arrival) if self._moving else self.arrival
+        if self._is_followed(frame, 0):
+            if self._index is None:
+                self._index = self._index_span()
+            told = bytearray(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
+            told[HOP_COUNT_AT] -= arrival.hops
+            places = self._index.get(bytes(told))
+            if places:
+                at = places.pop() + WAY_AT
+                self.buffer[at : at + 4] = TAKEN_BACK.to_bytes(4, "big")
+            else:
+                self.shed -= 1  # its visit has not ended, so its record is not lost yet
+        return arrival
+
+    def leave(self, held: Held, now: float) -> None:
+        """A frame that waited has left by its way."""
+        if self._is_followed(held.frame, 0):
+            self._put_held(held, held.way.disposition, now)
+
+    def lose(self, held: Held, disposition: Disposition, now: float) -> None:
+        """A frame that waited is dropped."""
+        self._put_held(held, disposition, now)
+
+    def refuse(self, frame: Buffer, way: Way, disposition: Disposition, arrival: Arrival, now: float) -> None:
+        """A frame that was taken back is dropped at once."""
+        self._put(frame, 0, (way, disposition), arrival, now, frame[HOP_COUNT_AT] - arrival.hops)
+
+    # --- the compiled kernel ---
+
+    def number_of_arrival(self) -> int:
+        """The number that the arrival of this pass has, or gets with the next record."""
+        is_noted = bool(self._arrivals) and self._arrivals[-1] is self.arrival
+        return len(self._arrivals) - is_noted
+
+    def mark_of(self, way: Way) -> int:
+        """The number of a way, with `ALWAYS` added if all its frames are recorded."""
+        return self._number_of((way, way.disposition)) + (0 if way.disposition in _GOES_ON else ALWAYS)
+
+    def wrote(self, used: int, shed: int) -> None:
+        """The kernel wrote up to here, of the arrival of this pass, and shed so many."""
+        self.shed += shed
+        if used > self.used:
+            self._note_arrival(self.arrival)
+            self.used = used
+            self._span = self._span[0], used
+
+    # --- what becomes of it ---
+
+    def retire(self, ways: Iterable[Way]) -> None:
+        """These ways are no more: their numbers are free when what is in the ring was taken."""
+        for way in ways:
+            self._retired += self._numbers.pop(way, {}).values()
+
+    def take(self) -> Taken:
+        """Everything since the last time; never called in the middle of a pass. Cost: one copy of what is there."""
+        taken = Taken(bytes(memoryview(self.buffer)[: self.used]), self._ways, self._arrivals)
+        self.used = 0
+        self._arrivals = []
+        if self._retired:
+            gone = set(self._retired)
+            self._ways = {number: outcome for number, outcome in self._ways.items() if number not in gone}
+            self._freed += self._retired
+            self._retired = []
+        self._open()
+        return taken
+
+    # --- the inside, in calling order ---
+
+    def _open(self) -> None:
+        self._span = self.used, self.used
+        self._index = None
+        if self._moving:
+            self._moving = {}
+
+    def _is_followed(self, slab: Buffer, pos: int) -> bool:
+        return (
+            bool(slab[pos + 5] & _TRACE)
+            or bytes(slab[pos + CONVERSATION_AT : pos + CONVERSATION_AT + GUID_BYTES]) in self._sample
+        )
+
+    def _put(  # noqa: PLR0917 - all different, and passed in this order only here
+        self, slab: Buffer, pos: int, outcome: Outcome, arrival: Arrival, left: float, hop_count: int
+    ) -> bool:
+        """Write a record; False, and counted as shed, when there is no room."""
+        length = HEADER_BYTES + sum(_LENGTHS(slab, pos))
+        at, size = self.used, HEAD_BYTES + length
+        if at + size > len(self.buffer):
+            self.shed += 1
+            return False
+        HEAD.pack_into(self.buffer, at, size, self._number_of(outcome), self._note_arrival(arrival), left)
+        self.buffer[at + HEAD_BYTES : at + size] = slab[pos : pos + length]
+        self.buffer[at + HEAD_BYTES + HOP_COUNT_AT] = hop_count
+        self.used = at + size
+        return True
+
+    def _put_held(self, held: Held, disposition: Disposition, now: float) -> None:
+        assert held.arrival is not None  # whoever has a ring has had it from the start
+        at, hop_count = self.used, held.frame[HOP_COUNT_AT] - held.arrival.hops
+        if self._put(held.frame, 0, (held.way, disposition), held.arrival, now, hop_count):
+            at += HEAD_BYTES + TIME_CONSUMED_AT
+            self.buffer[at : at + 4] = held.time_consumed(now).to_bytes(4, "big")
+
+    def _number_of(self, outcome: Outcome) -> int:
+        way, disposition = outcome
+        numbers = self._numbers.get(way)
+        if numbers is None:
+            numbers = self._numbers[way] = {}
+        number = numbers.get(disposition)
+        if number is None:
+            number = self._freed.pop() if self._freed else self._next_number
+            self._next_number = max(self._next_number, number + 1)
+            numbers[disposition] = number
+            self._ways[number] = outcome
+        return number
+
+    def _note_arrival(self, arrival: Arrival) -> int:
+        if not self._arrivals or self._arrivals[-1] is not arrival:
+            self._arrivals.append(arrival)
+        return len(self._arrivals) - 1
+
+    def _index_span(self) -> dict[bytes, list[int]]:
+        """The records of this pass that may be taken back: by header and names, in the order of arrival."""
+        index: dict[bytes, list[int]] = {}
+        at, end = self._span
+        while at < end:
+            size = HEAD.unpack_from(self.buffer, at)[0]
+            index.setdefault(bytes(self.buffer[at + HEAD_BYTES : at + size]), []).append(at)
+            at += size
+        return index
+
+
+def decode(taken: Taken) -> Iterator[Record]:
+    """The records that were taken, in the order in which they were written. In any thread."""
+    data, at = taken.data, 0
+    while at < len(data):
+        size, number, arrival, left = HEAD.unpack_from(data, at)
+        header_at, to_at, end = at + HEAD_BYTES, at + HEAD_BYTES + TO_SERVICE_AT, at + size
+        at = end
+        if number == TAKEN_BACK:
+            continue
+        from_at = to_at + int.from_bytes(data[to_at - 2 : to_at], "big")
+        way, disposition = taken.ways[number]
+        yield Record(
+            arrival=taken.arrivals[arrival],
+            left=left,
+            way=way,
+            disposition=disposition,
+            frame_bytes=int.from_bytes(data[header_at : header_at + 4], "big"),
+            raw_header=data[header_at:to_at],
+            to_service=data[to_at:from_at],
+            from_service=data[from_at:end],
+        )

@@ -1,0 +1,268 @@
+"""Queues move in slices; a dialog keeps its order, its copies are found, and what finds no room stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.flow import Disposition
+from broker.forwarding import moving
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.way import Buffer, frame_bounds
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import Hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import Header, decode_dialog, encode_dialog
+from broker.wire.layout import NO_GUID, Kind
+
+NOW = 1000.0
+WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
+SLICE = 4
+
+
+class Wire:
+    """Takes so many writes."""
+
+    max_frame = 1 << 20
+    is_narrow = False
+
+    def __init__(self, writes: int = 1 << 30) -> None:
+        self.writes = writes
+        self.written = b""
+
+    @property
+    def can_send(self) -> bool:
+        return self.writes > 0
+
+    def send(self, data: Buffer) -> int:
+        self.writes -= 1
+        self.written += bytes(data)
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        """Nobody listens."""
+
+
+class Station:
+    """//far leads to the west; `turns` are asked for; frames are numbered as they come, dialog by dialog."""
+
+    def __init__(self, pool_bytes: int = 1 << 20) -> None:
+        self.turns = 0
+        self.numbers: Counter[int] = Counter()
+        self.health: dict[NetworkAddress, Health] = {}
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16),
+            deliver=lambda *_: None,
+            want=lambda _: None,
+            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            again=self._again,
+        )
+        self.lead(Route("West", WEST, "//far"))
+
+    def _again(self) -> None:
+        self.turns += 1
+
+    def lead(self, *routes: Route) -> None:
+        table = build_table(routes, now=datetime.now(UTC))
+        self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
+
+    def take(self, *dialogs: int, number: int | None = None) -> None:
+        frames = []
+        for dialog in dialogs:
+            header = Header(
+                kind=Kind.MESSAGE,
+                flags=0,
+                message_id=NO_GUID,
+                conversation_id=bytes([dialog]) * 16,
+                to_service="//far",
+                from_service="//near",
+                from_broker_instance=NO_GUID,
+                sequence_number=self.numbers[dialog] if number is None else number,
+            )
+            self.numbers[dialog] += number is None
+            frames.append(encode_dialog(header, b""))
+        data = b"".join(frames)
+        self.forwarder.slab[: len(data)] = data
+        self.forwarder.take(self.forwarder.slab, len(data), NOW, Sender())
+        assert self.forwarder.unaccounted == 0
+
+    def held(self, address: NetworkAddress) -> list[tuple[int, int]]:
+        return [told(held.frame) for held in self.forwarder.outbox(address).held]
+
+    def turn(self) -> None:
+        self.forwarder.work(NOW)
+        assert self.forwarder.unaccounted == 0
+
+
+def told(frame: bytes) -> tuple[int, int]:
+    header, _ = decode_dialog(frame)
+    return header.conversation_id[0], header.sequence_number
+
+
+def left_by(wire: Wire) -> list[tuple[int, int]]:
+    return [told(wire.written[start:stop]) for start, stop in frame_bounds(wire.written)]
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "SLICE_FRAMES", SLICE)
+
+
+def test_queue_moves_a_slice_a_turn_and_asks_for_the_next() -> None:
+    station = Station()
+    station.take(*range(10))
+    wire = station.forwarder.outbox(EAST).outlet = Wire()
+
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+    lengths = [(len(station.held(WEST)), station.turns)]
+    for _ in range(2):
+        station.turn()
+        lengths.append((len(station.held(WEST)), station.turns))
+
+    assert [(6, 1), (2, 2), (0, 2)] == lengths
+    assert [(n, 0) for n in range(10)] == left_by(wire)
+
+
+def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once() -> None:
+    station = Station()
+    station.take(*[1, 2] * 5)
+    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+
+    station.take(1, 3, 2, 3)
+    assert [(3, 0), (3, 1)] == left_by(wire)[SLICE:]
+    assert [(1, 5), (2, 5)] == station.held(WEST)[-2:]
+    while station.held(WEST):
+        station.turn()
+    station.take(1, 2)
+
+    for dialog in (1, 2):
+        assert [(dialog, n) for n in range(7)] == [one for one in left_by(wire) if one[0] == dialog]
+
+
+def test_copy_of_what_has_yet_to_move_is_dropped() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    station.forwarder.outbox(EAST).outlet = Wire()
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+
+    station.take(1, number=9)
+
+    assert {Disposition.ALREADY_HELD: 1} == station.forwarder.dropped
+
+
+def test_move_ends_however_much_arrives() -> None:
+    station = Station()
+    station.take(*[1] * 20)
+    wire = station.forwarder.outbox(EAST).outlet = Wire()
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+
+    turns = 0
+    while station.held(WEST):
+        station.take(*[1] * 3 * SLICE)
+        station.turn()
+        turns += 1
+        assert turns <= 20 // SLICE
+
+    assert [(1, n) for n in range(station.numbers[1])] == left_by(wire)
+
+
+def test_what_finds_no_room_waits_without_a_turn_until_there_is() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    outbox = station.forwarder.outbox(EAST)
+    outbox.outlet = wire = Wire(writes=0)
+    frame_cost = station.forwarder.pool.used_bytes // 10
+    station.forwarder.pool.limit_bytes = 20 * frame_cost
+    station.forwarder.pool.share_percent = 15
+    station.lead(Route("East", EAST, "//far"))
+
+    station.forwarder.rematch(NOW)
+    assert ([(1, n) for n in range(3)], 7, 0) == (station.held(EAST), len(station.held(WEST)), station.turns)
+    wire.writes = 1 << 30
+    outbox.drain(NOW)
+    while station.held(WEST):
+        station.forwarder.expire(NOW)
+
+    assert ([(1, n) for n in range(10)], {}) == (left_by(wire), station.forwarder.dropped)
+
+
+def test_frame_that_stays_with_another_route_keeps_its_place() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    station.lead(Route("Anew", WEST, "//far"))
+
+    station.forwarder.rematch(NOW)
+    station.take(1)
+    while station.turns:
+        station.turns = 0
+        station.turn()
+
+    assert [(1, n) for n in range(11)] == station.held(WEST)
+    assert {"Anew"} == {held.way.route for held in station.forwarder.outbox(WEST).held}
+
+
+def test_queue_that_is_served_again_moves_no_further() -> None:
+    station = Station()
+    station.take(*[1] * 10)
+    station.lead(Route("East", EAST, "//far"))
+    station.forwarder.rematch(NOW)
+    assert 4 == len(station.held(EAST))
+    station.forwarder.outbox(WEST).outlet = Wire(writes=0)
+
+    for _ in range(3):
+        station.turn()
+
+    assert (4, 6) == (len(station.held(EAST)), len(station.held(WEST)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    before=st.lists(st.integers(1, 4), min_size=1, max_size=40),
+    steps=st.lists(st.one_of(st.just("turn"), st.lists(st.integers(1, 5), min_size=1, max_size=6)), max_size=30),
+    room=st.sampled_from([1 << 30, 0, 1, 3]),
+)
+def test_nothing_is_lost_and_dialogs_keep_their_order(
+    before: list[int], steps: list[str | list[int]], room: int
+) -> None:
+    station = Station()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving, "SLICE_FRAMES", SLICE)
+        station.take(*before)
+        outbox = station.forwarder.outbox(EAST)
+        outbox.outlet = wire = Wire(writes=room)
+        station.lead(Route("East", EAST, "//far"))
+        station.forwarder.rematch(NOW)
+        for step in steps:
+            if isinstance(step, list):
+                station.take(*step)
+            else:
+                station.turn()
+        wire.writes = 1 << 30
+        outbox.drain(NOW)
+        for _ in range(200):
+            station.turn()
+
+    left = left_by(wire)
+    assert (0, {}, 0) == (station.forwarder.pool.frames, station.forwarder.dropped, len(station.forwarder._places))
+    assert station.numbers == Counter(dialog for dialog, _ in left)
+    for dialog in station.numbers:
+        assert list(range(station.numbers[dialog])) == [number for one, number in left if one == dialog]

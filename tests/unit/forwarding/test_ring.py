@@ -1,0 +1,574 @@
+"""Each visit of a frame that is followed is one record, whole when it ends; the ring counts what has no room in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from threading import Thread
+from uuid import UUID
+
+import pytest
+
+from broker.errors import FrameMalformedError
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.outbox import Outbox
+from broker.forwarding.pool import HELD_OVERHEAD
+from broker.forwarding.ring import HEAD_BYTES, Record, Ring, decode
+from broker.forwarding.sample import Sample
+from broker.forwarding.way import Buffer, Origin, Way
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.decide import decide
+from broker.routing.facts import Facts, hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import decode_dialog
+from broker.wire.layout import HEADER_BYTES, Flag, Kind
+from tests.support.kernel import EVERY_KERNEL, Walker
+
+MakeFrame = Callable[..., bytes]
+
+NOW = 1000.0
+HERE = b"h" * 16
+NORTH, WEST, EAST = NetworkAddress("north"), NetworkAddress("west"), NetworkAddress("east")
+ROUTES = (
+    Route("ToNorth", NORTH, remote_service_name="//north"),
+    Route("West", WEST, remote_service_name="//far"),
+    Route("East", EAST, remote_service_name="//far"),
+    Route("Here", LOCAL, remote_service_name="//here"),
+)
+
+
+class Wire:
+    """An outlet that takes `room` bytes."""
+
+    is_narrow = False
+    max_frame = 1 << 20
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.room = room
+
+    @property
+    def can_send(self) -> bool:
+        return self.room > 0
+
+    def send(self, data: Buffer) -> int:
+        sent = min(self.room, len(data))
+        self.room -= sent
+        return sent
+
+    def finish(self, rest: Buffer) -> None:
+        """It is kept elsewhere."""
+
+
+class Sender:
+    """Where batches come from."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.received: Counter[int] = Counter()
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        """It does not care."""
+
+
+def name_of(origin: Origin) -> str:
+    return origin.name if isinstance(origin, Sender) else ""
+
+
+class Station:
+    """A forwarder with a ring; `health` by address, all addresses unserved until `connect`."""
+
+    kernel_name = "python"
+
+    def __init__(self, sample: float = 1, *, capacity: int = 1 << 20, pool_bytes: int = 100_000) -> None:
+        self.ring = Ring(capacity, sample=sample, adjacent_of=name_of)
+        self.health: dict[NetworkAddress, Health] = {}
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16, share_percent=100),
+            deliver=lambda *_: None,
+            want=lambda _: None,
+            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            kernel=KERNELS[self.kernel_name],
+            ring=self.ring,
+        )
+        table = build_table(ROUTES, now=datetime.now(UTC))
+        self.forwarder.surround(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
+
+    def connect(self, address: NetworkAddress, room: int = 1 << 30) -> Wire:
+        self.health[address] = Health.CONNECTED
+        wire = self.forwarder.outbox(address).outlet = Wire(room)
+        self.forwarder.changed()
+        return wire
+
+    def cut(self, address: NetworkAddress) -> None:
+        self.health[address] = Health.SUPPRESSED
+        self.forwarder.outbox(address).outlet = None
+        self.forwarder.changed()
+
+    def take(self, *frames: bytes, now: float = NOW, sender: str = "peer") -> None:
+        data = b"".join(frames)
+        self.forwarder.slab[: len(data)] = data
+        self.forwarder.take(self.forwarder.slab, len(data), now, Sender(sender))
+        assert self.forwarder.unaccounted == 0
+
+    def mend(self, now: float) -> None:
+        self.forwarder.mend(now, lambda address: self.health.get(address) is Health.SUPPRESSED)
+        assert self.forwarder.unaccounted == 0
+
+    def records(self) -> list[Record]:
+        return list(decode(self.ring.take()))
+
+
+def story(records: list[Record]) -> list[tuple[object, ...]]:
+    """Which frame came and went when, and what became of it."""
+    return [
+        (record.header.sequence_number, record.arrival.entered, record.left, record.disposition) for record in records
+    ]
+
+
+def next_hop(record: Record) -> object:
+    return record.way.sink.address if isinstance(record.way.sink, Outbox) else None
+
+
+@pytest.fixture(autouse=True, params=EVERY_KERNEL)
+def kernel_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever kernel walks, the records are the same."""
+    monkeypatch.setattr(Station, "kernel_name", request.param)
+    monkeypatch.setattr(Walker, "kernel_name", request.param)
+
+
+# --- which frames ---
+
+
+def test_all_frames_of_sampled_dialogs_are_recorded_and_no_others(make_frame: MakeFrame) -> None:
+    station, sample = Station(0.3), Sample(0.3)
+    station.connect(NORTH)
+    ids = [n.to_bytes(16, "big") for n in range(200)]
+
+    for _ in range(2):
+        station.take(*(make_frame(to_service="//north", conversation_id=each) for each in ids))
+
+    assert [each for each in ids if each in sample] * 2 == [
+        record.header.conversation_id for record in station.records()
+    ]
+
+
+def test_frame_with_the_trace_flag_is_recorded_whatever_the_sample(make_frame: MakeFrame) -> None:
+    station = Station(0)
+    station.connect(NORTH)
+    flags = [0, Flag.TRACE, Flag.LAST_FRAGMENT, Flag.TRACE | Flag.FROM_TARGET, 0xDF]
+
+    for _ in range(2):
+        station.take(*(make_frame(to_service="//north", flags=each) for each in flags))
+
+    assert [Flag.TRACE, Flag.TRACE | Flag.FROM_TARGET] * 2 == [record.header.flags for record in station.records()]
+
+
+@pytest.mark.parametrize(
+    ("fields", "disposition", "hop_count"),
+    [
+        ({"to_service": "//nobody", "hop_count": 3}, Disposition.NO_ROUTE, 3),
+        ({"to_service": "//north", "hop_count": 16}, Disposition.HOPS_EXHAUSTED, 16),
+        ({"to_service": "//north", "time_to_live": 5, "time_consumed": 5}, Disposition.LIFETIME_EXCEEDED, 0),
+    ],
+)
+def test_every_frame_that_leads_nowhere_is_recorded_once(
+    fields: dict[str, object], disposition: Disposition, hop_count: int, make_frame: MakeFrame
+) -> None:
+    station = Station(0)
+    station.connect(NORTH)
+
+    for _ in range(2):
+        station.take(*[make_frame(**fields)] * 2, make_frame(to_service="//north"))
+
+    assert [(disposition, hop_count, NOW, NOW)] * 4 == [
+        (record.disposition, record.header.hop_count, record.arrival.entered, record.left)
+        for record in station.records()
+    ]
+
+
+def test_name_that_is_no_text_is_told_as_it_came(make_frame: MakeFrame) -> None:
+    station = Station(0)
+
+    station.take(make_frame(to_service="//north").replace(b"//north", b"//\xffnort"))
+    (record,) = station.records()
+
+    assert (Disposition.MALFORMED, b"//\xffnort") == (record.disposition, record.to_service)
+    with pytest.raises(FrameMalformedError):
+        _ = record.header
+
+
+# --- what they say ---
+
+
+def test_record_tells_the_frame_as_it_arrived_and_the_way_it_took(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.connect(NORTH)
+    frame = make_frame(b"x" * 300, to_service="//north", hop_count=2, time_consumed=7)
+
+    station.take(frame, sender="instance-7")
+    (record,) = station.records()
+
+    assert decode_dialog(frame)[0] == record.header
+    assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
+    assert (NOW, NOW, "instance-7", False) == (record.arrival.entered, record.left, *record.arrival[1:])
+    assert ("ToNorth", NORTH, Disposition.FORWARDED) == (record.way.route, next_hop(record), record.disposition)
+
+
+def test_frame_for_a_database_here_is_delivered(make_frame: MakeFrame) -> None:
+    station = Station()
+
+    station.take(make_frame(to_service="//here"))
+    (record,) = station.records()
+
+    assert (Disposition.DELIVERED, None, "Here") == (record.disposition, next_hop(record), record.way.route)
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, is_served: bool) -> None:
+    station = Station()
+    forwarder, frame = station.forwarder, make_frame(to_service="//north")
+    wire = station.connect(NORTH, 1 << 20 if is_served else 0)
+    way = forwarder.way_for(
+        decide(Facts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE), forwarder.here),
+        Kind.MESSAGE,
+    )
+
+    forwarder.submit([(way, frame)], NOW, Sender("database"))
+    wire.room = 1 << 20
+    forwarder.outbox(NORTH).drain(NOW + 1)
+    (record,) = station.records()
+
+    assert (True, 0, NOW) == (record.arrival.is_from_here, record.header.hop_count, record.arrival.entered)
+    assert (NOW + (not is_served), way) == (record.left, record.way)
+
+
+# --- frames that wait ---
+
+
+def test_frame_that_waited_is_recorded_when_it_leaves(make_frame: MakeFrame) -> None:
+    station = Station()
+    frames = [make_frame(to_service="//north", sequence_number=n, time_consumed=7, hop_count=1) for n in range(3)]
+    wire = station.connect(NORTH, len(frames[0]) + 1)  # so the second is cut, which is to leave, and the third waits
+
+    station.take(*frames)
+    early = station.records()
+    wire.room = 1 << 20
+    station.forwarder.outbox(NORTH).drain(NOW + 2)
+    late = station.records()
+
+    assert [(n, NOW, NOW, Disposition.FORWARDED) for n in range(2)] == story(early)
+    assert [(2, NOW, NOW + 2, Disposition.FORWARDED)] == story(late)
+    assert [(1, 2007, "peer", len(frames[2]))] == [
+        (each.header.hop_count, each.header.time_consumed, each.arrival.adjacent_in, each.frame_bytes) for each in late
+    ]
+
+
+def test_frame_that_nobody_follows_leaves_untold_after_it_waited(make_frame: MakeFrame) -> None:
+    station = Station(0)
+    wire = station.connect(NORTH, 0)
+
+    station.take(make_frame(to_service="//north"))
+    wire.room = 1 << 20
+    station.forwarder.outbox(NORTH).drain(NOW + 2)
+
+    assert ([], 1, 0) == (station.records(), station.forwarder.forwarded, station.ring.shed)
+
+
+@pytest.mark.parametrize("sample", [0, 1])
+@pytest.mark.parametrize("end", ["expire", "drain", "abandon", "narrow"])
+def test_frame_that_waited_and_is_dropped_is_recorded_then(sample: float, end: str, make_frame: MakeFrame) -> None:
+    station = Station(sample)
+    outbox = station.forwarder.outbox(NORTH)
+    station.take(make_frame(to_service="//north", time_to_live=2000, hop_count=1))
+    later = NOW + 1 if end == "narrow" else NOW + 3
+
+    match end:
+        case "expire":
+            station.forwarder.expire(later)
+        case "abandon":
+            station.forwarder.abandon(later)
+        case _:
+            outbox.outlet = Wire()
+            outbox.outlet.max_frame = 10 if end == "narrow" else 1 << 20
+            outbox.drain(later)
+    (record,) = station.records()
+
+    why = {"abandon": Disposition.SHUTDOWN, "narrow": Disposition.FRAME_TOO_LARGE}.get(end, Disposition.EXPIRED_HERE)
+    assert [(0, NOW, later, why)] == story([record])
+    assert (1, (later - NOW) * 1000, NORTH, "peer") == (
+        record.header.hop_count,
+        record.header.time_consumed,
+        next_hop(record),
+        record.arrival.adjacent_in,
+    )
+
+
+@pytest.mark.parametrize("sample", [0, 1])
+def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float, make_frame: MakeFrame) -> None:
+    room = len(make_frame(to_service="//north")) + HELD_OVERHEAD
+    station = Station(sample, pool_bytes=room)
+    first, second = (make_frame(to_service="//north", sequence_number=n, hop_count=4) for n in range(2))
+
+    station.take(first, first, second)
+    held = station.records()
+    station.take(first, now=NOW + 1)
+    wire = station.connect(NORTH)
+    station.forwarder.outbox(NORTH).drain(NOW + 2)
+    wire.is_narrow, wire.max_frame = True, len(first)
+    station.take(first, make_frame(b"x" * 500, to_service="//north", sequence_number=2, hop_count=4), now=NOW + 3)
+    told = station.records()
+
+    assert [(0, NOW, NOW, Disposition.ALREADY_HELD), (1, NOW, NOW, Disposition.POOL_LIMIT)] == story(held)
+    expected = [
+        (0, NOW + 1, NOW + 1, Disposition.ALREADY_HELD),
+        (0, NOW, NOW + 2, Disposition.FORWARDED),
+        (0, NOW + 3, NOW + 3, Disposition.FORWARDED),
+        (2, NOW + 3, NOW + 3, Disposition.FRAME_TOO_LARGE),
+    ]
+    assert [each for each in expected if sample or each[3] is not Disposition.FORWARDED] == story(told)
+    assert {(4, NORTH)} == {(record.header.hop_count, next_hop(record)) for record in held + told}
+    assert station.ring.shed == 0
+
+
+def test_copy_that_left_in_the_same_pass_keeps_its_record(make_frame: MakeFrame) -> None:
+    station = Station()
+    frame = make_frame(to_service="//north")
+    station.connect(NORTH, len(frame))
+
+    station.take(frame, frame)
+
+    assert [(0, NOW, NOW, Disposition.FORWARDED)] == story(station.records())
+
+
+def test_copies_that_differ_in_hops_alone_are_told_apart(make_frame: MakeFrame) -> None:
+    station = Station()
+    frames = [make_frame(to_service="//north", hop_count=hops) for hops in (3, 5, 16)]
+    station.connect(NORTH, len(frames[0]))
+
+    station.take(*frames)
+    early = station.records()
+    station.connect(NORTH)
+    station.forwarder.outbox(NORTH).drain(NOW + 1)
+
+    told = early + station.records()
+    assert [(3, NOW), (16, NOW), (5, NOW + 1)] == [(record.header.hop_count, record.left) for record in told]
+
+
+def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = Station()
+    wire = station.connect(NORTH)
+    table = build_table((Route("Other", EAST, remote_service_name="//far"),), now=datetime.now(UTC))
+
+    def send(data: Buffer) -> int:
+        station.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+        return len(data)
+
+    monkeypatch.setattr(wire, "send", send)
+    station.take(make_frame(to_service="//north"), make_frame(to_service="//far", sequence_number=1))
+    early = station.records()
+    station.forwarder.expire(NOW + 60)
+
+    assert [(0, NOW, NOW, Disposition.FORWARDED)] == story(early)
+    assert [(1, NOW, NOW + 60, Disposition.EXPIRED_HERE)] == story(station.records())
+    assert station.ring.shed == 0
+
+
+@pytest.mark.parametrize("sample", [0, 1])
+def test_frame_that_waits_for_a_principal_is_one_visit(sample: float, make_frame: MakeFrame) -> None:
+    station = Station(sample)
+    pair = Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=WEST)
+    table = build_table((pair,), now=datetime.now(UTC))
+    station.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+
+    for n in range(2):
+        station.take(make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, sequence_number=n))
+    assert [] == station.records()
+    station.forwarder.expire(NOW + 60)
+
+    assert [(n, NOW, NOW + 60, Disposition.EXPIRED_HERE) for n in range(2)] == story(station.records())
+    assert station.ring.shed == 0
+
+
+# --- frames that move ---
+
+
+@pytest.mark.parametrize("sample", [0, 1])
+def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: float, make_frame: MakeFrame) -> None:
+    station = Station(sample)
+    station.connect(WEST, 0)
+    frames = [make_frame(to_service="//far", sequence_number=n, time_to_live=5000 + n, hop_count=1) for n in range(3)]
+    station.take(frames[0], sender="one")
+    station.take(*frames[1:], now=NOW + 1, sender="two")
+    station.cut(WEST)
+    wire = station.connect(EAST, len(frames[0]))
+
+    station.mend(NOW + 2)  # the first leaves at once, the others wait there
+    moved = station.records()
+    wire.room = len(frames[0])
+    station.forwarder.outbox(EAST).drain(NOW + 3)
+    left = station.records()
+    station.forwarder.expire(NOW + 9)
+    lost = station.records()
+
+    assert [(0, NOW, NOW + 2, Disposition.FORWARDED)] * int(sample) == story(moved)
+    assert [(1, NOW + 1, NOW + 3, Disposition.FORWARDED)] * int(sample) == story(left)
+    assert [(2, NOW + 1, NOW + 9, Disposition.EXPIRED_HERE)] == story(lost)
+    told = moved + left + lost
+    assert {("East", EAST, 1)} == {(record.way.route, next_hop(record), record.header.hop_count) for record in told}
+    assert ["one", "two", "two"][-len(told) :] == [record.arrival.adjacent_in for record in told]
+    assert [2000, 2000, 8000][-len(told) :] == [record.header.time_consumed for record in told]
+    assert station.ring.shed == 0
+
+
+def test_frame_that_moves_to_a_drop_is_recorded_as_dropped(make_frame: MakeFrame) -> None:
+    station = Station(0)
+    station.take(make_frame(to_service="//north", hop_count=1))
+
+    table = build_table((), now=datetime.now(UTC))
+    station.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+    station.forwarder.rematch(NOW + 1)
+    (record,) = station.records()
+
+    assert [(0, NOW, NOW + 1, Disposition.NO_ROUTE)] == story([record])
+    assert (1, 1000) == (record.header.hop_count, record.header.time_consumed)
+
+
+def test_copy_of_what_waits_elsewhere_is_recorded_as_dropped(make_frame: MakeFrame) -> None:
+    station = Station(0)
+    frame = make_frame(to_service="//far")
+    station.connect(WEST, 0)
+    station.take(frame, now=NOW, sender=str(WEST))
+    station.cut(WEST)
+    station.connect(EAST, 0)
+
+    station.take(frame, now=NOW + 1, sender=str(EAST))
+    records = station.records()
+
+    assert [(0, NOW + 1, NOW + 1, Disposition.ALREADY_HELD)] == story(records)
+    assert [str(EAST)] == [record.arrival.adjacent_in for record in records]
+
+
+# --- bounds ---
+
+
+def record_bytes(frame: bytes) -> int:
+    header, _ = decode_dialog(frame)
+    return HEAD_BYTES + HEADER_BYTES + len(header.to_service) + len(header.from_service)
+
+
+@pytest.mark.parametrize("spare", [0, 1, -1])
+def test_what_finds_no_room_is_shed_and_counted(spare: int, make_frame: MakeFrame) -> None:
+    frames = [make_frame(to_service="//north", sequence_number=n) for n in range(6)]
+    capacity = 4 * record_bytes(frames[0]) + spare
+    station = Station(capacity=capacity)
+    station.connect(NORTH)
+    fit = 4 if spare >= 0 else 3
+
+    station.take(frames[0])
+    station.take(*frames[1:])
+    kept, shed = station.records(), station.ring.shed
+    station.take(*frames[:2])
+
+    assert (list(range(fit)), 6 - fit) == ([record.header.sequence_number for record in kept], shed)
+    assert ([0, 1], 6 - fit) == ([record.header.sequence_number for record in station.records()], station.ring.shed)
+    assert capacity == len(station.ring.buffer)
+
+
+def test_shed_record_is_lost_only_when_its_visit_ends(make_frame: MakeFrame) -> None:
+    frames = [make_frame(to_service="//north", sequence_number=n) for n in range(3)]
+    station = Station(capacity=record_bytes(frames[0]))
+
+    station.take(*frames)
+    assert ([], 0) == (station.records(), station.ring.shed)
+    station.connect(NORTH)
+    station.forwarder.outbox(NORTH).drain(NOW + 1)
+
+    assert [(0, NOW, NOW + 1, Disposition.FORWARDED)] == story(station.records())
+    assert station.ring.shed == 2
+
+
+def test_drop_that_finds_no_room_is_shed_once(make_frame: MakeFrame) -> None:
+    station = Station(capacity=10, pool_bytes=0)
+
+    station.take(make_frame(to_service="//north"), make_frame(to_service="//nobody"))
+
+    assert ([], 2) == (station.records(), station.ring.shed)
+
+
+def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.connect(NORTH)
+    station.take(make_frame(to_service="//north"), make_frame(to_service="//here"))
+    taken = station.ring.take()
+    before = list(decode(taken))
+    after: list[Record] = []
+
+    station.take(make_frame(to_service="//nobody", sequence_number=9), now=NOW + 1, sender="later")
+    thread = Thread(target=lambda: after.extend(decode(taken)))
+    thread.start()
+    thread.join()
+
+    assert (2, before) == (len(before), after)
+    assert [9] == [record.header.sequence_number for record in station.records()]
+    assert [] == station.records()
+
+
+def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_taken(make_frame: MakeFrame) -> None:
+    walker = Walker()
+    ring = Ring(1 << 20, sample=1)
+
+    def enter(name: str) -> Way:
+        way = walker.way(name, Kind.MESSAGE)
+        ring.enter(make_frame(to_service=name), 0, way, 0)
+        return way
+
+    gone, stays = enter("gone"), enter("stays")
+    ring.retire([gone])
+    walker.ways.clear()
+    early = enter("early")
+    first = ring.take()
+    late = enter("late")
+    second = ring.take()
+
+    assert [gone, stays, early] == [record.way for record in decode(first)]
+    assert [late] == [record.way for record in decode(second)]
+    assert {stays, early, late} == {way for way, _ in second.ways.values()}
+    assert max(second.ways) == 2
+
+
+def test_arrivals_are_no_more_than_records(make_frame: MakeFrame) -> None:
+    station = Station(0.5)
+    station.connect(NORTH)
+    ids = [n.to_bytes(16, "big") for n in range(20)]
+
+    for each in ids:
+        station.take(make_frame(to_service="//north", conversation_id=each))
+    taken = station.ring.take()
+
+    sample = Sample(0.5)
+    assert sum(each in sample for each in ids) == len(taken.arrivals) == len(list(decode(taken)))
+
+
+def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.forwarding.ways.INVENTED_MAX", 1)
+    station = Station()
+    table = build_table([*ROUTES, Route("Anywhere", TRANSPORT)], now=datetime.now(UTC))
+    station.forwarder.surround(table=table, hosted=station.forwarder.here.hosted, is_forwarding=True)
+    invented = make_frame(to_service="tcp://invented/x", sequence_number=1)
+    station.take(invented, make_frame(to_service="//here"))
+
+    station.connect(NetworkAddress("invented"))
+    station.forwarder.outbox(NetworkAddress("invented")).drain(NOW)
+    station.cut(NetworkAddress("invented"))
+    station.forwarder.expire(NOW)
+    first, second = station.ring.take(), station.ring.take()
+
+    assert ["Here", "Anywhere"] == [record.way.route for record in decode(first)]
+    assert ["Here"] == [way.route for way, _ in second.ways.values()]
