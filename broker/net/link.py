@@ -1,11 +1,12 @@
 """
 One connection to an adjacent instance, from its socket to its end.
 
-A link works on the socket itself, with the loop's readiness callbacks: a read lands in the forwarder's slab and the
-whole pass runs in that callback, so a lone frame leaves in the loop turn in which it came; a write is one `send`
-whose result is known at once, so nothing waits in a buffer that the pool does not know. A link keeps at most three
-things: the beginning of a frame that has not wholly arrived (at most `max_frame`), the end of one that the socket cut
-(likewise), and a few link frames (`CONTROL_MAX_BYTES`). Works alike on uvloop and on plain asyncio.
+A link works on its transport, with the loop's readiness callbacks: a read lands in the forwarder's slab and the whole
+pass runs in that callback (`broker.net.intake`), so a lone frame leaves in the loop turn in which it came; what a
+`send` took is known at once, so nothing waits in a buffer that the pool does not know. A link keeps at most three
+things: the beginning of a frame that has not wholly arrived (at most `max_frame`), the end of one that was cut
+(likewise), and a few link frames (`CONTROL_MAX_BYTES`); its transport may keep a little more. Works alike on uvloop and
+on plain asyncio.
 
 Protocol states live in `broker.wire.connection`; who uses a link for what is decided by `broker.net.peers`.
 """
@@ -13,39 +14,27 @@ Protocol states live in `broker.wire.connection`; who uses a link for what is de
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
-from enum import StrEnum
 from itertools import count
 from typing import Protocol
 
 from broker.errors import PeerError
 from broker.flow import Disposition
-from broker.forwarding.forwarder import READ_BYTES, Forwarder
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.way import Buffer
 from broker.net.advice import Advice, render_rejected
+from broker.net.intake import Intake
+from broker.net.link_state import LinkState
+from broker.net.transport import Transport
 from broker.wire.connection import Connection, Event, Online, Reply
-from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.frame import decode_link
-from broker.wire.handshake import Agreement
+from broker.wire.handshake import PEER_NAME_MAX, Agreement
 
-CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it advice is shed
+CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it whatever else is said is shed
 LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed
 LINGER_BYTES = 1024 * 1024  # what is read and thrown away meanwhile
-LENGTH_BYTES = 4  # of a frame's own length, which is judged as soon as it is there
-PEER_NAME_MAX = 128  # characters of a name that are shown; what a configuration may say
 
 _numbers = count(1)
-
-
-class LinkState(StrEnum):
-    """CONNECTED until HELLO is complete; DRAINING sends nothing new; LINGERING only waits for its last words to go."""
-
-    CONNECTED = "CONNECTED"
-    LOGGED_IN = "LOGGED_IN"
-    DRAINING = "DRAINING"
-    LINGERING = "LINGERING"
-    CLOSED = "CLOSED"
 
 
 class Owner(Protocol):
@@ -57,8 +46,17 @@ class Owner(Protocol):
     def on_writable(self, link: Link) -> None:
         """The link can send again."""
 
+    def on_heard(self, link: Link) -> None:
+        """Something was read, for the first time since the link was made or `renew` called; see to that it is."""
+
     def on_event(self, link: Link, event: Event) -> None:
         """The peer said something that is not for the link itself."""
+
+    def on_ended(self, link: Link) -> None:
+        """Nothing more comes: `link.wind_up` is due, now or soon."""
+
+    def on_failed(self, link: Link, error: Exception) -> None:
+        """A bug: the link is to be closed, though not in this call."""
 
     def on_lost(self, link: Link) -> None:
         """Nothing new leaves through the link any more; `link.reason` says why. Once, before `on_closed`."""
@@ -69,7 +67,7 @@ class Owner(Protocol):
 
 class Link:
     """
-    A connected socket that speaks the protocol. Loop-only.
+    A connection that speaks the protocol. Loop-only.
 
     Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
     `opened_at` loop time; `connection` its protocol state; `error` the rule that the peer broke; the counters count
@@ -77,7 +75,7 @@ class Link:
     """
 
     def __init__(
-        self, sock: socket.socket, address: str, *, is_accept: bool, connection: Connection, forwarder: Forwarder
+        self, transport: Transport, address: str, *, is_accept: bool, connection: Connection, forwarder: Forwarder
     ) -> None:
         self.number = next(_numbers)
         self.address = address
@@ -93,28 +91,28 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self.online_at: float | None = None
-        self._sock = sock
+        self.transport = transport
         self.connection = connection
+        self.owner: Owner  # from `start` on
         self._forwarder = forwarder
-        self._owner: Owner  # from `start` on
-        self._view = memoryview(forwarder.slab)
-        self._carry = bytearray()
-        self._missing = LENGTH_BYTES
+        self._intake = Intake(self, forwarder)
         self._rest = memoryview(b"")
         self._control = bytearray()
-        self._pauses = 0  # how many ask that nothing be read now
+        self._is_hearing = False  # whether what is said may wait for the end of what is heard
         self._is_blocked = False  # whether `_rest` and `_control` must go first
+        self._is_broken = False  # whether the transport takes nothing any more; the link is about to be closed
         self._is_ending = self._is_shut = False  # our direction is to be shut once they are out; and is shut
-        self._has_ended = False  # whether the peer has shut its direction
+        self._has_ended = False  # whether nothing more comes
+        self._problem = ""  # why; empty when the peer has said so
+        self._timer: asyncio.TimerHandle | None = None  # of the end
         self._advice = Advice(self.opened_at)
         self._lingered = 0
 
     def start(self, owner: Owner) -> None:
         """Say HELLO and begin to read."""
-        self._owner = owner
-        self._sock.setblocking(False)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._loop.add_reader(self._sock, self._on_readable)
+        self.owner = owner
+        self.transport.set_nodelay()
+        self._intake.start()
         self.say(self.connection.hello())
 
     @property
@@ -129,8 +127,13 @@ class Link:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is read from it now."""
-        return self._pauses > 0
+        """Whether somebody asks that nothing be read from it now."""
+        return self._intake.is_paused
+
+    @property
+    def kept_bytes(self) -> int:
+        """What has come and was not passed on yet."""
+        return self._intake.kept_bytes
 
     # --- Outlet: frames leave -------------------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class Link:
     def send(self, data: Buffer) -> int:
         """Hand whole frames to the socket; how many bytes it took at once."""
         sent = self._write(data)
-        if sent < len(data):
+        if sent < len(data) or self.transport.holds:
             self._block()
         return sent
 
@@ -150,51 +153,47 @@ class Link:
         """Keep the end of the frame that `send` cut; it leaves before anything else."""
         self._rest = memoryview(bytes(rest))
 
-    def say(self, frame: bytes) -> None:
-        """Send whole link frames, behind a cut frame and earlier link frames."""
+    def say(self, frame: bytes, *, is_last: bool = False) -> None:
+        """Send a link frame, behind a cut frame and earlier link frames; shed while too many wait, but for the last."""
         if self._is_shut or self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
-        if not self._is_blocked:
-            sent = self._write(frame)
-            if sent == len(frame):
-                return
-            frame = frame[sent:]
-            self._block()
+        if len(self._control) > CONTROL_MAX_BYTES and not is_last:
+            return
         self._control += frame
+        if not self._is_hearing:
+            self._speak()
 
     # --- Origin: advice goes back, reading pauses -----------------------------------------------------------
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Advise the peer that a frame was not taken, within a rate and a bound."""
         self.frames_rejected += 1
-        if len(self._control) <= CONTROL_MAX_BYTES and self._advice.allow():
+        if self._advice.allow():
             self.say(render_rejected(frame, disposition))
 
     def pause(self) -> None:
         """Read nothing until `resume`: what this link brings finds no room. Each call has its own `resume`."""
-        self._pauses += 1
-        if self._pauses == 1 and self.state is not LinkState.CLOSED:
-            self._loop.remove_reader(self._sock)
+        self._intake.pause()
 
     def resume(self) -> None:
         """Whoever asked for a pause needs it no more; the last one lets reading go on."""
-        self._pauses -= 1
-        if not self._pauses and self.state is not LinkState.CLOSED and not self._has_ended:
-            self._loop.add_reader(self._sock, self._on_readable)
+        self._intake.resume()
+
+    def renew(self) -> None:
+        """See that the loop still tells of the socket: see `Transport.renew_reader`."""
+        self._intake.renew()
 
     # --- time -----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Now and then, once a second or more often: heartbeat, silence, HELLO in time."""
+        """Now and then, once a second or more often: heartbeat, silence, HELLO and every other frame in time."""
         self._advice.refill(now)
-        if self._pauses:  # what is not listened to is not silence
-            self.connection.last_heard = now
-        if self._is_ending or self.state in (LinkState.LINGERING, LinkState.CLOSED):
-            return
         try:
+            self._intake.tick(now)
+            if self._is_ending or self.state in (LinkState.LINGERING, LinkState.CLOSED):
+                return
             for frame in self.connection.tick(now):
-                if len(self._control) <= CONTROL_MAX_BYTES:
-                    self.say(frame)
+                self.say(frame)
         except PeerError as error:
             self.fail(error)
 
@@ -206,16 +205,16 @@ class Link:
             self._end(LinkState.DRAINING, self.connection.handshake_timeout, "drained")
 
     def hear_out(self, seconds: float) -> None:
-        """The peer is leaving: send nothing new and read on until it closes, for so many seconds at most."""
-        if self.state is LinkState.LOGGED_IN:
+        """The peer is leaving: send nothing new and read on until it closes, for so many seconds from now at most."""
+        if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) and not self._is_ending:
             self.state = LinkState.DRAINING
-            self._loop.call_later(seconds, self.close, "the peer has left")
+            self._close_later(seconds, "the peer has left")
 
     def fail(self, error: PeerError) -> None:
         """The peer broke the rules: FATAL, then close."""
         if self.state in (LinkState.LINGERING, LinkState.CLOSED):
             return
-        self.say(self.connection.fatal(error))
+        self.say(self.connection.fatal(error), is_last=True)
         self.error = error
         self._linger(str(error))
 
@@ -226,136 +225,102 @@ class Link:
         is_lost_already = self.state is LinkState.LINGERING
         self.state = LinkState.CLOSED
         self.reason = self.reason or reason
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
-        self._sock.close()
-        self._carry.clear()
-        self._forwarder.unfinished.keep(self, 0)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._intake.close()
+        self.transport.remove_writer()
+        self.transport.close()
         if not is_lost_already:
-            self._owner.on_lost(self)
-        self._owner.on_closed(self)
+            self.owner.on_lost(self)
+        self.owner.on_closed(self)
 
     def _linger(self, reason: str) -> None:
         """Of no use any more; only what was already said may still leave."""
         self.reason = reason
         self._end(LinkState.LINGERING, LINGER_SECONDS, reason)
-        self._owner.on_lost(self)
+        self.owner.on_lost(self)
 
     def _end(self, state: LinkState, seconds: float, reason: str) -> None:
         """Shut our direction once all is out; close when the peer has done so too, or after so many seconds."""
         self.state = state
         self._is_ending = True
-        self._loop.call_later(seconds, self.close, reason)
+        self._close_later(seconds, reason)
         self._maybe_shut()
+
+    def _close_later(self, seconds: float, reason: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self.close, reason)
 
     def _maybe_shut(self) -> None:
         """Close our direction once everything is out, so that the peer reads all of it before it sees the end."""
-        if self._is_blocked or not self._is_ending:
+        if self._is_blocked or self._is_hearing or not self._is_ending:
             return
         if self._has_ended:
             self._loop.call_soon(self.close, self.reason)
         elif not self._is_shut:
             self._is_shut = True
             try:
-                self._sock.shutdown(socket.SHUT_WR)
+                self.transport.shut()
             except OSError as error:
                 self._loop.call_soon(self.close, error.strerror or str(error))
+            if self.transport.holds:
+                self._block()
 
-    # --- reading --------------------------------------------------------------------------------------------
+    # --- reading: what the intake brings ----------------------------------------------------------------------
 
-    def _on_readable(self) -> None:
-        start = len(self._carry)
-        try:
-            size = self._sock.recv_into(self._view[start : start + READ_BYTES])
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self.close(error.strerror or str(error))
-            return
-        if size == 0:
-            self._on_end()
-            return
-        self.receives += 1
-        self.bytes_received += size
-        if self.state is LinkState.LINGERING:
-            self._lingered += size
-            if self._lingered > LINGER_BYTES:
-                self.close(self.reason)
-            return
-        now = self.connection.last_heard = self._loop.time()
-        if size < self._missing:
-            # The rest of a large frame comes in pieces: keep them as they come, walk when it is whole.
-            self._carry += self._view[start : start + size]
-            self._missing -= size
-            self._forwarder.unfinished.keep(self, start + size)
-            return
-        if start:
-            self._view[:start] = self._carry
-            self._carry.clear()
-        self._walk(start + size, now)
-
-    def _on_end(self) -> None:
-        """The peer sends nothing more. It may still read, as one that drains does: it gets what has begun to leave."""
-        if self._is_blocked and self.state in (LinkState.LOGGED_IN, LinkState.DRAINING):
-            self._loop.remove_reader(self._sock)
-            self._has_ended = True
-            self._linger("closed by the peer")
-        else:
-            self.close("closed by the peer")
-
-    def _walk(self, end: int, now: float) -> None:
-        slab = self._forwarder.slab
-        try:
-            used = self._greet(slab, end, now) if self.agreement is None else 0
-            if used:
-                slab[: end - used] = slab[used:end]
-                end -= used
-            consumed = self._pass(slab, end, now) if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) else 0
-            if self.state in (LinkState.LINGERING, LinkState.CLOSED):
-                return
-            length = maybe_length(slab, consumed, end, self.connection.max_frame) if consumed < end else None
-        except PeerError as error:
-            self.fail(error)
-            return
-        self._carry += self._view[consumed:end]
-        self._missing = max(1, (length or LENGTH_BYTES) - (end - consumed))
-        self._forwarder.unfinished.keep(self, end - consumed)
-
-    def _greet(self, slab: bytearray, end: int, now: float) -> int:
-        """Take the first frame, which must be HELLO; bytes used, 0 when it is not whole."""
-        length = maybe_length(slab, 0, end, self.connection.max_frame)
-        if length is None:
-            return 0
-        self.connection.expect_link_frame(slab[4])
-        if length > end:
-            return 0
-        check_frame(slab, 0, length)
-        self._hear([bytes(slab[:length])], now)
-        return length
-
-    def _pass(self, slab: bytearray, end: int, now: float) -> int:
-        """The pass over dialog frames, then the link's own frames; bytes consumed."""
+    def take(self, slab: bytearray, end: int, now: float) -> int:
+        """The pass over dialog frames, then the link's own frames; bytes consumed. Raises PeerError."""
         batch = self._forwarder.take(slab, end, now, self)
         if batch.link_frames:
-            self._hear(batch.link_frames, now)
+            self.hear(batch.link_frames, now)
         if batch.error is not None:
             raise batch.error
         return batch.consumed
 
-    def _hear(self, frames: list[bytes], now: float) -> None:
-        """Follow the link's own frames; a flood of PINGs is answered with one write."""
-        replies = bytearray()
-        for frame in frames:
-            for event in self.connection.receive(decode_link(frame), now):
-                if isinstance(event, Reply):
-                    if len(self._control) + len(replies) <= CONTROL_MAX_BYTES:
-                        replies += event
-                elif isinstance(event, Online):
-                    self._go_online(event.agreement, now)
-                else:
-                    self._owner.on_event(self, event)
-        if replies:
-            self.say(bytes(replies))
+    def hear(self, frames: list[bytes], now: float) -> None:
+        """Follow the link's own frames; whatever many of them are answered with, in one write. Raises PeerError."""
+        self._is_hearing = True
+        try:
+            for frame in frames:
+                pong = self.connection.maybe_pong(frame)
+                if pong is not None:
+                    self.say(pong)
+                    continue
+                for event in self.connection.receive(decode_link(frame), now):
+                    if isinstance(event, Reply):
+                        self.say(event)
+                    elif isinstance(event, Online):
+                        self._go_online(event.agreement, now)
+                    else:
+                        self.owner.on_event(self, event)
+        finally:
+            self._is_hearing = False
+            if self.state is not LinkState.CLOSED:
+                self._speak()
+                self._maybe_shut()
+
+    def on_unheard(self, size: int) -> None:
+        """Bytes came that count for nothing; so much of them is read that the peer may hear the last words."""
+        self._lingered += size
+        if self._lingered > LINGER_BYTES:
+            self.close(self.reason)
+
+    def on_stream_end(self, problem: str) -> None:
+        """Nothing more comes, for this reason; empty when the peer has said so. `wind_up` follows, now or soon."""
+        self._intake.stop()
+        self._has_ended = True
+        self._problem = problem
+        if problem and self.state is LinkState.LOGGED_IN:
+            self.state = LinkState.DRAINING  # nothing new leaves
+        self.owner.on_ended(self)
+
+    def wind_up(self) -> None:
+        """Nothing more comes. A peer that has said so may still read, as one that drains does: it gets the rest."""
+        if not self._problem and self._is_blocked and self.state in (LinkState.LOGGED_IN, LinkState.DRAINING):
+            self._linger("closed by the peer")
+        else:
+            self.close(self._problem or "closed by the peer")
 
     def _go_online(self, agreement: Agreement, now: float) -> None:
         self.agreement = agreement
@@ -363,18 +328,30 @@ class Link:
         self.is_narrow = self.max_frame < self.connection.max_frame
         self.state = LinkState.LOGGED_IN
         self.online_at = now
-        self._owner.on_online(self)
+        self.owner.on_online(self)
+        # What was announced has been heard by those who can use it.
+        self.agreement = self.connection.agreement = agreement.abridged()
 
     # --- writing --------------------------------------------------------------------------------------------
 
+    def _speak(self) -> None:
+        """Send what was said, as far as the socket takes it now."""
+        if not self._is_blocked:
+            if self._control:
+                del self._control[: self._write(self._control)]
+            if self._control or self.transport.holds:
+                self._block()
+
     def _write(self, data: Buffer) -> int:
         try:
-            sent = self._sock.send(data)
+            sent = self.transport.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
             # Not here: the caller is in the middle of a pass.
-            self._loop.call_soon(self.close, error.strerror or str(error))
+            if not self._is_broken:
+                self._is_broken = True
+                self._loop.call_soon(self.close, error.strerror or str(error))
             return 0
         self.sends += 1
         self.bytes_sent += sent
@@ -383,18 +360,19 @@ class Link:
 
     def _block(self) -> None:
         self._is_blocked = True
-        self._loop.add_writer(self._sock, self._on_writable)
+        if not self._is_broken:
+            self.transport.add_writer(self._on_writable)
 
     def _on_writable(self) -> None:
-        if self._rest:
+        if self._rest or self.transport.holds:
             self._rest = self._rest[self._write(self._rest) :]
         if self._control and not self._rest:
             del self._control[: self._write(self._control)]
-        if self._rest or self._control:
+        if self._is_broken or self._rest or self._control or self.transport.holds:
             return
-        self._loop.remove_writer(self._sock)
+        self.transport.remove_writer()
         self._is_blocked = False
         if self.state is LinkState.LOGGED_IN:
-            self._owner.on_writable(self)
+            self.owner.on_writable(self)
         else:
             self._maybe_shut()

@@ -1,8 +1,8 @@
 """
 Listening: accept connections and hand each to its owner as a socket.
 
-A shortage of file descriptors pauses accepting for a moment instead of spinning or dying; everybody who is already
-connected is served on.
+A shortage of file descriptors, or of all but those in reserve (`broker.net.descriptors`), pauses accepting for a moment
+instead of spinning or dying; everybody who is already connected is served on, and next hops are dialled.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ipaddress import ip_address
 import structlog
 
 from broker.errors import ListenFailedError
+from broker.net.descriptors import are_short, is_reserved
 from broker.routing.address import NetworkAddress
 
 BACKLOG = 1024
@@ -36,6 +37,7 @@ class Listener:
         self._accept = accept
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
+        self._is_short = False  # of descriptors, or of memory for another connection
 
     def start(self) -> None:
         """Begin to accept: one connection a loop turn, so that a flood of them leaves everybody else their turn."""
@@ -55,11 +57,28 @@ class Listener:
         except OSError as error:
             # Anything else concerns the one connection only, which has gone again: the next call waits for another.
             if error.errno in _SHORTAGE:
-                log.warning("accepting paused", port=self.port, reason=error.strerror)
-                self._loop.remove_reader(self._sock)
-                self._pause = self._loop.call_later(SHORTAGE_PAUSE, self.start)
+                self._rest(error.strerror or str(error))
             return
+        is_last = is_reserved(sock.fileno())
         self._accept(sock, render_endpoint(where))
+        if is_last:
+            self._rest("the file descriptors left are for those whom this instance dials")
+
+    def _rest(self, reason: str) -> None:
+        """Accept nobody for a moment, and then see."""
+        if not self._is_short:
+            self._is_short = True
+            log.warning("accepting paused", port=self.port, reason=reason)
+        self._loop.remove_reader(self._sock)
+        self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._look_again)
+
+    def _look_again(self) -> None:
+        if are_short(self._sock.fileno()):
+            self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._look_again)
+            return
+        self._is_short = False
+        log.info("accepting again", port=self.port)
+        self.start()
 
 
 def own_addresses(host: str, port: int) -> set[NetworkAddress]:

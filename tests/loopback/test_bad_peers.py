@@ -12,7 +12,8 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.forwarder import READ_BYTES
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.wire.frame import Fatal, Hello, Ping, Pong, encode_link
+from broker.net.link_state import LinkState
+from broker.wire.frame import Fatal, Hello, Ping, Pong, Probe, encode_link
 from tests.support.loopback import Instance, instance, message, numbers, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
@@ -145,7 +146,7 @@ async def test_frame_that_never_ends_takes_no_more_than_a_frame() -> None:
             await peer.say(frame[at : min(at + 1000, len(frame) - 1)])
         await check()
 
-        (kept,) = [len(link._carry) for link in near.peers.links.values() if link.peer_name == "endless"]
+        (kept,) = [link.kept_bytes for link in near.peers.links.values() if link.peer_name == "endless"]
 
         assert kept == len(frame) - 1
 
@@ -234,6 +235,138 @@ async def test_peers_that_reset_in_the_middle_of_every_part_of_a_frame_leave_not
         await check()
 
         assert (delivered + 1, 0) == (len(near.delivered), near.forwarder.unfinished.kept_bytes)
+
+
+@pytest.mark.parametrize("data", [b"\0\0\0", HELLO, HELLO + message("//here", 1, bytes(5000))[:3000]])
+async def test_peers_that_reset_right_behind_what_they_said_leave_nothing_behind(data: bytes) -> None:
+    async with instance() as near, served(near) as check:
+        for _ in range(20):
+            async with raw(near.address) as peer:
+                await peer.hear(Hello)
+                peer.reset_behind(data)
+        await until(lambda: near.states() == ["LOGGED_IN"])
+        await check()
+
+        assert near.forwarder.unfinished.kept_bytes == 0
+
+
+async def test_peers_that_reset_behind_more_than_one_read_brings_leave_nothing_behind() -> None:
+    async with instance() as near, served(near) as check:
+        async with raw(near.address, name="resetting") as peer:
+            await peer.hear(Hello)
+            (link,) = [link for link in near.peers.links.values() if link.peer_name == "resetting"]
+            link.pause()
+            await peer.say(message("//here", 1, bytes(60_000)) * 6)
+            peer.reset()
+            link.resume()
+        await until(lambda: near.states() == ["LOGGED_IN"])
+        await check()
+
+
+async def test_link_that_can_be_neither_read_nor_written_harms_nobody_when_it_is_its_turn() -> None:
+    async with instance(heartbeat_ms=100) as near, served(near) as check:
+        async with raw(near.address, heartbeat_ms=100) as peer:
+            await peer.hear(Hello)
+            (link,) = [link for link in near.peers.links.values() if link.peer_name == ""]
+            peer.reset_behind(message("//here", 1)[:60])
+            await until(lambda: link.kept_bytes == 60 or link.state is LinkState.CLOSED)
+
+            link.tick(link.connection.last_sent + 0.1)  # its heartbeat, which nobody takes
+
+        await until(lambda: near.states() == ["LOGGED_IN"])
+        await check()
+
+
+async def test_bug_of_one_link_ends_that_link_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with instance(heartbeat_ms=200) as near, served(near) as check, raw(near.address, name="cursed") as peer:
+        await until(lambda: near.states() == ["LOGGED_IN"] * 2)
+        (link,) = [link for link in near.peers.links.values() if link.peer_name == "cursed"]
+
+        def fail(_now: float) -> None:
+            raise AssertionError("a bug")
+
+        monkeypatch.setattr(link, "tick", fail)
+        await peer.end()
+        await check()
+
+        assert ["LOGGED_IN"] == near.states()
+        assert "a bug of this program: AssertionError: a bug" == link.reason
+
+
+async def test_probes_of_a_peer_that_never_reads_are_answered_within_a_bound() -> None:
+    async with instance() as near, raw(near.address, name="flood", is_reading_little=True) as peer:
+        await until(lambda: near.states() == ["LOGGED_IN"])
+        (link,) = near.peers.links.values()
+        probe = encode_link(Probe(id=1))
+        while not link.is_blocked:
+            await peer.say(probe * 1000)
+        for _ in range(20):
+            await peer.say(probe * 1000)
+        await until(lambda: link.bytes_received >= 20 * 1000 * len(probe))
+
+        assert len(link._control) <= 65 * 1024
+
+
+async def test_frame_that_is_not_complete_in_time_ends_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.net.intake.FRAME_SECONDS", 0.3)
+    frame = message("//here", 1, bytes(3000))
+    async with (
+        instance(heartbeat_ms=200) as near,
+        served(near) as check,
+        raw(near.address, name="trickling", heartbeat_ms=60_000) as peer,
+    ):
+        at = 0
+
+        async def trickle() -> None:
+            nonlocal at
+            while True:
+                await peer.say(frame[at : at + 1])
+                at += 1
+                await asyncio.sleep(0.05)
+
+        trickling = asyncio.ensure_future(trickle())
+        fatal = await peer.hear(Fatal)
+        trickling.cancel()
+        await check()
+
+        assert "not complete within" in fatal.text
+        assert {"FrameMalformedError": 1} == near.peers.faults
+
+
+async def test_strangers_that_park_unfinished_frames_do_not_shut_out_who_finishes_them() -> None:
+    parked = message("//here", 1, bytes(60_000))[:59_000]
+    async with instance() as near, AsyncExitStack() as stack:
+        near.forwarder.unfinished._max_bytes = 20 * len(parked)
+        for _ in range(20):
+            stranger = await stack.enter_async_context(raw(near.address, name="parked"))
+            await stranger.say(parked)
+        await until(lambda: near.forwarder.unfinished.kept_bytes == 20 * len(parked))
+        sender = await stack.enter_async_context(raw(near.address, name="sender"))
+        frame = message("//here", 2, bytes(60_000))
+
+        for count in range(1, 6):
+            await sender.say(frame[:59_500])
+            await until(lambda: any(link.kept_bytes == 59_500 for link in near.peers.links.values()))
+            await sender.say(frame[59_500:])
+            await until(lambda count=count: len(near.delivered) == count)  # type: ignore[misc]
+
+        assert 19 == len(near.peers.links)  # two of those that parked had to go
+
+
+async def test_peers_that_end_in_a_crowd_are_all_gone_soon() -> None:
+    async with instance() as near, served(near) as check, AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(raw(near.address, name="crowd")) for _ in range(150)]
+        await until(lambda: near.states() == ["LOGGED_IN"] * 151)
+
+        for number, peer in enumerate(crowd):
+            if number % 3 == 0:
+                peer.reset()
+            elif number % 3 == 1:
+                peer.reset_behind(message("//here")[:50])
+            else:
+                peer.close()
+        await until(lambda: near.states() == ["LOGGED_IN"])
+        await check()
 
 
 async def test_peer_that_vanishes_while_it_is_written_to_loses_nothing_untold() -> None:

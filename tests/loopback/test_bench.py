@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from broker.bench import dialogs, forwarding
 from broker.bench.forwarding import FLOOD, PING, Scenario
-from broker.bench.generator import TWIN, Generator, GeneratorError, compiler, make_generator
+from broker.bench.generator import TWIN, Generator, GeneratorError, compiler, make_generator, speaks_tls
 from broker.bench.hop import haproxy_program
 from broker.bench.traffic import service_names, traffic
-from broker.demo.topology import free_port
+from broker.demo.topology import free_port, wait_for
 from broker.wire.decoder import Decoder
 from broker.wire.frame import decode_dialog
 from broker.wire.layout import FIRST_DIALOG_KIND, MAX_FRAME
@@ -136,8 +140,64 @@ def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.Monk
     assert all(row.values["cpu_us"] > 0 and row.values["peak_mib"] > 0 for row in rows)
 
 
-def test_dialogs_arrive_and_have_their_yardstick() -> None:
-    rows = dialogs.measure(repeats=1, messages=2 * dialogs.BATCH)
+def test_workers_share_the_port_and_everything_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
+    scenario = Scenario(256, destinations=4, next_hops=2, connections=8, workers=2)
 
-    assert [True, False] == [row.is_yardstick for row in rows]
+    rows = forwarding.measure([scenario], repeats=1, flood_seconds=0.01)
+
+    hops = 1 + (haproxy_program() is not None) + len(forwarding.gateways())
+    assert hops == len(rows)
+    assert {"256 B, 4 destinations, 2 next hops, 8 connections, 2 workers"} == {row.case for row in rows}
+    assert all(row.values["cpu_us"] > 0 and row.values["messages_s"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nobody_is_left_behind_however_the_benchmark_ends(number: signal.Signals, tmp_path: Path) -> None:
+    """Neither relay nor generator nor gateway."""
+    command = [sys.executable, "-m", "broker", "bench", "forwarding"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path) as bench:
+
+        def children() -> list[psutil.Process]:
+            found = psutil.Process(bench.pid).children(recursive=True)
+            try:
+                words = [" ".join(one.cmdline()) for one in found]
+            except psutil.Error:  # one has just ended, as the compiler of the generator does
+                return []
+            is_complete = all(any(part in word for word in words) for part in ("relay", "serve", "greetings"))
+            return found if is_complete else []
+
+        try:
+            started: list[psutil.Process] = wait_for(children, seconds=60, what="relay, gateway and generator")
+        finally:
+            bench.send_signal(number)
+        _, left = psutil.wait_procs(started, timeout=60)
+
+    assert [] == [one.cmdline() for one in left]
+
+
+def test_tls_is_measured_where_the_generator_has_it_and_left_out_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(forwarding, "PINGS", 20)
+    monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
+    has_tls = speaks_tls(make_generator(tmp_path, compiler()))
+    told: list[str] = []
+
+    rows = forwarding.measure(
+        [Scenario(1024, connections=3, modes=(FLOOD, PING), is_tls=True)],
+        repeats=1,
+        flood_seconds=0.01,
+        tell=told.append,
+    )
+
+    hops = 1 + (haproxy_program() is not None) + len(forwarding.gateways())
+    assert (2 * hops if has_tls else 0) == len(rows)
+    assert has_tls is not any("left out" in text for text in told)
+
+
+def test_dialogs_arrive_and_have_their_yardstick() -> None:
+    rows = dialogs.measure(repeats=1, messages=2 * dialogs.BATCH, count=100, backlogs=(5_000,), mib=2)
+
+    assert [True, False, True, False, True, False, False] == [row.is_yardstick for row in rows]
     assert all(row.figure > 0 for row in rows)

@@ -315,7 +315,8 @@ def test_health_and_metrics_are_served(net: Topology) -> None:
     assert "ok" in get(gateway, "/readyz")
     forwarded = re.findall(r'^broker_messages_forwarded_total\{.*route="to".*\} (\S+)', metrics, re.MULTILINE)
     assert 7.0 == sum(map(float, forwarded))
-    assert "broker_ledger_unaccounted_messages 0.0" in metrics
+    assert 'broker_ledger_unaccounted_messages{database=""} 0.0' in metrics
+    assert 'broker_ledger_messages{database="billing",entry="sent"}' in get(billing, "/metrics")
 
 
 def test_a_frame_shows_in_the_views_of_the_original(net: Topology) -> None:

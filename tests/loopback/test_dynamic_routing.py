@@ -152,7 +152,11 @@ class Net:
 
     def request_states(self, daemon: Daemon, path: str) -> list[str]:
         with closing(sqlite3.connect(daemon.directory / path)) as db:
-            rows = db.execute("SELECT state FROM broker_conversation WHERE far_service = ?", (BROKER_CONFIGURATION,))
+            rows = db.execute(
+                "SELECT state FROM broker_conversation WHERE far_service = ?"
+                " UNION ALL SELECT 'CD' FROM broker_tombstone WHERE is_initiator",
+                (BROKER_CONFIGURATION,),
+            )
             return [state for (state,) in rows]
 
 

@@ -18,9 +18,11 @@ import pytest
 
 import broker
 from broker.admin.client import ProblemError
+from broker.bench.traffic import hello
 from broker.daemon import serve
 from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.errors import SettingError
+from tests.support.loopback import message
 
 BILLING = "//shop/Billing"
 SENDERS = [f"orders{number}" for number in range(6)]
@@ -134,6 +136,61 @@ def test_messages_cross_whichever_process_dies(net: Topology, gateway: Daemon) -
     assert metric(gateway, "broker_worker_restarts_total") == 1
     assert metric(gateway, "broker_messages_forwarded_total") >= before, "no counter goes down"
     assert gateway.status()["forwarding"]["unaccounted"] == 0
+
+
+def test_what_a_dead_worker_counted_and_held_is_told(net: Topology, gateway: Daemon) -> None:
+    """Every frame that came in is in the sums, those that died with a worker among them; metrics say the same."""
+    net.script("gateway", "msdb", route("dead", "//dead", "tcp://127.0.0.1:1"))
+    gateway.start()
+    frames = [message("//dead", number) for number in range(200)]
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port)))
+            sock.sendall(hello() + b"".join(frames))
+        wait_for(lambda: gateway.status()["forwarding"]["received"]["message"] == 1600, seconds=SECONDS, what="all")
+        status = gateway.status()
+        victim = max(status["workers"], key=lambda one: int(one["held"]))
+        os.kill(victim["pid"], signal.SIGKILL)
+        dead = {victim["pid"]}
+        wait_for(
+            lambda: dead.isdisjoint((now := pids(gateway)).values()) and len(now) == 2,
+            seconds=SECONDS,
+            what="the dead worker replaced",
+        )
+        after = gateway.status()
+
+    forwarding = after["forwarding"]
+    assert victim["held"] > 0
+    assert forwarding["received"]["message"] == 1600
+    lost = forwarding["dropped"]["lost with a worker"]
+    assert lost == victim["held"] == status["forwarding"]["held"] - forwarding["held"]
+    assert sum(forwarding["dropped"].values()) + forwarding["held"] == 1600
+    assert (forwarding["unaccounted"], metric(gateway, "broker_ledger_unaccounted_messages")) == (0, 0)
+    assert metric(gateway, "broker_messages_dropped_total") == sum(forwarding["dropped"].values())
+    assert metric(gateway, "broker_forward_pool_limit_bytes") == forwarding["pool_limit_bytes"]
+    (told,) = [one for one in after["workers"] if one["worker"] == victim["worker"]]
+    assert (told["lost"], told["uncounted_s"] > 0) == (victim["held"], True)
+
+
+def test_nobody_waits_for_a_stopped_worker(net: Topology, gateway: Daemon) -> None:
+    """It is told which one it is; a statement does not wait for it, because it is replaced then."""
+    gateway.start()
+    stopped = pids(gateway)[2]
+    os.kill(stopped, signal.SIGSTOP)
+
+    problems = wait_for(
+        lambda: {one["worker"]: one["problem"] for one in gateway.status()["workers"] if one["problem"]},
+        seconds=SECONDS,
+        what="the problem told",
+    )
+    answer = gateway.admin.sql(route("far", "//far", "tcp://127.0.0.1:1"))
+    wait_for(lambda: len(pids(gateway)) == 2, seconds=SECONDS, what="the stopped worker replaced")
+
+    assert list(problems) == [2]
+    assert "has not answered for" in problems[2]
+    assert answer["messages"] == ["route far created"]
+    assert pids(gateway)[2] != stopped
 
 
 def test_connections_spread_over_both_processes(net: Topology, gateway: Daemon) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from broker.net.announced import announced
+from broker.net.certificate import identify
 from broker.routing.address import NetworkAddress
 from broker.wire.handshake import Agreement
+from tests.support.certificates import make
 from tests.support.peers import OWN, PEER
 
 
@@ -15,3 +17,13 @@ def test_announced_addresses_that_are_none_are_left_out() -> None:
     agreement = Agreement(1, OWN.max_frame, 1.0, msgspec.structs.replace(PEER, addresses=texts), is_self=False)
 
     assert {NetworkAddress("10.0.0.1"), NetworkAddress("there", 1)} == announced(agreement)
+
+
+def test_where_peers_prove_who_they_are_only_covered_hosts_are_believed() -> None:
+    texts = ("tcp://a.example", "tcp://b.example")
+    agreement = Agreement(1, OWN.max_frame, 1.0, msgspec.structs.replace(PEER, addresses=texts), is_self=False)
+    identity = identify(make("a", "a.example").der)
+
+    assert {NetworkAddress("a.example")} == announced(agreement, identity, is_authenticating=True)
+    assert set() == announced(agreement, None, is_authenticating=True)
+    assert {NetworkAddress("a.example"), NetworkAddress("b.example")} == announced(agreement, identity)

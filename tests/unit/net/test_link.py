@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.errors import HandshakeRefusedError, PeerSilentError
-from broker.net.link import CONTROL_MAX_BYTES, LINGER_SECONDS, PEER_NAME_MAX, LinkState
+from broker.errors import FrameMalformedError, HandshakeRefusedError, PeerSilentError
+from broker.forwarding.batch import CARE_MAX
+from broker.net.link import CONTROL_MAX_BYTES, LINGER_SECONDS
+from broker.net.link_state import LinkState
 from broker.wire.frame import Fatal, Hello, Ping, Pong, Rejected, encode_link
+from broker.wire.handshake import PEER_NAME_MAX
 from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
 
@@ -103,7 +106,7 @@ async def test_frame_is_refused_on_the_fewest_bytes(
 
 async def test_kind_before_hello_is_not_judged_before_it_is_there(ends: LinkEnds) -> None:
     ends.start()
-    ends.link._forwarder.slab[4] = 0x10  # what another link left there
+    ends.forwarder.slab[4] = 0x10  # what another link left there
 
     ends.sock.feed(HELLO[:4])
     ends.sock.feed(HELLO[4:])
@@ -244,20 +247,75 @@ async def test_flood_of_pings_is_answered_with_one_write(ends: LinkEnds) -> None
     ends.go_online()
     before = ends.link.sends
 
-    ends.sock.feed(PING * 500)
+    ends.sock.feed(PING * CARE_MAX)
 
-    assert ([Pong(b"12345678")] * 500, before + 1) == (ends.said(), ends.link.sends)
+    assert ([Pong(b"12345678")] * CARE_MAX, before + 1) == (ends.said(), ends.link.sends)
 
 
 async def test_no_ping_is_added_to_what_a_stalled_peer_does_not_take(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.go_online()
     ends.sock.room = 0
     ends.sock.feed(PING * (CONTROL_MAX_BYTES // len(PING) + 10))
+    await asyncio.sleep(1)
     waiting = len(ends.link._control)
 
     ends.link.tick(loop.time() + 3)
 
     assert waiting == len(ends.link._control)
+
+
+async def test_whatever_is_said_has_the_same_bound_but_for_the_last_words(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.room = 0
+
+    for _ in range(CONTROL_MAX_BYTES):
+        ends.link.say(PING)
+    ends.link.fail(FrameMalformedError("enough"))
+    ends.sock.breathe()
+
+    assert len(ends.sock.written) <= CONTROL_MAX_BYTES + 1000
+    assert isinstance(ends.said()[-1], Fatal)
+
+
+async def test_link_that_failed_while_writing_asks_nobody_for_room(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.sock.room = 0
+    ends.link.send(message())
+    ends.link.finish(message())
+    ends.sock.problem = errno.EPIPE
+
+    ends.sock.breathe()
+    ends.link.say(PING)
+    ends.link.tick(ends.loop.time() + 3)
+    await asyncio.sleep(0)
+
+    assert (["lost", "closed"], {}) == (ends.told, ends.loop.writers)
+
+
+async def test_loop_is_asked_again_to_tell_of_a_socket_that_was_read(ends: LinkEnds) -> None:
+    ends.go_online()
+    assert 1 == ends.heard
+
+    ends.sock.feed(PING)
+    assert 1 == ends.heard
+    del ends.loop.readers[ends.sock]
+    ends.link.renew()
+    ends.sock.feed(PING)
+
+    assert (2, [Pong(b"12345678")] * 2) == (ends.heard, ends.said())
+
+
+async def test_paused_or_closed_link_is_not_read_because_it_was_renewed(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+
+    ends.link.pause()
+    ends.link.renew()
+    assert {} == loop.readers
+    ends.link.resume()
+    ends.link.close("over")
+    ends.link.renew()
+
+    assert {} == loop.readers
 
 
 async def test_paused_link_is_not_read_until_everybody_lets_it_go_on(ends: LinkEnds) -> None:

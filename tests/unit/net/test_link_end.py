@@ -8,7 +8,8 @@ import errno
 import pytest
 
 from broker.errors import FrameMalformedError
-from broker.net.link import LINGER_BYTES, LinkState
+from broker.net.link import LINGER_BYTES, LINGER_SECONDS
+from broker.net.link_state import LinkState
 from broker.wire.connection import Leaving
 from broker.wire.frame import Fatal, GoAway, Pong, encode_link
 from tests.support.link import HANDSHAKE, PING, LinkEnds, message
@@ -175,6 +176,41 @@ async def test_leaving_peer_is_heard_and_answered_but_sent_nothing_new(ends: Lin
     )  # fmt: skip
     await asyncio.sleep(5)
     assert ("the peer has left", LinkState.CLOSED) == (ends.link.reason, ends.link.state)
+
+
+async def test_closed_link_has_no_timer_left(ends: LinkEnds, loop: PlayedLoop) -> None:
+    ends.go_online()
+    ends.link.hear_out(60)
+    timer = ends.link._timer
+
+    ends.link.close("over")
+
+    assert timer is not None
+    assert timer.cancelled()
+
+
+async def test_end_that_comes_earlier_replaces_the_later_one(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.hear_out(60)
+
+    ends.link.fail(FrameMalformedError("meanwhile"))
+    await asyncio.sleep(LINGER_SECONDS)
+
+    assert LinkState.CLOSED is ends.link.state
+
+
+async def test_bug_while_reading_is_told_to_the_owner(ends: LinkEnds, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[Exception] = []
+    monkeypatch.setattr(ends, "on_failed", lambda _, error: failed.append(error))
+    ends.go_online()
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(ends.forwarder, "take", fail)
+    ends.sock.feed(message())
+
+    assert ["a bug"] == [str(error) for error in failed]
 
 
 async def test_link_without_hello_does_not_drain(ends: LinkEnds) -> None:

@@ -10,10 +10,20 @@ from collections import deque
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.errors import ListenFailedError
 from broker.net.listener import SHORTAGE_PAUSE, Listener, bind, render_endpoint, reserve
 from tests.support.played import PlayedLoop, PlayedSocket
+
+
+class Guest(str):
+    """Whoever was accepted; as a socket it has a descriptor."""
+
+    __slots__ = ()
+
+    def fileno(self) -> int:
+        return 9
 
 
 class Port(PlayedSocket):
@@ -27,15 +37,15 @@ class Port(PlayedSocket):
         return ("::1", 4022, 0, 0)
 
     def fileno(self) -> int:
-        return -1 if self.is_closed else 7
+        return -1 if self.is_closed else 1  # one that is open, whatever it is
 
-    def accept(self) -> tuple[str, tuple[str, int]]:
+    def accept(self) -> tuple[Guest, tuple[str, int]]:
         if not self.waiting:
             raise BlockingIOError
         who = self.waiting.popleft()
         if isinstance(who, int):
             raise OSError(who, os.strerror(who))
-        return who, (who, 40000)
+        return Guest(who), (who, 40000)
 
 
 class Door:
@@ -78,6 +88,26 @@ async def test_shortage_pauses_accepting_for_a_moment(problem: int, door: Door) 
     door.port.read()
 
     assert 1 == len(door.came)
+
+
+async def test_nobody_is_accepted_while_only_the_reserve_is_left(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.net.listener.is_reserved", lambda descriptor: descriptor >= 9)
+    monkeypatch.setattr("broker.net.listener.are_short", lambda _: True)
+    door.listener.start()
+    door.port.waiting += ["10.0.0.1", "10.0.0.2"]
+
+    with capture_logs() as logs:
+        door.port.read()
+        for _ in range(5):
+            await asyncio.sleep(SHORTAGE_PAUSE)
+            door.port.read()
+        assert 1 == len(door.came)
+        monkeypatch.setattr("broker.net.listener.are_short", lambda _: False)
+        await asyncio.sleep(SHORTAGE_PAUSE)
+        door.port.read()
+
+    assert 2 == len(door.came)
+    assert ["accepting paused", "accepting again", "accepting paused"] == [entry["event"] for entry in logs]
 
 
 @pytest.mark.parametrize("problem", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN])

@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.net import peers as module
 from broker.net.dialer import BACKOFF_FIRST
-from broker.net.link import LinkState
-from broker.net.peers import OTHER_PEERS
+from broker.net.heard import OTHER_PEERS
+from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.facts import Hosted
@@ -199,6 +200,8 @@ async def test_announced_address_is_served_by_the_link_that_the_peer_opened(near
 async def test_dialogs_are_told_when_the_wanted_address_is_served_already(near: Neighbourhood) -> None:
     near.accept(addresses=[str(NORTH)])
     near.forwarder.outbox(NORTH)
+    near.peers.want(NORTH)
+    await asyncio.sleep(0)
     rooms = near.rooms
 
     near.peers.want(NORTH)
@@ -229,13 +232,58 @@ async def test_stranger_that_comes_and_goes_makes_nobody_look_for_another_way(ne
 
 
 async def test_link_that_goes_leaves_nothing_behind(near: Neighbourhood) -> None:
+    asked = NetworkAddress("10.2.0.1", 7)
+    assert Health.UNTRIED is near.peers.health_of(asked)
+    before = near.forwarder.generation
     sock = near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 200)])
+    assert before < near.forwarder.generation
+    assert (Health.CONNECTED, 64) == (near.peers.health_of(asked), len(near.peers.known_addresses))
     before = near.forwarder.generation
 
     sock.end()
 
-    assert ([], set(), Health.UNTRIED) == (near.links, near.peers.known_addresses, near.peers.health_of(NORTH))
+    assert ([], set(), Health.UNTRIED) == (near.links, near.peers.known_addresses, near.peers.health_of(asked))
     assert before < near.forwarder.generation
+
+
+async def test_peer_that_announces_what_nobody_asks_for_costs_nobody_a_remembered_way(near: Neighbourhood) -> None:
+    near.send(SOUTH)
+    near.accept(addresses=[str(SOUTH)], arbitration=LOWER)
+    before = near.forwarder.generation
+
+    near.accept(addresses=[str(NORTH), str(SOUTH)], arbitration=HIGHER).end()
+    near.accept(addresses=[str(NORTH)], arbitration=HIGHER).feed(encode_link(GoAway()))
+
+    assert before == near.forwarder.generation
+    near.socks[0].end()
+    assert before < near.forwarder.generation
+
+
+async def test_goaway_said_again_moves_the_deadline_and_is_logged_once(near: Neighbourhood) -> None:
+    sock = near.accept()
+
+    with capture_logs() as logs:
+        for _ in range(100):
+            sock.feed(encode_link(GoAway(deadline_ms=1000)))
+        await asyncio.sleep(10)
+        sock.feed(encode_link(GoAway(deadline_ms=1000)))
+        await asyncio.sleep(10.5)
+
+    assert 1 == len([entry for entry in logs if entry["event"] == "peer is draining"])
+    assert not sock.is_closed
+    await asyncio.sleep(1)
+    assert sock.is_closed
+
+
+async def test_too_many_announced_addresses_are_told_and_most_of_them_not_believed(near: Neighbourhood) -> None:
+    with capture_logs() as logs:
+        near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 66)])
+
+    assert 64 == len(near.peers.known_addresses)
+    assert [64] == [entry["kept"] for entry in logs if entry["event"] == "too many addresses announced"]
+    (link,) = near.links
+    assert link.agreement is link.connection.agreement
+    assert () == link.agreement.peer.addresses  # type: ignore[union-attr]
 
 
 async def test_dialled_link_is_preferred_to_an_announcement(near: Neighbourhood) -> None:
@@ -360,7 +408,7 @@ async def test_frames_are_counted_by_the_name_of_the_peer_while_it_is_here_and_a
 
 
 async def test_names_beyond_a_bound_are_counted_together(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PEER_NAMES_MAX", 2)
+    monkeypatch.setattr("broker.net.heard.PEER_NAMES_MAX", 2)
     frame = near.send(SOUTH)
 
     for name in ("a", "b", "c", "d", "a"):

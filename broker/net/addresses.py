@@ -1,0 +1,75 @@
+"""
+What is known of addresses: who serves them, how dialling them went, and whose health somebody has asked for.
+
+Remembered ways depend on the health of the addresses that were looked at when they were decided, and of no others. So
+it is noted which were, and a stranger that announces anything else comes and goes without costing anybody a way.
+Loop-only; changed by `broker.net.peers` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from broker.net.dialer import Attempts
+from broker.net.servers import Servers
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+
+ASKED_MAX = 10_000  # addresses of which it is noted that they matter; past it all do
+ATTEMPTS_MAX = 10_000  # addresses remembered: with ADDRESS 'TRANSPORT' a peer may invent them
+
+log = structlog.get_logger(__name__)
+
+
+class Addresses:
+    """Shape: `attempts` what is remembered of addresses dialled; `servers` who serves what."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[NetworkAddress, Attempts] = {}
+        self.servers = Servers()
+        self._asked: set[NetworkAddress] = set()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def known(self) -> set[NetworkAddress]:
+        """Every address that was dialled or is served."""
+        return self.attempts.keys() | set(self.servers.addresses)
+
+    def health_of(self, address: NetworkAddress) -> Health:
+        """Whether an address is served, was not tried, or did not answer lately; from now on that matters."""
+        if len(self._asked) < ASKED_MAX:
+            self._asked.add(address)
+        if self.servers.serving(address) is not None:
+            return Health.CONNECTED
+        attempts = self.attempts.get(address)
+        is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
+        return Health.SUPPRESSED if is_suppressed else Health.UNTRIED
+
+    def matters(self, address: NetworkAddress) -> bool:
+        """Whether anybody has asked for the health of an address since `forget_who_asked`."""
+        return address in self._asked or len(self._asked) >= ASKED_MAX
+
+    def forget_who_asked(self) -> None:
+        """Everybody who wants to know asks again."""
+        self._asked.clear()
+
+    def problem_of(self, address: NetworkAddress) -> str:
+        """Why the last attempt to reach an address failed, or its link was lost; empty while nothing is known."""
+        attempts = self.attempts.get(address)
+        return "" if attempts is None else attempts.problem
+
+    def suppress(self, address: NetworkAddress, problem: str) -> None:
+        """An attempt has failed, or the link was lost: do not try again for a while."""
+        wait = self.attempts[address].failed(problem, self._loop.time())
+        log.info("address suppressed", address=str(address), reason=problem, seconds=round(wait, 3))
+
+    def forget_old(self, now: float) -> None:
+        """Keep no more of the past than there is room for."""
+        if len(self.attempts) > ATTEMPTS_MAX:
+            self.attempts = {
+                address: attempts
+                for address, attempts in self.attempts.items()
+                if attempts.is_under_way or now < attempts.suppressed_until or self.servers.serving(address) is not None
+            }

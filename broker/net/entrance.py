@@ -1,0 +1,291 @@
+"""
+From a connected socket to the transport of a link: plain, or by a TLS handshake.
+
+Where encryption is disabled there is nothing to do. A TLS handshake is a task of its own with a deadline, and a socket
+is read only by it until it is over. What `supported` means: who dials begins with TLS, and dials again in plain text
+once a peer has answered so, which is remembered for a while; who is dialled waits for the first byte, which tells.
+
+Strangers may begin as many handshakes as they like. When there are too many, the one that has taken the longest makes
+room: a peer that means it is done within milliseconds. Loop-only.
+
+Source: docs/protocol.md, "Transport".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from broker.errors import TlsRefusedError
+from broker.net.certificate import Identity, identify
+from broker.net.dialer import Where
+from broker.net.listener import render_endpoint
+from broker.net.tls import ALPN, Encryption, Security
+from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
+from broker.routing.address import NetworkAddress
+from broker.wire.frame import Fatal, encode_link
+
+HANDSHAKES_MAX = 256  # of those who dialled us, at one time: each takes some 50 KiB, and a millisecond of its own
+HANDSHAKE_READ_BYTES = 16 * 1024
+HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
+PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
+PLAIN_ADDRESSES_MAX = 10_000  # remembered at one time
+FIRST_OF_TLS, FIRST_OF_HELLO = 0x16, 0x00
+
+log = structlog.get_logger(__name__)
+
+Connect = Callable[[NetworkAddress], Awaitable[tuple[socket.socket, Where]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a link begins with. Shape: `address` text of the remote end; `begun_at` loop time of the connection."""
+
+    transport: Transport
+    address: str
+    begun_at: float
+
+    @property
+    def ends(self) -> tuple[Transport, str]:
+        """Here and there."""
+        return self.transport, self.address
+
+
+Opened = Callable[[Opening], None]
+
+
+class _PlainAnswerError(TlsRefusedError):
+    """The peer has answered a TLS hello in plain text."""
+
+
+class Entrance:
+    """
+    Whom this endpoint lets in, and how.
+
+    Args:
+        security: What it brings to TLS.
+        timeout: Seconds for a handshake.
+        faults: Counts what was refused, by the error's name.
+        opened: Told of each accepted connection that has become a transport.
+    """
+
+    def __init__(self, security: Security, timeout: float, faults: Counter[str], opened: Opened) -> None:
+        self.security = security
+        self._timeout = timeout
+        self._faults = faults
+        self._opened = opened
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[asyncio.Task[None], socket.socket] = {}  # in the order in which they came
+        self._turn = asyncio.Lock()
+        self._plain_until: dict[NetworkAddress, float] = {}
+
+    # --- those who dial us ---
+
+    def accept(self, sock: socket.socket, address: str) -> None:
+        """A peer has connected."""
+        now = self._loop.time()
+        if self.security.encryption is Encryption.DISABLED:
+            self._opened(Opening(PlainTransport(sock), address, now))
+            return
+        if len(self._under_way) >= HANDSHAKES_MAX:
+            next(iter(self._under_way)).cancel("too many TLS handshakes at one time")
+        sock.setblocking(False)
+        task = self._loop.create_task(self._admit(sock, address, now), name=f"handshake {address}")
+        self._under_way[task] = sock
+        task.add_done_callback(self._ended)
+
+    async def _admit(self, sock: socket.socket, address: str, now: float) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                transport = await self._secure_accepted(sock)
+        except (TlsRefusedError, OSError, TimeoutError) as error:
+            sock.close()
+            self._refused(address, self._reason(error))
+        except asyncio.CancelledError as error:
+            sock.close()
+            if error.args:
+                self._refused(address, str(error.args[0]))
+            raise
+        else:
+            self._opened(Opening(transport, address, now))
+
+    async def _secure_accepted(self, sock: socket.socket) -> Transport:
+        first = await _first_byte(sock)
+        if first == FIRST_OF_HELLO and self.security.encryption is Encryption.SUPPORTED:
+            return PlainTransport(sock)
+        if first == FIRST_OF_HELLO:
+            error = TlsRefusedError(
+                "the peer speaks plain text, and this endpoint takes TLS only: set encryption there"
+            )
+            _say_last(sock, encode_link(Fatal(code=error.code, text="this endpoint takes TLS only: set encryption")))
+            raise error
+        assert self.security.server is not None
+        return await self._handshake(sock, self.security.server, is_accept=True)
+
+    # --- those whom we dial ---
+
+    async def dial(self, address: NetworkAddress, connect: Connect) -> Opening:
+        """
+        Connect to an address.
+
+        Raises:
+            OSError, TlsRefusedError: nobody could be reached, or no TLS came about; the text says why.
+        """
+        if self._plain_until.get(address, 0.0) <= self._loop.time():
+            self._plain_until.pop(address, None)
+        if self.security.encryption is not Encryption.DISABLED and address not in self._plain_until:
+            sock, where = await connect(address)
+            now = self._loop.time()
+            try:
+                return Opening(await self._secure_dialled(sock, address), render_endpoint(where), now)
+            except TlsRefusedError as error:
+                if not isinstance(error, _PlainAnswerError) or self.security.encryption is Encryption.REQUIRED:
+                    self._refused(str(address), error.problem)
+                    raise
+            self._remember_plain(address)
+        sock, where = await connect(address)
+        return Opening(PlainTransport(sock), render_endpoint(where), self._loop.time())
+
+    def _remember_plain(self, address: NetworkAddress) -> None:
+        log.warning("peer has no TLS, dialling in plain text", address=str(address), seconds=PLAIN_SECONDS)
+        if len(self._plain_until) >= PLAIN_ADDRESSES_MAX:
+            self._plain_until.clear()
+        self._plain_until[address] = self._loop.time() + PLAIN_SECONDS
+
+    async def _secure_dialled(self, sock: socket.socket, address: NetworkAddress) -> Transport:
+        assert self.security.client is not None
+        try:
+            async with asyncio.timeout(self._timeout):
+                transport = await self._handshake(sock, self.security.client, is_accept=False)
+            _check_host(transport.identity, address.host)
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, TlsRefusedError | OSError | TimeoutError) and not isinstance(error, _PlainAnswerError):
+                raise TlsRefusedError(self._reason(error)) from None
+            raise
+        return transport
+
+    # --- both ---
+
+    async def close(self) -> None:
+        """End every handshake."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _handshake(self, sock: socket.socket, context: ssl.SSLContext, *, is_accept: bool) -> TlsTransport:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=is_accept)
+        received = 0
+        while True:
+            async with self._turn:  # a signature takes a millisecond: one of them in a turn of the loop
+                problem = _step(tls)
+                await asyncio.sleep(0)
+            if outgoing.pending:
+                await self._loop.sock_sendall(sock, outgoing.read())
+            if problem is None:
+                break
+            if problem:
+                raise TlsRefusedError(problem)
+            data = await self._loop.sock_recv(sock, HANDSHAKE_READ_BYTES)
+            if not data:
+                raise TlsRefusedError(
+                    "the peer closed the connection in the middle of the handshake; its log tells why"
+                )
+            if not received and data[0] == FIRST_OF_HELLO and not is_accept:
+                raise _PlainAnswerError("the peer speaks plain text: set encryption there, or allow plain text here")
+            received += len(data)
+            if received > HANDSHAKE_MAX_BYTES:
+                raise TlsRefusedError(f"a handshake of more than {HANDSHAKE_MAX_BYTES} bytes")
+            incoming.write(data)
+        if tls.selected_alpn_protocol() != ALPN:
+            raise TlsRefusedError(f"the peer does not name {ALPN} as its protocol (ALPN)")
+        identity = self._identity(tls)
+        return TlsTransport(sock, tls, incoming, outgoing, identity=identity, scratch=self.security.scratch)
+
+    def _identity(self, tls: ssl.SSLObject) -> Identity | None:
+        """What the peer has proved; None where nobody is asked to."""
+        der = tls.getpeercert(binary_form=True)
+        if der is None or not self.security.is_authenticating:
+            return None
+        try:
+            return identify(der, pinned=self.security.pinned)
+        except ValueError as error:
+            raise TlsRefusedError(f"the certificate of the peer cannot be read ({error}): make it anew") from None
+
+    def _reason(self, error: BaseException) -> str:
+        if isinstance(error, TlsRefusedError):
+            return error.problem
+        if isinstance(error, TimeoutError):
+            return f"the handshake was not complete within {self._timeout:g} s"
+        return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+    def _refused(self, address: str, reason: str) -> None:
+        self._faults[TlsRefusedError.__name__] += 1
+        log.warning("connection refused", peer=address, reason=reason)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        sock = self._under_way.pop(task)
+        if task.cancelled():  # also one that never began
+            sock.close()
+        elif task.exception() is not None:
+            sock.close()
+            log.error("task failed", task=task.get_name(), exc_info=task.exception())
+
+
+def _check_host(identity: Identity | None, host: str) -> None:
+    """Raise when a peer has proved to be somebody else. One whose very certificate is trusted needs no name in it."""
+    if identity is None or identity.is_pinned or identity.covers(host):
+        return
+    names = ", ".join(identity.hosts[:5]) or "no host"
+    raise TlsRefusedError(
+        f"the certificate of the peer ({identity.principal_name}) is for {names} and not for {host}: correct the "
+        "route, or have the certificate name this host"
+    )
+
+
+def _step(tls: ssl.SSLObject) -> str | None:
+    """Go on with a handshake: None when it is complete, empty when more has to come, else what is wrong."""
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        return ""
+    except ssl.SSLError as error:
+        return explain(error)
+    return None
+
+
+async def _first_byte(sock: socket.socket) -> int:
+    """The first byte that comes, which stays where it is."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[None] = loop.create_future()
+
+    def on_readable() -> None:
+        if not came.done():
+            came.set_result(None)
+
+    loop.add_reader(sock, on_readable)
+    try:
+        await came
+    finally:
+        loop.remove_reader(sock)
+    first = sock.recv(1, socket.MSG_PEEK)
+    if not first:
+        raise TlsRefusedError("the peer closed the connection before it said anything")
+    return first[0]
+
+
+def _say_last(sock: socket.socket, words: bytes) -> None:
+    """Tell a peer why it is closed. What it has said is read first, else the system would throw the words away."""
+    with contextlib.suppress(OSError):
+        sock.recv(HANDSHAKE_READ_BYTES)
+        sock.send(words)
+        sock.shutdown(socket.SHUT_WR)

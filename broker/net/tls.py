@@ -1,0 +1,195 @@
+"""
+What an endpoint brings to TLS: its certificate and key, whom it trusts, and the two contexts made of them.
+
+TLS 1.3 only, ALPN `sbrk/1`. With authentication both sides show a certificate, and both check: it is, or leads to, one
+of the trusted ones, and it is valid today. Whether it covers a host is asked where there is one, by whoever dialled.
+Files are read here, once, at the start.
+
+Source: docs/protocol.md, "Transport".
+"""
+
+from __future__ import annotations
+
+import glob
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from broker.errors import CertificateUnusableError
+from broker.forwarding.forwarder import READ_BYTES
+from broker.net.certificate import Identity, identify
+
+ALPN = "sbrk/1"
+TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
+FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
+
+
+class Encryption(StrEnum):
+    """Whether connections are encrypted: `supported` takes and makes both kinds."""
+
+    DISABLED = "disabled"
+    SUPPORTED = "supported"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """
+    Shape: `server` and `client` contexts, None where encryption is disabled; `own` what this instance's certificate
+    says; `pinned` fingerprints of the certificates that are themselves trusted; `scratch` is for the transports.
+    """
+
+    encryption: Encryption = Encryption.DISABLED
+    is_authenticating: bool = False
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+    own: Identity | None = None
+    pinned: frozenset[str] = frozenset()
+    scratch: bytearray = field(default_factory=bytearray, repr=False)
+
+
+NO_SECURITY = Security()
+
+
+def load_security(
+    encryption: Encryption,
+    *,
+    certificate: Path,
+    private_key: Path,
+    trust: Sequence[str] = (),
+    is_authenticating: bool = False,
+) -> Security:
+    """
+    Read the files and make the contexts.
+
+    Args:
+        encryption: Not disabled.
+        certificate: PEM: this instance's own first, then those between it and its CA.
+        private_key: PEM, without a password.
+        trust: Paths and patterns of PEM files: CAs, or certificates of peers.
+        is_authenticating: Whether peers show a certificate.
+
+    Raises:
+        CertificateUnusableError: a file that is not there, not what it should be, or out of date.
+    """
+    own = _own(certificate)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Entrance`
+    trusted = load_trust(trust) if is_authenticating else []
+    pinned = frozenset(one.fingerprint(SHA256()).hex() for one in trusted)
+    for context in (server, client):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.set_alpn_protocols([ALPN])
+        context.verify_mode = ssl.CERT_REQUIRED if is_authenticating else ssl.CERT_NONE
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a trusted certificate need not be a CA's
+        _load_pair(context, certificate, private_key)
+        if trusted:
+            context.load_verify_locations(cadata=b"".join(one.public_bytes(Encoding.DER) for one in trusted))
+    server.num_tickets = TICKETS
+    return Security(encryption, is_authenticating, server, client, own, pinned, bytearray(READ_BYTES))
+
+
+def load_trust(patterns: Sequence[str]) -> list[x509.Certificate]:
+    """
+    The trusted certificates, in the order of the patterns.
+
+    Raises:
+        CertificateUnusableError: none, or a file that holds something else.
+    """
+    found: list[x509.Certificate] = []
+    for pattern in patterns:
+        paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns are absolute
+        if not paths:
+            raise CertificateUnusableError(
+                "trust", pattern, "no such file", "name the CA of the peers, or their certificates"
+            )
+        for path in paths:
+            found += _certificates("trust", Path(path))
+    if not found:
+        hint = "name at least one file with the CA of the peers, or with their certificates"
+        raise CertificateUnusableError("trust", "trust", "nobody is trusted, so nobody could connect", hint)
+    if all(one.not_valid_after_utc <= datetime.now(UTC) for one in found):
+        hint = "name certificates that are valid"
+        raise CertificateUnusableError("trust", ", ".join(patterns), "every certificate in it has expired", hint)
+    return found
+
+
+def is_readable_by_others(path: Path) -> bool:
+    """Whether somebody beside the owner and the group of a file may read it; False where nobody can tell."""
+    try:
+        return bool(path.stat().st_mode & 0o004)
+    except OSError:
+        return False
+
+
+def _own(path: Path) -> Identity:
+    first = _certificates("certificate", path)[0]
+    own = _identify(first)
+    now = datetime.now(UTC)
+    if own.not_after <= now:
+        problem = f"expired at {own.not_after:%Y-%m-%d %H:%M:%S} UTC"
+        raise CertificateUnusableError("certificate", str(path), problem, "renew it")
+    if own.not_before > now:
+        problem = f"is not valid before {own.not_before:%Y-%m-%d %H:%M:%S} UTC"
+        raise CertificateUnusableError("certificate", str(path), problem, "set the clock of this machine, or wait")
+    return own
+
+
+def _identify(certificate: x509.Certificate) -> Identity:
+    return identify(certificate.public_bytes(Encoding.DER))
+
+
+def _certificates(setting: str, path: Path) -> list[x509.Certificate]:
+    data = _read(setting, path)
+    try:
+        found = x509.load_pem_x509_certificates(data)
+        for one in found:
+            _identify(one)
+    except ValueError as error:
+        problem = f"holds no certificate in PEM form that can be read ({error})"
+        hint = "name a file with -----BEGIN CERTIFICATE----- in it"
+        raise CertificateUnusableError(setting, str(path), problem, hint) from None
+    return found
+
+
+def _read(setting: str, path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        hint = "name a file that exists and that the instance's user may read"
+        raise CertificateUnusableError(setting, str(path), problem, hint) from None
+    if len(data) > FILE_MAX_BYTES:
+        raise CertificateUnusableError(setting, str(path), "is above 4 MiB", "name a file with certificates only")
+    return data
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, private_key: Path) -> None:
+    if b"ENCRYPTED" in _read("private_key", private_key):
+        hint = "store it without one, readable by the instance's user only"
+        raise CertificateUnusableError("private_key", str(private_key), "is protected by a password", hint)
+    try:
+        # An empty password, so that nobody is asked for one on a terminal whatever the file holds.
+        context.load_cert_chain(certificate, private_key, password="")
+    except ssl.SSLError as error:
+        raise CertificateUnusableError("private_key", str(private_key), *_pair_problem(error, certificate)) from None
+
+
+def _pair_problem(error: ssl.SSLError, certificate: Path) -> tuple[str, str]:
+    """Problem and hint."""
+    reason = error.reason or ""
+    if reason == "KEY_VALUES_MISMATCH":
+        return f"is not the key of {certificate}", "name the key that the certificate was made for"
+    if reason in {"EE_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "CA_KEY_TOO_SMALL"}:
+        hint = "make one with an elliptic curve key, or an RSA key of 2048 bits or more"
+        return f"belongs to {certificate}, which is too weak: {reason.lower().replace('_', ' ')}", hint
+    hint = "name a file with -----BEGIN PRIVATE KEY----- in it"
+    return f"holds no private key in PEM form that can be read ({reason or error})", hint

@@ -1,0 +1,365 @@
+"""
+The bytes of a link on their way to and from its socket: plain, or through TLS.
+
+A plain transport is the socket itself. A TLS transport reads ciphertext into a buffer that all of them share, and has
+OpenSSL decrypt it straight into the slab; it takes no more at once than finds room there when decrypted, so nothing
+readable is ever left inside, and a socket that still has bytes says so by itself. What it sends is encrypted several
+records at a time; ciphertext that the socket does not take at once is kept, `GATHER_BYTES` of it at most, and counts as
+sent, because nothing else may follow what is ahead of it. OpenSSL works on memory only (a BIO pair): with a socket of
+its own it needs two system calls to read a record, and cannot say its end without looking for the peer's, which fails
+when the peer still sends.
+
+Neither reads before it is asked to, nor waits. Loop-only.
+
+Source: RFC 8446, sections 5 and 6.1; docs/decisions/0009-tls-works-on-memory.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from broker.forwarding.way import Buffer
+from broker.net.certificate import Identity
+
+RECORD_BYTES = 16 * 1024  # of plain text in one TLS record at most
+RECORD_MAX_BYTES = RECORD_BYTES + 256 + 5  # the same as ciphertext, with its head
+FEED_BYTES = 32 * 1024  # ciphertext given to OpenSSL at once; it keeps a buffer of this size for each connection
+GATHER_BYTES = 64 * 1024  # plain text encrypted for one system call
+
+Callback = Callable[[], None]
+
+
+class Transport(Protocol):
+    """
+    What carries the bytes of one link.
+
+    Shape: `holds` whether it keeps bytes that it counted as sent; `identity` what the peer proved; `cipher` the TLS
+    cipher suite, empty without TLS.
+    """
+
+    identity: Identity | None
+    cipher: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether `send` has something to do, if only with nothing new."""
+
+    @property
+    def recv_into(self) -> Callable[[memoryview], int]:
+        """Read into a buffer; bytes read, 0 at the end of what the peer sends. Raises OSError, BlockingIOError."""
+
+    @property
+    def send(self) -> Callable[[Buffer], int]:
+        """Send from a buffer; bytes taken. Raises OSError, BlockingIOError."""
+
+    def set_nodelay(self) -> None:
+        """Let nothing wait for more of it. Raises OSError."""
+
+    def shut(self) -> None:
+        """Tell the peer that nothing more comes from here, behind all that was sent. Raises OSError."""
+
+    def close(self) -> None:
+        """Free the socket."""
+
+    def add_reader(self, callback: Callback) -> None:
+        """Call back when something can be read, again and again."""
+
+    def renew_reader(self, callback: Callback) -> None:
+        """
+        See that the callback of `add_reader` is still called; nothing happens when it is.
+
+        When the system tells of an error on a socket, uvloop calls back once and never again. If bytes had come before
+        the error, that one call brings the bytes, and nobody would hear of the error. Costs a microsecond.
+        """
+
+    def remove_reader(self) -> None:
+        """Do so no more."""
+
+    def add_writer(self, callback: Callback) -> None:
+        """Call back when something can be sent, again and again."""
+
+    def remove_writer(self) -> None:
+        """Do so no more."""
+
+
+class _OnSocket:
+    """What both kinds do with the socket itself."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    def set_nodelay(self) -> None:
+        """Let nothing wait for more of it. Raises OSError."""
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def add_reader(self, callback: Callback) -> None:
+        self.renew_reader(callback)
+
+    def renew_reader(self, callback: Callback) -> None:
+        try:
+            self._loop.add_reader(self._sock, callback)
+        except RuntimeError:  # uvloop has given the socket up, and forgets that when nobody wants to hear of it
+            self._loop.remove_reader(self._sock)
+            self._loop.add_reader(self._sock, callback)
+
+    def remove_reader(self) -> None:
+        self._loop.remove_reader(self._sock)
+
+    def add_writer(self, callback: Callback) -> None:
+        try:
+            self._loop.add_writer(self._sock, callback)
+        except RuntimeError:  # as above
+            self._loop.remove_writer(self._sock)
+            self._loop.add_writer(self._sock, callback)
+
+    def remove_writer(self) -> None:
+        self._loop.remove_writer(self._sock)
+
+
+class PlainTransport(_OnSocket):
+    """A socket as it is."""
+
+    holds = False
+    identity: Identity | None = None
+    cipher = ""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.recv_into: Callable[[memoryview], int] = sock.recv_into  # nothing stands between a link and its socket
+        self.send: Callable[[Buffer], int] = sock.send
+
+    def shut(self) -> None:
+        """End our direction."""
+        self._sock.shutdown(socket.SHUT_WR)
+
+
+class TlsTransport(_OnSocket):
+    """
+    A connection whose TLS handshake is complete.
+
+    Args:
+        sock: Where ciphertext comes from and goes to.
+        tls: What encrypts and decrypts.
+        incoming: Ciphertext for `tls`; what is in it came behind the handshake.
+        outgoing: Ciphertext from `tls`.
+        identity: What the peer proved; None when it was not asked.
+        scratch: As large as the largest read, and of all transports: nothing stays in it.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        tls: ssl.SSLObject,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        *,
+        identity: Identity | None,
+        scratch: bytearray,
+    ) -> None:
+        super().__init__(sock)
+        self.identity = identity
+        cipher = tls.cipher()
+        self.cipher = cipher[0] if cipher else ""
+        self._tls = tls
+        self._incoming, self._outgoing = incoming, outgoing
+        self._scratch = memoryview(scratch)
+        self._rest = memoryview(b"")
+        self._is_early = incoming.pending > 0
+        self._has_ended = False  # the peer has said so; the end of the socket may never come
+        self._is_shut = False
+        self._callback: Callback
+        self._again: asyncio.Handle | None = None  # a read that is due although the socket has nothing
+
+    @property
+    def holds(self) -> bool:
+        """Whether ciphertext waits for the socket."""
+        return len(self._rest) > 0
+
+    # --- receiving ---
+
+    def add_reader(self, callback: Callback) -> None:
+        """Also once for what the socket will not tell of: what came with the handshake, or the end."""
+        super().add_reader(callback)
+        self._callback = callback
+        if self._is_early or self._has_ended:
+            self._again = self._loop.call_soon(callback)
+
+    def remove_reader(self) -> None:
+        """Also for what was due."""
+        super().remove_reader()
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+
+    def recv_into(self, view: memoryview) -> int:
+        """
+        Decrypt what one read brings.
+
+        Shape: `view` longer than `RECORD_MAX_BYTES`, and not above that and the scratch buffer together.
+
+        Raises:
+            BlockingIOError: nothing for the link has come.
+            OSError: the connection is of no use any more; tells why.
+        """
+        if self._has_ended:
+            return 0
+        size = 0
+        if not self._is_early:
+            # Decrypted it is shorter, but one record may have begun in an earlier read.
+            size = self._sock.recv_into(self._scratch[: len(view) - RECORD_MAX_BYTES])
+            if size == 0:
+                self._has_ended = True
+                return 0
+        self._is_early = False
+        try:
+            plain = self._decrypt(size, view)
+        except ssl.SSLError as error:
+            with contextlib.suppress(OSError):
+                self._push()  # the alert that tells the peer
+            raise ConnectionError(explain(error)) from None
+        if self._outgoing.pending:  # an answer to the peer's key update
+            self._push()
+        if plain == 0 and not self._has_ended:
+            raise BlockingIOError
+        if plain and self._has_ended:
+            self._again = self._loop.call_soon(self._callback)
+        return plain
+
+    def _decrypt(self, size: int, view: memoryview) -> int:
+        """Decrypt the first bytes of the scratch buffer, behind what is in `incoming`; how much plain text that is."""
+        incoming, scratch = self._incoming, self._scratch
+        read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        room, plain, fed = len(view), 0, 0
+        while True:
+            try:
+                while incoming.pending:
+                    got = read(room - plain, view[plain:])
+                    if not got:
+                        return self._end(plain)
+                    plain += got
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLZeroReturnError:  # the same, once this side has ended as well
+                return self._end(plain)
+            if fed == size:
+                return plain
+            step = min(FEED_BYTES, size - fed)
+            incoming.write(scratch[fed : fed + step])
+            fed += step
+
+    def _end(self, plain: int) -> int:
+        """The peer has said that nothing more comes; the link hears of it with its next read."""
+        self._has_ended = True
+        self._incoming.read()  # what came behind the end counts for nothing
+        return plain
+
+    # --- sending ---
+
+    def send(self, data: Buffer) -> int:
+        """
+        Encrypt and send; bytes that are out or held.
+
+        Raises:
+            OSError: the connection is of no use any more.
+        """
+        if self._rest and not self._flush():
+            return 0
+        view = memoryview(data)
+        at, end, outgoing, write = 0, len(view), self._outgoing, self._tls.write
+        try:
+            while at < end:
+                at += write(view[at : at + GATHER_BYTES])
+                if not self._send_out(outgoing.read()):
+                    break
+        except ssl.SSLError as error:
+            raise ConnectionError(explain(error)) from None
+        return at
+
+    def _flush(self) -> bool:
+        """Send the ciphertext that is held."""
+        if self._rest and not self._send_out(self._rest):
+            return False
+        if self._is_shut:
+            self._sock.shutdown(socket.SHUT_WR)
+        return True
+
+    def shut(self) -> None:
+        """Say close_notify, and end our direction; the other one goes on."""
+        # It says so, and then looks for the peer's own end, which is not there: all that came was decrypted before.
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._is_shut = True
+        self._push()
+        if not self._rest:
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def _push(self) -> None:
+        """Send what OpenSSL has to say by itself."""
+        said = self._outgoing.read()
+        if not said:
+            return
+        if not self._rest:
+            self._send_out(said)
+            return
+        if len(self._rest) + len(said) > 2 * GATHER_BYTES:
+            raise ConnectionError("the peer asks for new TLS keys again and again, and does not read the answers")
+        self._rest = memoryview(bytes(self._rest) + said)
+
+    def _send_out(self, ciphertext: bytes | memoryview) -> bool:
+        """Give ciphertext to the socket and hold what it does not take; whether it took all."""
+        try:
+            sent = self._sock.send(ciphertext)
+        except BlockingIOError:
+            sent = 0
+        if sent == len(ciphertext):
+            self._rest = memoryview(b"")
+            return True
+        self._rest = memoryview(ciphertext)[sent:]
+        return False
+
+
+_SENTENCES = {
+    "WRONG_VERSION_NUMBER": "what the peer speaks is no TLS",
+    "HTTP_REQUEST": "what the peer speaks is HTTP, not TLS",
+    "UNSUPPORTED_PROTOCOL": "the peer does not speak TLS 1.3",
+    "NO_PROTOCOLS_AVAILABLE": "the peer does not speak TLS 1.3",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate: set endpoint.certificate there",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer asks for a certificate: set endpoint.certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust this instance's certificate: add it, or its CA, to trust there",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate: its log tells why",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this instance's certificate has expired: renew endpoint.certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate: its log tells why",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the peer refuses this kind of certificate: its log tells why",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer has no cipher or key exchange in common with this instance",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not speak TLS 1.3",
+    "TLSV1_ALERT_NO_APPLICATION_PROTOCOL": "the peer does not speak sbrk/1 over TLS",
+    "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a TLS record was changed on its way",
+}
+_VERIFY_SENTENCES = {
+    10: "the peer's certificate has expired: it has to be renewed there",
+    26: "the peer's certificate is not made for this: its extended key usage has to allow clientAuth and serverAuth",
+    9: "the peer's certificate is not valid yet: compare the clocks of both machines",
+}
+
+
+def explain(error: ssl.SSLError) -> str:
+    """What OpenSSL found, as a sentence that tells whose turn it is."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        found = _VERIFY_SENTENCES.get(error.verify_code)
+        if found:
+            return found
+        return f"the peer's certificate is not trusted ({error.verify_message}): add it, or its CA, to endpoint.trust"
+    if isinstance(error, ssl.SSLEOFError):
+        return "the peer ended the connection in the middle of TLS"
+    reason = error.reason or "unknown"
+    return _SENTENCES.get(reason) or f"TLS failed: {reason.lower().replace('_', ' ')}"

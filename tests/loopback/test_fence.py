@@ -1,0 +1,165 @@
+"""Real daemons on files that were copied, moved, put back and shared."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import broker
+from broker.demo.topology import Daemon, Topology, wait_for
+from tests.support import version_1
+from tests.support.command import run
+
+SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//a] ON QUEUE Inbox; CREATE SERVICE [//b] ON QUEUE Inbox;"
+SECONDS = 30.0
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path / "net") as topology:
+        yield topology
+
+
+def add(net: Topology, name: str) -> Daemon:
+    daemon = net.add(name, databases=["orders"])
+    net.script(name, "orders", SERVICES)
+    return daemon
+
+
+def serve(daemon: Daemon) -> tuple[int, str]:
+    command = [sys.executable, "-m", "broker", "serve", "-c", str(daemon.config)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    return done.returncode, done.stderr.decode()
+
+
+def instance(daemon: Daemon) -> str:
+    return str(daemon.status()["databases"]["orders"]["broker_instance"])
+
+
+def exchange(path: Path) -> None:
+    """A message to oneself arrives."""
+    with closing(sqlite3.connect(path, timeout=SECONDS)) as db:
+        with db:
+            broker.begin_dialog(db, from_service="//a", to_service="//b").send("hello")
+        with db:
+            assert ["hello"] == [one.body.decode() for one in broker.receive(db, queue="Inbox", wait=SECONDS)]
+
+
+def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: Topology) -> None:
+    original, copy = add(net, "original"), add(net, "copy")
+    original.start()
+    name = instance(original)
+    exchange(original.directory / "orders.db")
+    original.stop()
+    for file in ("msdb.db", "orders.db"):
+        shutil.copy(original.directory / file, copy.directory / file)
+
+    code, told = serve(copy)
+    checked = run("check", "-c", copy.config, "--offline")
+    ends = [run("database", "new", "-c", copy.config, one).exit_code for one in ("msdb", "orders")]
+    net.start()
+
+    assert (78, 1, [0, 0]) == (code, checked.exit_code, ends)
+    assert "the file is a copy" in told
+    for words in ("instance.state_dir: ", "databases.orders.path: ", "broker database new orders"):
+        assert words in checked.stderr
+    assert name == instance(original)
+    assert name != instance(copy)
+    exchange(copy.directory / "orders.db")
+    exchange(original.directory / "orders.db")
+
+
+def test_a_moved_instance_is_the_same(net: Topology) -> None:
+    daemon = add(net, "one")
+    daemon.start()
+    daemon.stop()
+
+    (daemon.directory / "below").mkdir()
+    (daemon.directory / "orders.db").rename(daemon.directory / "below" / "orders.db")
+    daemon.environ["BROKER_DATABASES__ORDERS__PATH"] = "below/orders.db"
+    daemon.start()
+
+    exchange(daemon.directory / "below" / "orders.db")
+
+
+def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_path: Path) -> None:
+    daemon = add(net, "one")
+    path = daemon.directory / "orders.db"
+    daemon.start()
+    with closing(sqlite3.connect(path)) as db, closing(sqlite3.connect(tmp_path / "backup")) as copy:
+        db.backup(copy)
+    exchange(path)
+    daemon.stop()
+
+    shutil.copyfile(tmp_path / "backup", path)
+    code, told = serve(daemon)
+    kept = run("database", "keep", "-c", daemon.config, "orders")
+    ended = run("database", "error-conversations", "-c", daemon.config, "orders")
+    daemon.start()
+
+    assert (78, 0, 0) == (code, kept.exit_code, ended.exit_code)
+    assert "the file is older than what this instance has seen" in told
+    exchange(path)
+
+
+def test_two_instances_share_a_file_and_whoever_has_the_lock_serves(net: Topology, tmp_path: Path) -> None:
+    daemons = [add(net, "one"), add(net, "other")]
+    path = tmp_path / "orders.db"
+    for daemon in daemons:
+        daemon.environ["BROKER_DATABASES__ORDERS__PATH"] = str(path)
+
+    for daemon in (daemons[0], daemons[1], daemons[1], daemons[0]):
+        daemon.start()
+        exchange(path)
+        daemon.stop()
+
+    daemons[0].start()
+    daemons[1].start(wait=False)
+    wait_for(lambda: not daemons[1].is_running, seconds=SECONDS, what="the end of the second one")
+    assert "another daemon has it open" in daemons[1].log.read_text()
+
+
+def test_a_killed_instance_starts_again(net: Topology) -> None:
+    daemon = add(net, "one")
+    for _ in range(3):
+        daemon.start()
+        exchange(daemon.directory / "orders.db")
+        daemon.kill()
+
+
+def test_the_commands_about_a_file_leave_one_alone_that_is_in_use(net: Topology) -> None:
+    daemon = add(net, "one")
+    daemon.start()
+
+    assert 6 == run("database", "new", "-c", daemon.config, "orders").exit_code
+    exchange(daemon.directory / "orders.db")
+
+
+def test_a_file_of_version_1_is_brought_up_by_the_daemon_and_its_dialogs_go_on(net: Topology) -> None:
+    daemon = net.add("one", databases=["orders"])
+    path = daemon.directory / "orders.db"
+    version_1.make(path)
+    net.script("one", "orders", f"CREATE QUEUE Far; CREATE SERVICE [{version_1.FAR}] ON QUEUE Far;")
+
+    daemon.start()
+
+    assert "database migrated" in daemon.log.read_text()
+    assert str(version_1.INSTANCE).lower() == instance(daemon).lower()
+    with closing(sqlite3.connect(path, timeout=SECONDS)) as db:
+        with db:
+            old = broker.receive(db, queue=version_1.QUEUE, top=10)
+        arrived: list[bytes] = []
+        while len(arrived) < 3:  # what dialog 2 had to send
+            with db:
+                messages = broker.receive(db, queue="Far", wait=SECONDS)
+                arrived += [message.body for message in messages]
+            assert messages
+    assert {b"one", b"two", b"<Error/>"} == {message.body for message in old}
+    assert [b"first", b"", version_1.LARGE] == arrived

@@ -1,0 +1,435 @@
+"""Links over TLS on real sockets: who speaks it with whom, who is trusted, and what becomes of those who break it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from broker.net import entrance
+from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
+from broker.net.transport import GATHER_BYTES
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.wire.frame import Fatal, Hello, encode_link
+from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security
+from tests.support.loopback import Instance, Raw, instance, message, numbers, raw, until
+
+pytestmark = pytest.mark.usefixtures("guard")
+
+LOOPBACK = ("127.0.0.1", "localhost")
+DISABLED, SUPPORTED, REQUIRED = Encryption.DISABLED, Encryption.SUPPORTED, Encryption.REQUIRED
+
+
+@pytest.fixture(scope="module")
+def ca() -> Pair:
+    return authority()
+
+
+@pytest.fixture(scope="module")
+def here(ca: Pair) -> Pair:
+    """A certificate for this machine."""
+    return make("here", *LOOPBACK, by=ca)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as entries:
+        yield entries
+
+
+def endpoint(directory: Path, encryption: Encryption, pair: Pair, *trusted: Pair) -> Security:
+    return (
+        NO_SECURITY
+        if encryption is DISABLED
+        else security(directory, os.urandom(4).hex(), pair, *trusted, encryption=encryption)
+    )
+
+
+def ciphers(one: Instance) -> set[bool]:
+    """Whether the links of an instance have TLS."""
+    return {bool(link.transport.cipher) for link in one.peers.links.values()}
+
+
+@asynccontextmanager
+async def tls_raw(address: NetworkAddress, context: ssl.SSLContext) -> AsyncIterator[Any]:
+    """A neighbour that speaks TLS by itself."""
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+def stranger(*, alpn: str = ALPN) -> ssl.SSLContext:
+    """A client that trusts everybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if alpn:
+        context.set_alpn_protocols([alpn])
+    return context
+
+
+# --- who speaks TLS with whom ---
+
+
+@pytest.mark.parametrize(
+    ("dialling", "listening", "expected"),
+    [
+        (DISABLED, SUPPORTED, False),
+        (DISABLED, REQUIRED, None),
+        (SUPPORTED, DISABLED, False),
+        (SUPPORTED, SUPPORTED, True),
+        (SUPPORTED, REQUIRED, True),
+        (REQUIRED, DISABLED, None),
+        (REQUIRED, SUPPORTED, True),
+        (REQUIRED, REQUIRED, True),
+    ],
+)
+async def test_each_pair_of_settings_speaks_tls_plain_text_or_nothing(
+    dialling: Encryption, listening: Encryption, *, expected: bool | None, tmp_path: Path, here: Pair
+) -> None:
+    async with (
+        instance(security=endpoint(tmp_path, listening, here), service="//far") as far,
+        instance(security=endpoint(tmp_path, dialling, here)) as near,
+        instance() as feeder,
+    ):
+        near.route(far=far.address)
+        near.peers.want(far.address)
+        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED or near.peers.problem_of(far.address))
+
+        assert (expected is None) == bool(near.peers.problem_of(far.address))
+        assert ({expected} if expected is not None else set()) == {
+            bool(link.transport.cipher) for link in near.peers.links.values() if link.agreement
+        }
+        assert feeder.states() == []
+
+
+async def test_three_instances_forward_over_tls_in_order(tmp_path: Path, ca: Pair, here: Pair) -> None:
+    sides = [endpoint(tmp_path, SUPPORTED, here, ca) for _ in range(3)]
+    async with (
+        instance(security=sides[0], pool_bytes=1 << 24) as near,
+        instance(security=sides[1], pool_bytes=1 << 24) as middle,
+        instance(security=sides[2], service="//far") as far,
+    ):
+        middle.route(far=far.address)
+        near.route(far=middle.address)
+        async with raw(near.address, name="raw") as peer:
+            await peer.say(*(message("//far", n, b"x" * (n * 397 % 40_000)) for n in range(300)))
+            await until(lambda: len(far.delivered) == 300)
+
+        assert list(range(300)) == numbers(far.delivered)
+        assert {True} == ciphers(far)
+        assert ["CN=here"] == [link.transport.identity.principal_name for link in far.peers.links.values()]  # type: ignore[union-attr]
+
+
+async def test_plain_answer_is_remembered_for_a_while(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
+    async with instance() as far, instance(security=endpoint(tmp_path, SUPPORTED, here)) as near:
+        near.peers.want(far.address)
+        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+        for link in list(near.peers.links.values()):
+            link.close("the test")
+        near.peers.want(far.address)
+        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+
+    assert 1 == [entry["event"] for entry in logs].count("peer has no TLS, dialling in plain text")
+
+
+# --- who is trusted ---
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_near_wrong"),
+    [(wrong, side) for wrong in ("other CA", "expired", "not yet") for side in (True, False)] + [("server only", True)],
+)
+async def test_certificate_that_is_not_trusted_ends_it_on_either_side(
+    wrong: str, *, is_near_wrong: bool, tmp_path: Path, ca: Pair, here: Pair, logs: list[Any]
+) -> None:
+    bad = {
+        "other CA": lambda: make("bad", *LOOPBACK, by=authority("another CA")),
+        "expired": lambda: make("bad", *LOOPBACK, by=ca, ends=timedelta(seconds=-1)),
+        "not yet": lambda: make("bad", *LOOPBACK, by=ca, begins=DAY / 2),
+        "server only": lambda: make("bad", *LOOPBACK, by=ca, uses=SERVER_ONLY),  # which a server may well be
+    }[wrong]()
+    good = security(tmp_path, "good", here, ca)
+    odd = security(tmp_path, "odd", here, ca)
+    certificate, key = bad.store(tmp_path, "bad")
+    for context in (odd.server, odd.client):
+        assert context is not None
+        context.load_cert_chain(certificate, key)
+    async with (
+        instance(security=good if is_near_wrong else odd, service="//far") as far,
+        instance(security=odd if is_near_wrong else good) as near,
+    ):
+        near.peers.want(far.address)
+        await until(lambda: near.peers.problem_of(far.address))
+        judge = far if is_near_wrong else near
+        await until(lambda: judge.peers.faults["TlsRefusedError"])
+
+        assert near.peers.health_of(far.address) is not Health.CONNECTED
+        assert not any(link.agreement for link in far.peers.links.values())
+    said = " ".join(str(entry.get("reason")) for entry in logs)
+    told = {"other CA": "not trusted", "expired": "expired", "not yet": "not valid yet", "server only": "clientAuth"}
+    assert told[wrong] in said
+
+
+async def test_peer_without_a_certificate_is_refused(tmp_path: Path, ca: Pair, here: Pair, logs: list[Any]) -> None:
+    async with instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as one:
+        async with tls_raw(one.address, stranger()) as (reader, _):
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+        await until(lambda: one.peers.faults)
+
+    assert "shows no certificate" in "".join(entry.get("reason", "") for entry in logs)
+
+
+async def test_instance_that_asks_for_no_certificate_shows_its_own(tmp_path: Path, ca: Pair, here: Pair) -> None:
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as far,
+        instance(security=endpoint(tmp_path, REQUIRED, here)) as near,
+    ):
+        near.peers.want(far.address)
+        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED and far.states() == ["LOGGED_IN"])
+
+        assert [here.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
+        assert [None] == [link.transport.identity for link in near.peers.links.values()]
+
+
+async def test_certificate_for_another_host_is_refused_by_who_dials(tmp_path: Path, ca: Pair, here: Pair) -> None:
+    elsewhere = make("elsewhere", "gateway.example", by=ca)
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, elsewhere, ca)) as far,
+        instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as near,
+    ):
+        near.peers.want(far.address)
+        await until(lambda: near.peers.problem_of(far.address))
+
+        assert "is for gateway.example and not for 127.0.0.1" in near.peers.problem_of(far.address)
+
+
+async def test_exact_certificate_is_trusted_whatever_it_is_called(tmp_path: Path) -> None:
+    one, other = make("one"), make("other")
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, one, other), service="//far") as far,
+        instance(security=endpoint(tmp_path, REQUIRED, other, one)) as near,
+    ):
+        near.peers.want(far.address)
+        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+
+        assert [other.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+async def test_inbound_link_stands_in_for_an_address_only_if_its_certificate_covers_it(
+    *, is_covered: bool, tmp_path: Path, ca: Pair, here: Pair
+) -> None:
+    guest = make("guest", *(LOOPBACK if is_covered else ("other.example",)), by=ca)
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as host,
+        instance(security=endpoint(tmp_path, REQUIRED, guest, ca)) as near,
+    ):
+        near.peers.want(host.address)
+        await until(lambda: host.states() == ["LOGGED_IN"])
+
+        assert (Health.CONNECTED if is_covered else Health.UNTRIED) is host.peers.health_of(near.address)
+
+
+# --- those who break it ---
+
+
+async def test_plain_text_to_a_port_that_takes_tls_only_is_told_and_closed(
+    tmp_path: Path, here: Pair, logs: list[Any]
+) -> None:
+    async with instance(security=endpoint(tmp_path, REQUIRED, here)) as one, raw(one.address, name="raw") as peer:
+        fatal = await peer.hear(Fatal)
+        await peer.end()
+
+        assert (28035, True) == (fatal.code, "TLS only" in fatal.text)
+        assert {"TlsRefusedError": 1} == one.peers.faults
+    assert any("speaks plain text" in entry.get("reason", "") for entry in logs)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
+        (b"\x16\x03\x01\x00\x05hello", "TLS failed"),
+        (b"SSH-2.0-x\r\n", "no TLS"),
+        (b"", "before it said anything"),
+    ],
+)
+async def test_stranger_at_a_port_with_tls_is_named_in_the_log(
+    words: bytes, told: str, tmp_path: Path, here: Pair, logs: list[Any]
+) -> None:
+    async with instance(security=endpoint(tmp_path, REQUIRED, here)) as one:
+        async with raw(one.address) as peer:
+            await peer.say(words)
+            peer._sock.shutdown(socket.SHUT_WR)
+            await peer.end_of_bytes()
+        await until(lambda: one.peers.faults)
+    assert told in "".join(entry.get("reason", "") for entry in logs)
+
+
+@pytest.mark.parametrize("alpn", ["h2", ""])
+async def test_peer_that_names_no_or_another_protocol_is_refused(
+    alpn: str, tmp_path: Path, here: Pair, logs: list[Any]
+) -> None:
+    async with instance(security=endpoint(tmp_path, REQUIRED, here)) as one:
+        async with tls_raw(one.address, stranger(alpn=alpn)) as (reader, _):
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+        await until(lambda: one.peers.faults)
+    assert "ALPN" in "".join(entry.get("reason", "") for entry in logs)
+
+
+async def test_tls_1_2_is_refused(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
+    context = stranger()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with instance(security=endpoint(tmp_path, REQUIRED, here)) as one:
+        with pytest.raises(OSError, match=r"(?i)protocol"):
+            async with tls_raw(one.address, context):
+                pass
+        await until(lambda: one.peers.faults)
+    assert "TLS 1.3" in "".join(entry.get("reason", "") for entry in logs)
+
+
+async def test_handshake_that_takes_too_long_is_closed(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, here), handshake=0.2) as one,
+        raw(one.address) as silent,
+        raw(one.address) as slow,
+    ):
+        await slow.say(b"\x16\x03")
+        await silent.end()
+        await slow.end()
+
+    assert 2 == sum("not complete within 0.2 s" in entry.get("reason", "") for entry in logs)
+
+
+async def test_oldest_handshake_makes_room(
+    tmp_path: Path, here: Pair, logs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entrance, "HANDSHAKES_MAX", 2)
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, here)) as one,
+        raw(one.address) as first,
+        raw(one.address) as second,
+    ):
+        await second.say(b"\x16")
+        near = endpoint(tmp_path, REQUIRED, here)
+        async with instance(security=near) as good:
+            good.peers.want(one.address)
+            await until(lambda: good.peers.health_of(one.address) is Health.CONNECTED)
+            await first.end()
+
+    assert any("too many TLS handshakes" in entry.get("reason", "") for entry in logs)
+
+
+async def test_hundreds_of_aborted_handshakes_leave_nothing(tmp_path: Path, here: Pair) -> None:
+    async with instance(security=endpoint(tmp_path, SUPPORTED, here)) as one:
+
+        async def abort(count: int) -> None:
+            for number in range(count):
+                async with raw(one.address) as peer:
+                    await peer.say((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"\x16", b"\x00", b"")[number % 4])
+                    peer.reset()
+            await until(lambda: not one.peers.entrance._under_way and not one.peers.links)
+
+        await abort(100)
+        before = psutil.Process().memory_info().rss
+        await abort(400)
+
+        assert psutil.Process().memory_info().rss - before < 16 * 1024 * 1024
+        assert one.peers.faults["TlsRefusedError"] >= 250
+
+
+async def test_reset_in_the_middle_of_a_record_ends_the_link(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
+    async with instance(security=endpoint(tmp_path, REQUIRED, here)) as one:
+        async with tls_raw(one.address, stranger()) as (_, writer):
+            writer.write(encode_link(Hello(arbitration=os.urandom(16), name="raw")))
+            await until(lambda: one.states() == ["LOGGED_IN"])
+            bare = writer.transport.get_extra_info("socket")
+            copy = socket.socket(fileno=os.dup(bare.fileno()))
+            copy.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(copy, b"\x17\x03\x03\x40\x00half of a record")
+            copy.close()
+        await until(lambda: not one.peers.links)
+
+    assert any(entry["event"] == "link closed" for entry in logs)
+
+
+async def test_changed_record_ends_the_link(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, here)) as one,
+        tls_raw(one.address, stranger()) as (_, writer),
+    ):
+        writer.write(encode_link(Hello(arbitration=os.urandom(16), name="raw")))
+        await until(lambda: one.states() == ["LOGGED_IN"])
+        copy = socket.socket(fileno=os.dup(writer.transport.get_extra_info("socket").fileno()))
+        copy.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(copy, b"\x17\x03\x03\x00\x20" + bytes(32))
+        copy.close()
+        await until(lambda: not one.peers.links)
+
+    assert any("was changed on its way" in entry.get("reason", "") for entry in logs)
+
+
+# --- back-pressure and the end ---
+
+
+async def test_reader_that_stalls_is_waited_for_and_gets_everything(tmp_path: Path, here: Pair) -> None:
+    frames = [message("//far", n, os.urandom(30_000)) for n in range(200)]
+    async with (
+        instance(security=endpoint(tmp_path, SUPPORTED, here), pool_bytes=1 << 24) as one,
+        raw(one.address, name="feeder") as feeder,
+    ):
+        context = stranger()
+        address = NetworkAddress("9.9.9.9")
+        one.route(far=address)
+        async with tls_raw(one.address, context) as (reader, writer):
+            writer.transport.pause_reading()
+            hello = Hello(arbitration=os.urandom(16), name="slow", addresses=(str(address),), max_frame=1 << 20)
+            writer.write(encode_link(hello))
+            await until(lambda: one.states() == ["CONNECTED", "LOGGED_IN"] or one.states() == ["LOGGED_IN"] * 2)
+            await feeder.say(*frames)
+            link = next(link for link in one.peers.links.values() if link.peer_name == "slow")
+            await until(lambda: link.is_blocked)
+            assert len(link.transport._rest) <= GATHER_BYTES + 4096  # type: ignore[attr-defined]
+            writer.transport.resume_reading()
+
+            peer = Raw(socket.socket())
+            while sum(frame[4] >= 0x10 for frame in peer.frames) < len(frames):
+                peer.frames += peer._decoder.feed(await reader.read(1 << 16))
+            peer.close()
+
+    assert list(range(200)) == numbers([frame for frame in peer.frames if frame[4] >= 0x10])
+
+
+async def test_drained_link_hears_the_peer_out_behind_its_own_end(tmp_path: Path, here: Pair) -> None:
+    far_side, near_side = endpoint(tmp_path, REQUIRED, here), endpoint(tmp_path, REQUIRED, here)
+    async with instance(security=far_side, service="//far") as far, instance(security=near_side) as near:
+        near.route(far=far.address)
+        near.peers.want(far.address)
+        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED and far.states() == ["LOGGED_IN"])
+        [link], [back] = near.peers.links.values(), far.peers.links.values()
+        frames = [message("//far", n, os.urandom(20_000)) for n in range(20)]
+
+        back.drain()
+        assert sum(link.send(frame) for frame in frames) == sum(map(len, frames))
+        link.drain()
+        await until(lambda: not near.peers.links and not far.peers.links)
+
+        assert list(range(20)) == numbers(far.delivered)
+        assert {"closed by the peer", "drained"} >= {link.reason, back.reason}

@@ -1,0 +1,185 @@
+"""What an endpoint brings to TLS: files that are good, and each way in which one is not."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import CertificateUnusableError
+from broker.net import tls
+from broker.net.tls import NO_SECURITY, Encryption, is_readable_by_others, load_security, load_trust
+from tests.support.certificates import DAY, Pair, authority, make, security
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return make("here", "localhost")
+
+
+def load(directory: Path, **changes: Any) -> tls.Security:
+    settings: dict[str, Any] = {
+        "certificate": directory / "a.pem",
+        "private_key": directory / "a.key",
+        "trust": [str(directory / "*.pem")],
+        "is_authenticating": True,
+    }
+    return load_security(Encryption.REQUIRED, **(settings | changes))
+
+
+def test_nothing_is_brought_where_encryption_is_disabled() -> None:
+    assert (Encryption.DISABLED, None, None) == (NO_SECURITY.encryption, NO_SECURITY.server, NO_SECURITY.client)
+
+
+def test_contexts_take_tls_1_3_only_and_ask_for_certificates(tmp_path: Path, pair: Pair) -> None:
+    side = security(tmp_path, "a", pair, authority(), pair)
+
+    for context in (side.server, side.client):
+        assert context is not None
+        assert ssl.TLSVersion.TLSv1_3 == context.minimum_version
+        assert ssl.CERT_REQUIRED == context.verify_mode
+        assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+    assert side.own is not None
+    assert pair.fingerprint == side.own.fingerprint
+    assert pair.fingerprint in side.pinned
+    assert side.is_authenticating
+
+
+def test_nobody_is_asked_without_authentication(tmp_path: Path, pair: Pair) -> None:
+    side = security(tmp_path, "a", pair)
+
+    assert {ssl.CERT_NONE} == {side.server.verify_mode, side.client.verify_mode}  # type: ignore[union-attr]
+    assert (frozenset(), False) == (side.pinned, side.is_authenticating)
+
+
+def test_trusted_files_are_found_by_pattern_in_order(tmp_path: Path) -> None:
+    pairs = [make(name) for name in "abc"]
+    for one, name in zip(pairs, "abc", strict=True):
+        one.store(tmp_path, name)
+
+    assert [one.certificate for one in pairs] == load_trust([str(tmp_path / "*.pem")])
+
+
+def _missing(directory: Path) -> dict[str, Any]:
+    return {"certificate": directory / "none.pem"}
+
+
+def _no_key(directory: Path) -> dict[str, Any]:
+    return {"private_key": directory / "none.key"}
+
+
+def _other_key(directory: Path) -> dict[str, Any]:
+    make("other").store(directory, "other")
+    return {"private_key": directory / "other.key"}
+
+
+def _locked_key(directory: Path) -> dict[str, Any]:
+    (directory / "a.key").write_bytes(make("x").key_pem("secret"))
+    return {}
+
+
+def _nonsense_key(directory: Path) -> dict[str, Any]:
+    (directory / "a.key").write_text("no key")
+    return {}
+
+
+def _nonsense(directory: Path) -> dict[str, Any]:
+    (directory / "a.pem").write_text("no certificate")
+    return {}
+
+
+def _broken(directory: Path) -> dict[str, Any]:
+    (directory / "a.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    return {}
+
+
+def _expired(directory: Path) -> dict[str, Any]:
+    make("a", ends=timedelta(seconds=-1)).store(directory, "a")
+    return {}
+
+
+def _early(directory: Path) -> dict[str, Any]:
+    make("a", begins=DAY / 2).store(directory, "a")
+    return {}
+
+
+def _trust_missing(directory: Path) -> dict[str, Any]:
+    return {"trust": [str(directory / "peers/*.pem")]}
+
+
+def _trust_empty(_: Path) -> dict[str, Any]:
+    return {"trust": []}
+
+
+def _trust_expired(directory: Path) -> dict[str, Any]:
+    make("old", ends=timedelta(seconds=-1)).store(directory, "old")
+    return {"trust": [str(directory / "old.pem")]}
+
+
+def _trust_directory(directory: Path) -> dict[str, Any]:
+    (directory / "peers.pem").mkdir()
+    return {"trust": [str(directory / "peers.pem")]}
+
+
+def _huge(directory: Path) -> dict[str, Any]:
+    (directory / "a.pem").write_bytes(bytes(tls.FILE_MAX_BYTES + 1))
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "setting", "words"),
+    [
+        (_missing, "certificate", "none.pem: cannot be read: No such file or directory; name a file that exists"),
+        (_no_key, "private_key", "none.key: cannot be read"),
+        (_other_key, "private_key", "is not the key of"),
+        (_locked_key, "private_key", "is protected by a password; store it without one"),
+        (_nonsense_key, "private_key", "holds no private key in PEM form"),
+        (_nonsense, "certificate", "holds no certificate in PEM form"),
+        (_broken, "certificate", "holds no certificate in PEM form"),
+        (_expired, "certificate", "UTC; renew it"),
+        (_early, "certificate", "is not valid before"),
+        (_trust_missing, "trust", "no such file; name the CA"),
+        (_trust_empty, "trust", "nobody is trusted"),
+        (_trust_expired, "trust", "every certificate in it has expired"),
+        (_trust_directory, "trust", "cannot be read: Is a directory"),
+        (_huge, "certificate", "is above 4 MiB"),
+    ],
+)
+def test_file_that_cannot_be_used_is_named_with_what_to_do(
+    spoil: Callable[[Path], dict[str, Any]], setting: str, words: str, tmp_path: Path, pair: Pair
+) -> None:
+    pair.store(tmp_path, "a")
+    changes = spoil(tmp_path)
+
+    with pytest.raises(CertificateUnusableError) as caught:
+        load(tmp_path, **changes)
+
+    assert setting == caught.value.setting
+    assert words in str(caught.value)
+
+
+def test_weak_key_is_told() -> None:
+    error = ssl.SSLError(1, "text")
+    error.reason = "EE_KEY_TOO_SMALL"
+
+    problem, hint = tls._pair_problem(error, Path("a.pem"))
+
+    assert "belongs to a.pem, which is too weak: ee key too small" == problem
+    assert "2048 bits" in hint
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_key_that_everybody_may_read_is_found(mode: int, *, expected: bool, tmp_path: Path) -> None:
+    key = tmp_path / "a.key"
+    key.touch()
+    key.chmod(mode)
+
+    assert expected is is_readable_by_others(key)
+
+
+def test_nobody_can_tell_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert not is_readable_by_others(tmp_path / "none")
