@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
+from broker.admin.census import CensusAnswer, CensusRequest, census_of
 from broker.admin.explaining import answer, find_contact
 from broker.admin.message import (
     CheckAnswer,
@@ -31,6 +34,8 @@ from broker.admin.message import (
 )
 from broker.admin.planning import plan_script
 from broker.admin.subject import Subject
+from broker.admin.why import WhyAnswer, WhyRequest
+from broker.admin.why_here import FORWARDED, answer_why, look
 from broker.control.catalog import MSDB
 from broker.control.check import check_running
 from broker.control.concern import Concern
@@ -39,6 +44,7 @@ from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import SettingError, UnknownNameError
 from broker.observe.backlog import read_backlog
+from broker.observe.ledger import add_ledgers, read_ledger
 from broker.observe.query import Views
 from broker.observe.status import add_backlog
 
@@ -113,7 +119,8 @@ class Api:
         status = await self._subject.status()
         paths = self._subject.backlog_paths()
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
-        return add_backlog(status, backlogs)
+        ledgers = await self._run(lambda: {name: read_ledger(path) for name, path in paths.items()})
+        return add_ledgers(add_backlog(status, backlogs), ledgers)
 
     async def explain(self, request: ExplainRequest) -> ExplainAnswer:
         """
@@ -126,6 +133,33 @@ class Api:
         place = await self._subject.place()
         contact = await self._run(partial(find_contact, place, request)) if request.to is None else None
         return answer(await self._subject.place(), request, contact)
+
+    async def why(self, request: WhyRequest) -> WhyAnswer:
+        """What this instance knows of a conversation or message; one that it does not know is no error."""
+        now, paths = time.time(), self._subject.backlog_paths()
+        told = await self._run(lambda: look(request.id, paths, self._views.snapshots[FORWARDED](), now))
+        status = await self._subject.status()
+        dropped = Counter(status["forwarding"]["dropped"])
+        for database in status["databases"].values():
+            dropped.update(database["dropped"])
+        place = await self._subject.place()
+        return answer_why(place, request.id, told, dropped=dropped, is_running=True, now=now)
+
+    async def census(self, request: CensusRequest) -> CensusAnswer:
+        """
+        What lives in the databases.
+
+        Raises:
+            UnknownNameError: no such database.
+            StoreUnavailableError: a file that cannot be read.
+        """
+        paths = self._subject.backlog_paths()
+        if request.database is not None:
+            name = self._database(request.database)
+            if name not in paths:
+                raise UnknownNameError(911, f"there is no user database {name!r} here; there are: {', '.join(paths)}")
+            paths = {name: paths[name]}
+        return await self._run(partial(census_of, paths, time.time()))
 
     async def plan(self, request: PlanRequest) -> PlanAnswer:
         """

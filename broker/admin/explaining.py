@@ -18,7 +18,7 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.problem import BadRequestError
 from broker.control.catalog import MSDB
 from broker.control.rehearsal import rehearse
-from broker.dialog.contact import Contact
+from broker.conversation.contact import Contact
 from broker.errors import SettingsError, UnknownNameError
 from broker.net.listener import own_addresses
 from broker.observe.conversation import find_conversation

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from broker.admin.api import Api
+from broker.admin.census import CensusAnswer, CensusRequest
 from broker.admin.message import (
     CheckAnswer,
     ExplainAnswer,
@@ -26,6 +27,7 @@ from broker.admin.message import (
     ViewAnswer,
     ViewRequest,
 )
+from broker.admin.why import WhyAnswer, WhyRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,23 @@ OPERATIONS = (
         request=PlanRequest,
         answer=PlanAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
+    ),
+    Operation(
+        "GET",
+        "/v1/why/{id}",
+        "Where a conversation or a message is, why, and what to do, as far as this instance knows",
+        Api.why,
+        request=WhyRequest,
+        answer=WhyAnswer,
+    ),
+    Operation(
+        "GET",
+        "/v1/census",
+        "What lives in the databases, how old it is, and what grows",
+        Api.census,
+        request=CensusRequest,
+        answer=CensusAnswer,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
     Operation("GET", "/v1/status", "The state of the instance at a glance", Api.status),
     Operation(

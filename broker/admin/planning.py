@@ -34,13 +34,13 @@ from broker.control.execute import Outcome, ScriptStoppedError, preview
 from broker.control.flows import flows_of_database, flows_of_passage
 from broker.control.progress import Progress
 from broker.ddl.parser import read_script
-from broker.dialog.store import open_watch
 from broker.errors import StoreUnavailableError
 from broker.routing.decide import Decision, Surroundings
 from broker.routing.explain import Names, outcome_of, sentence
 from broker.routing.facts import Facts, hosted
 from broker.routing.plan import Fate, Flow, Plan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.store.database import open_watch
 from broker.wire.layout import NO_GUID
 
 EDITS_MAX = 1000

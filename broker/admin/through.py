@@ -126,16 +126,19 @@ class Directory:
             self._silent[address] = error
             raise
 
-    def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        named = self._where.get(address)
+    def client_of(self, address: NetworkAddress) -> AdminClient:
+        """Where the instance at this address is asked."""
         host = f"[{address.host}]" if ":" in address.host else address.host
-        where = f"http://{host}:{ADMIN_PORT}" if named is None else named
+        return AdminClient(self._where.get(address, f"http://{host}:{ADMIN_PORT}"), timeout=TIMEOUT_SECONDS)
+
+    def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
+        client = self.client_of(address)
         try:
-            answer = ask(AdminClient(where, timeout=TIMEOUT_SECONDS), request)
+            answer = ask(client, request)
         except BrokerError as error:
             raise NotAskedError(address, str(error)) from error
-        if named is None and str(address) not in answer.addresses:
-            problem = f"on {where} answers {answer.instance}, which does not know the address as its own"
+        if address not in self._where and str(address) not in answer.addresses:
+            problem = f"on {client.where} answers {answer.instance}, which does not know the address as its own"
             raise NotAskedError(address, problem)
         return answer
 

@@ -22,10 +22,12 @@ from typing import Any, TypeAlias
 
 from broker.control.progress import Progress
 from broker.control.stored import sound_rows
-from broker.dialog import store
+from broker.errors import StoreUnavailableError
 from broker.routing.facts import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER
 from broker.routing.table import RouteTable, table_of_rows
+from broker.store import metadata
+from broker.store.fault import sentence
 
 MSDB = "msdb"
 
@@ -37,8 +39,8 @@ Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 class Rows:
     """Queues and services of one database as stored, by name."""
 
-    queues: Mapping[str, store.Queue] = field(default_factory=dict)
-    services: Mapping[str, store.Service] = field(default_factory=dict)
+    queues: Mapping[str, metadata.Queue] = field(default_factory=dict)
+    services: Mapping[str, metadata.Service] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ class Database:
 
 def read_rows(db: sqlite3.Connection) -> Rows:
     """The queues and services that are stored."""
-    return Rows(store.queues(db), store.services(db))
+    return Rows(metadata.queues(db), metadata.services(db))
 
 
 def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
@@ -70,7 +72,7 @@ def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> Route
 
     Cost: some microseconds a route; no more memory than the table.
     """
-    return table_of_rows(sound_rows(store.routes(db), database=database), now=now)
+    return table_of_rows(sound_rows(metadata.routes(db), database=database), now=now)
 
 
 class Catalog:
@@ -128,12 +130,15 @@ class Catalog:
         Read all files, and tell of it.
 
         Raises:
-            sqlite3.Error: one cannot be read.
+            StoreUnavailableError: one cannot be read.
         """
 
         def read(database: Database) -> tuple[Rows, RouteTable]:
-            with database.borrow() as db:
-                return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
+            try:
+                with database.borrow() as db:
+                    return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
+            except sqlite3.Error as error:
+                raise StoreUnavailableError(str(database.path), sentence(error)) from error
 
         async with self.lock:
             for database in self.databases.values():

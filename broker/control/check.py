@@ -1,9 +1,10 @@
 """
 Whether settings that are right in themselves meet a machine on which they can work.
 
-Everything is tried as the daemon will do it: scripts are rehearsed, listeners are bound and closed again, a file is
-made in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed
-and nothing is sent; a check beside a running instance finds its own ports taken, which `offline` leaves out.
+Everything is tried as the daemon will do it: scripts are rehearsed, certificates are loaded, listeners are bound and
+closed again, a file is made in each directory that has to be written (and is gone at once). All problems come in one
+report. Nothing is changed and nothing is sent; a check beside a running instance finds its own ports taken, which
+`offline` leaves out.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.concern import Concern
 from broker.control.config import by_place
+from broker.control.custody import file_errors
 from broker.control.load import load_what_is_good
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
@@ -72,7 +75,7 @@ def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], off
             report.errors.extend([*refused, *rehearsal.errors])
             continue
         report.errors.extend(check_settings(settings, rehearsal, offline=offline))
-        report.warnings.extend(settings.warnings())
+        report.warnings.extend(sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place))
         if not rehearsal.errors:
             sound.append(rehearsal)
     concerns, left_out = survey_all(sound)
@@ -83,7 +86,8 @@ def check_running(settings: Settings) -> Report:
     """What a check of the settings in force finds; the ports are taken by the instance itself."""
     rehearsal = rehearse(settings, now=datetime.now(UTC))
     concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
-    return Report(check_settings(settings, rehearsal, offline=True), settings.warnings(), concerns, left_out)
+    warnings = sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place)
+    return Report(check_settings(settings, rehearsal, offline=True), warnings, concerns, left_out)
 
 
 def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = False) -> list[SettingError]:
@@ -98,8 +102,8 @@ def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = 
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *_admin_socket(settings)]
-    errors += _askers(settings, rehearsal)
+    errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *file_errors(settings)]
+    errors += [*_admin_socket(settings), *_askers(settings, rehearsal), *certificate_errors(settings)]
     if not offline:
         errors += _listeners(settings)
     return sorted(errors, key=by_place)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.control.place import KeyPath
-from broker.control.rehearsal import Played, Rehearsal
+from broker.control.played import Played
+from broker.control.rehearsal import Rehearsal
 from broker.ddl.statements import NAME, Origin, Statement
 from broker.errors import Span, caret
 from broker.routing.lint import Lint

@@ -5,8 +5,8 @@ This is the one page of numbers an operator can turn; the reference page is made
 loading and merging is `load.py`, checks across keys are `consistency.py`, what has to look outside is `check.py`.
 A key stands here only when the program obeys it.
 
-Paths: what people write (scripts) is relative to the configuration file's directory, what the program writes
-(databases, admin socket) is relative to `instance.state_dir`. `load_settings` hands out absolute paths only.
+Paths: what people write (scripts, certificates) is relative to the configuration file's directory, what the program
+writes (databases, admin socket) is relative to `instance.state_dir`. `load_settings` hands out absolute paths only.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from broker.errors import SettingError
 from broker.routing.address import NetworkAddress
 from broker.wire.layout import HOP_LIMIT, MAX_FRAME_RANGE
 
-_NO_TLS = "this release has no TLS yet"
 _PATTERNS = value.list_of(value.text("path or pattern", longest=4096))
 _PATH = value.path()
+_OPTIONAL_PATH = value.path(may_be_off=True)
 
 
 def _host_name() -> str:
@@ -74,17 +74,41 @@ class EndpointSettings(Section):
         reload=Reload.RECONNECT,
     )
     encryption: Annotated[
-        Literal["disabled"], value.choice("disabled", absent=("supported", "required"), reason=_NO_TLS)
+        Literal["disabled", "supported", "required"], value.choice("disabled", "supported", "required")
     ] = setting(
         "disabled",
-        "Whether connections are encrypted.",
-        reason=f"The only true value: {_NO_TLS}. Keep the port inside a trusted network.",
+        "Whether connections are encrypted, with TLS 1.3. `supported` takes both kinds on one port, and dials in plain "
+        "text only where a peer has no TLS.",
+        reason="TLS needs a certificate, which nobody can guess. `supported` is for the time in which a network "
+        "changes over: who can touch the traffic can have it plain.",
         reload=Reload.RESTART,
     )
-    authentication: Annotated[Literal["none"], value.choice("none", absent=("certificate",), reason=_NO_TLS)] = setting(
+    authentication: Annotated[Literal["none", "certificate"], value.choice("none", "certificate")] = setting(
         "none",
-        "How a peer proves who it is.",
-        reason=f"Certificates need TLS, and {_NO_TLS}.",
+        "How a peer proves who it is: with `certificate` both sides show one, which has to be, or lead to, one in "
+        "`trust`.",
+        reason="Certificates need TLS.",
+        reload=Reload.RESTART,
+    )
+    certificate: Annotated[Path | None, _OPTIONAL_PATH] = setting(
+        "",
+        "PEM file with this instance's certificate, and behind it those between it and its CA; needed for TLS. "
+        "Relative to the configuration file's directory.",
+        reason="There is no file one could guess.",
+        reload=Reload.RESTART,
+    )
+    private_key: Annotated[Path | None, _OPTIONAL_PATH] = setting(
+        "",
+        "PEM file with the key of `certificate`, without a password; needed for TLS. Relative to the configuration "
+        "file's directory.",
+        reason="There is no file one could guess. Nobody but the instance's user should be able to read it.",
+        reload=Reload.RESTART,
+    )
+    trust: Annotated[tuple[str, ...], _PATTERNS] = setting(
+        [],
+        "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the very certificates of peers; "
+        "needed for `authentication`. Relative to the configuration file's directory.",
+        reason="Whom to trust is nothing a program could know; the CAs of the web are not asked.",
         reload=Reload.RESTART,
     )
     message_forwarding: Annotated[bool, value.flag()] = setting(
@@ -228,8 +252,14 @@ class DialogSettings(Section):
     )
     window: Annotated[int, value.integer(1, 65_536, unit="frames")] = setting(
         1024,
-        "Frames of one dialog that may be sent and not yet acknowledged.",
-        reason="With 64 KiB fragments 64 MiB, more than a 1 Gbit/s link holds in half a second.",
+        "Frames of one dialog that may be sent and not yet acknowledged, at most; how many are adapts to the way.",
+        reason="With messages of 1 KiB what a 1 Gbit/s link carries in 8 ms: several commits of the far side.",
+        reload=Reload.LIVE,
+    )
+    window_size: Annotated[int, value.size(1 << 10, 32 << 20)] = setting(
+        "8MiB",
+        "Bytes of one dialog that may be sent and not yet acknowledged, at most; a single fragment always may.",
+        reason="What 1 Gbit/s carries in 64 ms; eight such dialogs fill the 64 MiB that a database has loaded at most.",
         reload=Reload.LIVE,
     )
 

@@ -45,13 +45,20 @@ def contradictions(settings: Settings) -> list[Finding]:
         *_same_databases(settings),
         *_socket_path(settings),
         *_workers(settings),
+        *_tls(settings),
         *_dialog_sizes(settings),
     ]
 
 
 def unwise_settings(settings: Settings) -> list[Finding]:
     """What is allowed and probably not meant."""
-    return [*_idle_instance(settings), *_open_endpoint(settings), *_odd_times(settings), *_odd_hops(settings)]
+    return [
+        *_idle_instance(settings),
+        *_open_endpoint(settings),
+        *_half_tls(settings),
+        *_odd_times(settings),
+        *_odd_hops(settings),
+    ]
 
 
 def _same_listeners(settings: Settings) -> Iterator[Finding]:
@@ -142,6 +149,26 @@ def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
         yield Finding(("endpoint", "message_forward_share"), problem, hint, also)
 
 
+def _tls(settings: Settings) -> Iterator[Finding]:
+    """What TLS needs, and what needs TLS."""
+    endpoint = settings.endpoint
+    encryption, authentication = ("endpoint", "encryption"), ("endpoint", "authentication")
+    if endpoint.encryption == "disabled":
+        if endpoint.authentication == "certificate":
+            hint = 'set encryption = "required", or authentication = "none"'
+            yield Finding(
+                authentication, "certificates are shown over TLS only, which is disabled", hint, (encryption,)
+            )
+        return
+    for key in ("certificate", "private_key"):
+        if getattr(endpoint, key) is None:
+            hint = f'name the file in {key}, or set encryption = "disabled"'
+            yield Finding(encryption, f'is "{endpoint.encryption}", and there is no {key}', hint, (("endpoint", key),))
+    if endpoint.authentication == "certificate" and not endpoint.trust:
+        hint = "name in trust the CA of the peers, or their certificates"
+        yield Finding(authentication, "nobody is trusted, so nobody could connect", hint, (("endpoint", "trust"),))
+
+
 def _idle_instance(settings: Settings) -> Iterator[Finding]:
     if not settings.endpoint.message_forwarding and not settings.databases:
         problem = "is false and there is no database: every message that arrives here is dropped"
@@ -150,15 +177,42 @@ def _idle_instance(settings: Settings) -> Iterator[Finding]:
 
 
 def _open_endpoint(settings: Settings) -> Iterator[Finding]:
-    for number, address in enumerate(settings.endpoint.listen):
-        if not address.is_loopback:
-            problem = f'"{address}" takes messages from everybody who reaches it, unencrypted'
-            hint = "keep the port inside a trusted network"
-            yield Finding(("endpoint", "listen", number), problem, hint)
+    endpoint = settings.endpoint
+    if endpoint.encryption == "disabled":
+        problem, hint = (
+            "takes messages from everybody who reaches it, unencrypted",
+            "keep the port inside a trusted network",
+        )
+    elif endpoint.encryption == "supported":
+        problem = "takes messages in plain text as well"
+        hint = 'set encryption = "required" as soon as every peer has TLS'
+    elif endpoint.authentication == "none":
+        problem = "takes messages from everybody who reaches it, and nobody proves who it is"
+        hint = 'set authentication = "certificate", or keep the port inside a trusted network'
+    else:
+        problem = hint = ""
+    for number, address in enumerate(endpoint.listen):
+        if problem and not address.is_loopback:
+            yield Finding(("endpoint", "listen", number), f'"{address}" {problem}', hint)
     for number, peer in enumerate(settings.endpoint.advertise):
         if peer.host in {"0.0.0.0", "::"}:  # noqa: S104
             problem = f'"{peer}" means all interfaces; a peer that dials it reaches itself'
             yield Finding(("endpoint", "advertise", number), problem, "write the name or address peers know")
+
+
+def _half_tls(settings: Settings) -> Iterator[Finding]:
+    endpoint = settings.endpoint
+    encryption = ("endpoint", "encryption")
+    if endpoint.encryption == "supported" and endpoint.authentication == "certificate":
+        problem = "peers that speak plain text prove nothing"
+        hint = 'set encryption = "required" as soon as every peer has TLS'
+        yield Finding(("endpoint", "authentication"), problem, hint, (encryption,))
+    unused = ["trust"] if endpoint.trust and endpoint.authentication == "none" else []
+    if endpoint.encryption == "disabled":
+        unused += [key for key in ("certificate", "private_key") if getattr(endpoint, key) is not None]
+    for key in unused:
+        needed = 'authentication = "certificate"' if key == "trust" else 'encryption = "required"'
+        yield Finding(("endpoint", key), "is not used", f"set {needed}, or leave it out", (encryption,))
 
 
 def _odd_times(settings: Settings) -> Iterator[Finding]:

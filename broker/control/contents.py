@@ -1,5 +1,5 @@
 """
-What a database file holds already, for whoever only looks: its identity, routes, queues and services.
+What a database file holds already, for whoever only looks: its identity and what statements have made.
 
 The file is opened for reading only and may be in use by a running instance.
 """
@@ -9,22 +9,30 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.control.stored import stored_route
-from broker.dialog import store
 from broker.routing.route import Route
+from broker.store import database, metadata
+from broker.store.metadata import Priority
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Shape: `broker_instance` 16 bytes; `routes` expired ones included; `services` each with the name of its queue."""
+    """
+    Shape: `broker_instance` 16 bytes; `routes` expired ones included; `services` each with the name of its queue,
+    `service_contracts` with its contracts; `contracts` each with its message types; priorities by name.
+    """
 
     broker_instance: bytes
     routes: tuple[Route, ...]
     queues: frozenset[str]
     services: Mapping[str, str]
+    service_contracts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    message_types: frozenset[str] = frozenset()
+    contracts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    priorities: Mapping[str, Priority] = field(default_factory=dict)
 
 
 def read_contents(path: Path) -> Contents | None:
@@ -32,15 +40,20 @@ def read_contents(path: Path) -> Contents | None:
     if not path.is_file():
         return None
     try:
-        with closing(store.open_watch(path)) as db:
-            if not store.has_schema(db):
+        with closing(database.open_watch(path)) as db:
+            if not database.has_schema(db):
                 return None
-            queue_name = {queue.queue_id: name for name, queue in store.queues(db).items()}
+            queue_name = {queue.queue_id: name for name, queue in metadata.queues(db).items()}
+            services = metadata.services(db)
             return Contents(
-                store.broker_instance(db),
-                tuple(route for route in map(stored_route, store.routes(db)) if route is not None),
+                database.broker_instance(db),
+                tuple(route for route in map(stored_route, metadata.routes(db)) if route is not None),
                 frozenset(queue_name.values()),
-                {name: queue_name[service.queue_id] for name, service in store.services(db).items()},
+                {name: queue_name[service.queue_id] for name, service in services.items()},
+                {name: service.contracts for name, service in services.items()},
+                metadata.message_types(db),
+                metadata.contracts(db),
+                metadata.priorities(db),
             )
     except sqlite3.Error:
         return None

@@ -4,39 +4,48 @@ What each statement does to its database, inside the transaction of its script.
 Scripts named in the configuration are *declared*: they run at every start, so there CREATE of something that exists
 makes it what the script says, and DROP of something that is gone is done already.
 
-CREATE ROUTE has a file of its own, `broker.control.route_batch`, because there may be a million of them.
+CREATE ROUTE has a file of its own, `broker.control.route_batch`, because there may be a million of them; message types,
+contracts and priorities are in `broker.control.agreement`.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import singledispatch
 from typing import TypeVar
 
+from broker.application.dialog import end_with_cleanup, get_dialog, move_conversation
 from broker.control.progress import Messages
 from broker.control.stored import stored_route
 from broker.ddl.statements import (
+    AlterDatabase,
     AlterQueue,
     AlterRoute,
     AlterService,
+    BeginConversationTimer,
     CreateQueue,
     CreateService,
+    DatabaseOption,
     DropQueue,
     DropRoute,
     DropService,
     EndConversation,
+    MoveConversation,
     QueueName,
     Statement,
 )
-from broker.dialog import store
-from broker.dialog.application import end_with_cleanup, get_dialog
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
-from broker.routing.route import BROKER_CONFIGURATION, Route, alter_route, row_of
+from broker.routing.route import BROKER_CONFIGURATION, PropertyError, Route, alter_route, row_of
 from broker.routing.table import RouteChange
+from broker.store import metadata
+from broker.store.identity import error_conversations
 
 NOT_SUPPORTED = 50000  # what the original numbers a message with that has no number of its own
+BOUND = 3716  # the original's number for the DROP of what something else names
 CHANGES_MAX = 10_000  # kept one by one; for more, reading all routes anew costs less memory and about the same time
 
 _T = TypeVar("_T")
@@ -63,7 +72,7 @@ class Session:
     """
     Where a statement runs.
 
-    Shape: `now` UTC; `is_declared` for scripts of the configuration; `may_ask` as of the database.
+    Shape: `now` UTC; `is_declared` for scripts of the configuration; `may_ask` and the name as of the database.
     """
 
     db: sqlite3.Connection
@@ -71,6 +80,7 @@ class Session:
     is_declared: bool
     messages: Messages
     may_ask: bool = True
+    database: str = ""
     changes: RouteChanges = field(default_factory=RouteChanges)
 
 
@@ -87,7 +97,7 @@ def carry_out(statement: Statement, _session: Session) -> None:
 
 @carry_out.register
 def _(statement: AlterRoute, session: Session) -> None:
-    row = store.find_route(session.db, statement.name)
+    row = metadata.find_route(session.db, statement.name)
     if row is None:
         raise UnknownNameError(15151, f"cannot alter the route {statement.name!r}, because it does not exist")
     old = stored_route(row)
@@ -96,100 +106,168 @@ def _(statement: AlterRoute, session: Session) -> None:
         raise StatementError(9744, problem)
     new = alter_route(old, statement.properties, now=session.now)
     refuse_asking(new, session)
-    store.put_routes(session.db, [row_of(new)])
+    metadata.put_routes(session.db, [row_of(new)])
     session.changes.add(old, new)
     session.messages.add("route", statement.name, "altered")
 
 
 @carry_out.register
 def _(statement: DropRoute, session: Session) -> None:
-    row = store.find_route(session.db, statement.name)
-    if _may_drop("route", statement.name, session, exists=row is not None):
-        store.drop_route(session.db, statement.name)
+    row = metadata.find_route(session.db, statement.name)
+    if may_drop("route", statement.name, session, exists=row is not None):
+        metadata.drop_route(session.db, statement.name)
         session.changes.add(stored_route(row), None)
     session.messages.add("route", statement.name, "dropped")
 
 
 @carry_out.register
 def _(statement: CreateQueue, session: Session) -> None:
-    exists = store.find_queue(session.db, statement.queue.name) is not None
+    exists = metadata.find_queue(session.db, statement.queue.name) is not None
     expect_absent("queue", statement.queue.name, session, exists=exists)
-    store.put_queue(session.db, statement.queue.name, is_receive_enabled=statement.status)
+    metadata.put_queue(
+        session.db,
+        statement.queue.name,
+        is_receive_enabled=statement.status,
+        is_poison_message_handling_enabled=statement.poison_message_handling,
+    )
     session.messages.add("queue", statement.queue.name, "replaced" if exists else "created")
 
 
 @carry_out.register
 def _(statement: AlterQueue, session: Session) -> None:
-    _expect_present("queue", statement.queue.name, store.find_queue(session.db, statement.queue.name))
-    store.put_queue(session.db, statement.queue.name, is_receive_enabled=statement.status)
+    old = expect_present("queue", statement.queue.name, metadata.find_queue(session.db, statement.queue.name))
+    status, poison = statement.status, statement.poison_message_handling
+    metadata.put_queue(
+        session.db,
+        statement.queue.name,
+        is_receive_enabled=old.is_receive_enabled if status is None else status,
+        is_poison_message_handling_enabled=old.is_poison_message_handling_enabled if poison is None else poison,
+    )
     session.messages.add("queue", statement.queue.name, "altered")
 
 
 @carry_out.register
 def _(statement: DropQueue, session: Session) -> None:
     name = statement.queue.name
-    queue = store.find_queue(session.db, name)
-    if _may_drop("queue", name, session, exists=queue is not None) and queue is not None:
-        used = store.find_service_of(session.db, queue.queue_id)
+    queue = metadata.find_queue(session.db, name)
+    if may_drop("queue", name, session, exists=queue is not None) and queue is not None:
+        used = metadata.find_service_of(session.db, queue.queue_id)
         if used is not None:
             raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
-        store.drop_queue(session.db, name)
+        metadata.drop_queue(session.db, name)
     session.messages.add("queue", name, "dropped")
 
 
 @carry_out.register
 def _(statement: CreateService, session: Session) -> None:
-    exists = store.find_service(session.db, statement.name) is not None
+    exists = metadata.find_service(session.db, statement.name) is not None
     expect_absent("service", statement.name, session, exists=exists)
     queue = _queue(session, statement.queue)
-    store.put_service(session.db, statement.name, queue.queue_id, frozenset(statement.contracts))
+    metadata.put_service(session.db, statement.name, queue.queue_id, frozenset(statement.contracts))
     session.messages.add("service", statement.name, "replaced" if exists else "created")
 
 
 @carry_out.register
 def _(statement: AlterService, session: Session) -> None:
-    service = _expect_present("service", statement.name, store.find_service(session.db, statement.name))
+    service = expect_present("service", statement.name, metadata.find_service(session.db, statement.name))
     queue_id = _queue(session, statement.queue).queue_id if statement.queue else service.queue_id
     absent = set(statement.drop_contracts) - service.contracts
     if absent:
         raise UnknownNameError(15151, f"the service {statement.name!r} has no contract {min(absent)!r} to drop")
     contracts = (service.contracts - set(statement.drop_contracts)) | set(statement.add_contracts)
-    store.put_service(session.db, statement.name, queue_id, frozenset(contracts))
+    metadata.put_service(session.db, statement.name, queue_id, frozenset(contracts))
     session.messages.add("service", statement.name, "altered")
 
 
 @carry_out.register
 def _(statement: DropService, session: Session) -> None:
-    if _may_drop("service", statement.name, session, exists=store.find_service(session.db, statement.name) is not None):
-        store.drop_service(session.db, statement.name)
+    exists = metadata.find_service(session.db, statement.name) is not None
+    if may_drop("service", statement.name, session, exists=exists):
+        priority = metadata.find_priority_for(session.db, statement.name)
+        if priority is not None:
+            raise bound("service", statement.name, "conversation priority", priority)
+        metadata.drop_service(session.db, statement.name)
     session.messages.add("service", statement.name, "dropped")
+
+
+# --- conversations and databases ----------------------------------------------------------------------------
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What an application would be told is told about the statement."""
+    try:
+        yield
+    except ConversationError as error:
+        raise StatementError(error.number, error.problem) from error
 
 
 @carry_out.register
 def _(statement: EndConversation, session: Session) -> None:
-    try:
+    with _refusing():
         dialog = get_dialog(session.db, statement.conversation_handle)
         if statement.cleanup:
             end_with_cleanup(session.db, dialog)
         else:
             dialog.end(error=statement.error_code, description=statement.description or "")
-    except ConversationError as error:
-        raise StatementError(error.number, error.problem) from error
     session.messages.add("conversation", statement.conversation_handle, "ended")
+
+
+@carry_out.register
+def _(statement: MoveConversation, session: Session) -> None:
+    with _refusing():
+        move_conversation(get_dialog(session.db, statement.conversation_handle), statement.conversation_group_id)
+    session.messages.add("conversation", statement.conversation_handle, "moved")
+
+
+@carry_out.register
+def _(statement: BeginConversationTimer, session: Session) -> None:
+    with _refusing():
+        get_dialog(session.db, statement.conversation_handle).set_timer(statement.timeout)
+    session.messages.add("conversation timer", statement.conversation_handle, "set")
+
+
+@carry_out.register
+def _(statement: AlterDatabase, session: Session) -> None:
+    refuse_option(statement, is_declared=session.is_declared)
+    if statement.option is DatabaseOption.ERROR_BROKER_CONVERSATIONS:
+        text = "all conversations of the database were ended with an error by an administrator"
+        count = error_conversations(session.db, session.now.timestamp(), text=text)
+        session.messages.add("open conversations", count, "ended with error 9719")
+    else:
+        session.messages.add("database", session.database, "enabled")
+
+
+def refuse_option(statement: AlterDatabase, *, is_declared: bool) -> None:
+    """
+    Refuse what cannot be set here.
+
+    Raises:
+        StatementError: what takes the daemon off the file, or what a script of the configuration must not repeat.
+    """
+    option, problem = statement.option, ""
+    if option is DatabaseOption.NEW_BROKER:
+        problem = "NEW_BROKER takes the file for itself: stop the daemon, then use broker database"
+    elif option is DatabaseOption.DISABLE_BROKER:
+        problem = "DISABLE_BROKER is not supported: take the database out of the configuration, or set its queues OFF"
+    elif option is DatabaseOption.ERROR_BROKER_CONVERSATIONS and is_declared:
+        problem = "ERROR_BROKER_CONVERSATIONS would end every conversation at each start; give it to the running daemon"
+    if problem:
+        raise PropertyError(NOT_SUPPORTED, problem, properties=("OPTION",))
 
 
 # --- names --------------------------------------------------------------------------------------------------
 
 
-def _expect_present(what: str, name: str, found: _T | None) -> _T:
+def expect_present(what: str, name: str, found: _T | None) -> _T:
     """The object that an ALTER names."""
     if found is None:
         raise UnknownNameError(15151, f"cannot alter the {what} {name!r}, because it does not exist")
     return found
 
 
-def _queue(session: Session, name: QueueName) -> store.Queue:
-    queue = store.find_queue(session.db, name.name)
+def _queue(session: Session, name: QueueName) -> metadata.Queue:
+    queue = metadata.find_queue(session.db, name.name)
     if queue is None:
         raise UnknownNameError(208, f"the queue {name.name!r} does not exist; CREATE QUEUE [{name.name}] first")
     return queue
@@ -208,8 +286,13 @@ def refuse_asking(route: Route, session: Session) -> None:
         raise StatementError(NOT_SUPPORTED, problem)
 
 
-def _may_drop(what: str, name: str, session: Session, *, exists: bool) -> bool:
+def may_drop(what: str, name: str, session: Session, *, exists: bool) -> bool:
     """Whether there is something to drop."""
     if not exists and not session.is_declared:
         raise UnknownNameError(15151, f"cannot drop the {what} {name!r}, because it does not exist")
     return exists
+
+
+def bound(what: str, name: str, other: str, other_name: str) -> StatementError:
+    """The error for the DROP of what something else names."""
+    return StatementError(BOUND, f"the {what} {name!r} cannot be dropped because the {other} {other_name!r} names it")

@@ -21,15 +21,26 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
+from broker.control import agreement as _agreement  # noqa: F401 - its statements join `carry_out`
 from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
 from broker.control.effect import RouteChanges, Session, carry_out
 from broker.control.progress import Messages, Progress, Stage
 from broker.control.route_batch import BATCH_MAX, create_routes
-from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute, EndConversation, Statement, UseDatabase, blaming
-from broker.dialog import store
+from broker.ddl.statements import (
+    AlterDatabase,
+    AlterRoute,
+    CreateRoute,
+    DropRoute,
+    EndConversation,
+    Statement,
+    UseDatabase,
+    blaming,
+)
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
+from broker.store.database import copy_of_catalog
 
+_IN_MSDB = (AlterRoute, DropRoute, EndConversation, AlterDatabase)
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
 
 
@@ -112,7 +123,7 @@ def _copied(database: Database) -> Iterator[sqlite3.Connection]:
             yield db
         return
     try:
-        copy = store.copy_of_catalog(database.path)
+        copy = copy_of_catalog(database.path)
     except sqlite3.Error as error:
         raise _unavailable(database, error) from error
     with closing(copy):
@@ -246,6 +257,10 @@ class _Script:
             if isinstance(statement, UseDatabase):
                 with blaming(statement):
                     current = self._database(statement.name).name
+            elif isinstance(statement, AlterDatabase) and statement.name is not None:
+                with blaming(statement):
+                    named = self._part(statement.name, borrowed)
+                self._carry_out_one(statement, named)
             elif not isinstance(statement, CreateRoute):
                 self._carry_out_one(statement, self._part(current, borrowed))
             self._note(statement)
@@ -254,7 +269,7 @@ class _Script:
     def _carry_out_one(self, statement: Statement, part: _Part) -> None:
         with blaming(statement):
             # Its only conversations are requests for routes, and an administrator may have to end one.
-            if part.database.name == MSDB and not isinstance(statement, AlterRoute | DropRoute | EndConversation):
+            if part.database.name == MSDB and not isinstance(statement, _IN_MSDB):
                 raise StatementError(15151, "msdb holds routes only; name a database with USE")
             try:
                 carry_out(statement, part.session)
@@ -288,7 +303,7 @@ class _Script:
             except sqlite3.Error as error:
                 raise _unavailable(database, error) from error
             part = self._parts[name] = _Part(
-                database, Session(db, self._now, self._is_declared, self.messages, database.may_ask)
+                database, Session(db, self._now, self._is_declared, self.messages, database.may_ask, name)
             )
         return part
 

@@ -246,11 +246,14 @@ def _take_out(data: dict[str, Any], path: KeyPath) -> KeyPath:
 
 
 def _absolute(settings: Settings, base: Path) -> Settings:
-    """Scripts relative to `base`, state relative to the state directory, which itself is relative to `base`."""
+    """What people write relative to `base`, state relative to the state directory, itself relative to `base`."""
     state_dir = base / settings.instance.state_dir
 
     def patterns(relative: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(one if Path(one).is_absolute() else f"{glob.escape(str(base))}/{one}" for one in relative)
+
+    def path(relative: Path | None) -> Path | None:
+        return None if relative is None else base / relative
 
     databases = {
         name: database.model_copy(update={"path": state_dir / database.path, "scripts": patterns(database.scripts)})
@@ -259,6 +262,13 @@ def _absolute(settings: Settings, base: Path) -> Settings:
     return settings.model_copy(
         update={
             "instance": settings.instance.model_copy(update={"state_dir": state_dir}),
+            "endpoint": settings.endpoint.model_copy(
+                update={
+                    "certificate": path(settings.endpoint.certificate),
+                    "private_key": path(settings.endpoint.private_key),
+                    "trust": patterns(settings.endpoint.trust),
+                }
+            ),
             "routes": settings.routes.model_copy(update={"files": patterns(settings.routes.files)}),
             "databases": databases,
             "admin": settings.admin.model_copy(update={"socket": state_dir / settings.admin.socket}),

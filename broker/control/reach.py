@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from broker.control.catalog import MSDB
 from broker.control.concern import Concern, of_route, of_setting
+from broker.control.played import Played
 from broker.control.quota import KEPT_MAX, Kind, first_of_each
-from broker.control.rehearsal import Played, Rehearsal
+from broker.control.rehearsal import Rehearsal
 from broker.control.spelling import differing_names
 from broker.control.survey import live_routes, shown, survey
 from broker.flow import Disposition

@@ -2,74 +2,35 @@
 What the scripts of a configuration make of its databases, without a database.
 
 The statements are run in the order of the daemon (msdb's scripts first, each database's in its place, USE obeyed) over
-what the files hold already, or over what a new database begins with. Only names and routes are kept, which is what a
-check on meaning asks for; statements about other things pass. The rules of a route are those of `broker.routing.route`;
-that a name must exist, or may be declared again, is as in `broker.control.execute`.
+what the files hold already, or over what a new database begins with; what each does is in `broker.control.played`. Only
+names and routes are kept, which is what a check on meaning asks for; statements about other things pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import NAMESPACE_URL, uuid5
 
 from broker.control.catalog import MSDB
-from broker.control.contents import Contents, read_contents
+from broker.control.effect import refuse_option
 from broker.control.place import KeyPath, dotted
+from broker.control.played import Played, begin_to_play, play
 from broker.control.quota import KEPT_MAX
 from broker.control.script import script_files
 from broker.ddl.parser import read_script
-from broker.ddl.statements import (
-    AlterRoute,
-    AlterService,
-    CreateQueue,
-    CreateRoute,
-    CreateService,
-    DropQueue,
-    DropRoute,
-    DropService,
-    QueueName,
-    Statement,
-    UseDatabase,
-    blaming,
-)
+from broker.ddl.statements import AlterDatabase, UseDatabase, blaming
 from broker.ddl.text import decode_script
 from broker.errors import DdlSyntaxError, SettingError, StatementError, UnknownNameError
 from broker.routing.facts import Hosted, hosted
-from broker.routing.route import AUTO_CREATED_LOCAL, Route, alter_route, create_route
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
 
 COPY_PROBLEM = "error 9772: the file has the broker instance of another database here, so it is a copy of that one's"
 COPY_HINT = "name another file; it is made when it is missing"
-
-
-@dataclass(slots=True)
-class Played:
-    """
-    One database. Changed by `rehearse` alone.
-
-    Shape: `broker_instance` 16 bytes, made up when `is_identified` is False; `services` each with its queue;
-    `statements` what last made a route, and `service_statements` what made a service, by name: those without one were
-    in the file; `missed_drops` DROP ROUTE of a name that was not there. `is_known` False when nothing tells which
-    services it has.
-    """
-
-    name: str
-    broker_instance: bytes
-    is_identified: bool
-    is_known: bool
-    routes: dict[str, Route]
-    queues: set[str]
-    services: dict[str, str]
-    statements: dict[str, CreateRoute | AlterRoute] = field(default_factory=dict)
-    service_statements: dict[str, CreateService] = field(default_factory=dict)
-    missed_drops: list[DropRoute] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +70,9 @@ def rehearse(settings: Settings, *, now: datetime) -> Rehearsal:
         settings: As `load_settings` gives them, with absolute paths.
         now: The UTC instant from which lifetimes count.
     """
-    databases = {MSDB: _played(MSDB, settings.instance.state_dir / "msdb.db", is_known=True)}
+    databases = {MSDB: begin_to_play(MSDB, settings.instance.state_dir / "msdb.db", is_known=True)}
     for name, database in settings.databases.items():
-        played = _played(name, database.path, is_known=bool(database.scripts))
+        played = begin_to_play(name, database.path, is_known=bool(database.scripts))
         if database.broker_instance is not None:
             played.broker_instance, played.is_identified = database.broker_instance.bytes, True
         databases[name] = played
@@ -121,26 +82,6 @@ def rehearse(settings: Settings, *, now: datetime) -> Rehearsal:
     for name, database in settings.databases.items():
         rehearsal.errors.extend(_scripts(rehearsal, name, ("databases", name, "scripts"), database.scripts))
     return rehearsal
-
-
-def _played(name: str, path: Path, *, is_known: bool) -> Played:
-    """A database before its scripts."""
-    stored = read_contents(path)
-    if stored is None:
-        made_up = uuid5(NAMESPACE_URL, str(path)).bytes
-        stored = Contents(made_up, (AUTO_CREATED_LOCAL,), frozenset(), {})
-        is_identified = False
-    else:
-        is_identified = is_known = True
-    return Played(
-        name,
-        stored.broker_instance,
-        is_identified=is_identified,
-        is_known=is_known,
-        routes={route.name: route for route in stored.routes},
-        queues=set(stored.queues),
-        services=dict(stored.services),
-    )
 
 
 def _copies(rehearsal: Rehearsal) -> Iterator[SettingError]:
@@ -191,8 +132,12 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
             if isinstance(outcome, UseDatabase):
                 current = None  # what follows a USE that fails belongs nowhere
                 current = _known_database(rehearsal, outcome)
+            elif isinstance(outcome, AlterDatabase):
+                with blaming(outcome):
+                    _known_name(rehearsal, outcome.name or current or MSDB)
+                    refuse_option(outcome, is_declared=True)
             elif current is not None:
-                _play(rehearsal.databases[current], outcome, rehearsal.now)
+                play(rehearsal.databases[current], outcome, rehearsal.now)
         except StatementError as error:
             mistakes += 1
             problem = f"error {error.number}: {error.problem}"
@@ -201,84 +146,11 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
 
 def _known_database(rehearsal: Rehearsal, use: UseDatabase) -> str:
     with blaming(use):
-        if use.name not in rehearsal.databases:
-            known = ", ".join(sorted(rehearsal.databases))
-            raise UnknownNameError(911, f"the database {use.name!r} does not exist here; there are: {known}")
-    return use.name
+        return _known_name(rehearsal, use.name)
 
 
-def _play(database: Played, statement: Statement, now: datetime) -> None:
-    with blaming(statement):
-        if database.name == MSDB and not isinstance(statement, CreateRoute | AlterRoute | DropRoute):
-            raise StatementError(15151, "msdb holds routes only; name a database with USE")
-        _apply(statement, database, now)
-
-
-# --- one statement ------------------------------------------------------------------------------------------
-
-
-@singledispatch
-def _apply(_statement: Statement, _database: Played, _now: datetime) -> None:
-    """Statements about other things than names and routes change nothing here."""
-
-
-@_apply.register
-def _(statement: CreateRoute, database: Played, now: datetime) -> None:
-    database.routes[statement.name] = create_route(statement.name, statement.properties, now=now)
-    database.statements[statement.name] = statement
-
-
-@_apply.register
-def _(statement: AlterRoute, database: Played, now: datetime) -> None:
-    route = database.routes.get(statement.name)
-    if route is None:
-        raise UnknownNameError(15151, f"cannot alter the route {statement.name!r}, because it does not exist")
-    database.routes[statement.name] = alter_route(route, statement.properties, now=now)
-    database.statements[statement.name] = statement
-
-
-@_apply.register
-def _(statement: DropRoute, database: Played, _now: datetime) -> None:
-    if database.routes.pop(statement.name, None) is None:
-        database.missed_drops.append(statement)
-    database.statements.pop(statement.name, None)
-
-
-@_apply.register
-def _(statement: CreateQueue, database: Played, _now: datetime) -> None:
-    database.queues.add(statement.queue.name)
-
-
-@_apply.register
-def _(statement: DropQueue, database: Played, _now: datetime) -> None:
-    name = statement.queue.name
-    used = next((service for service, queue in database.services.items() if queue == name), None)
-    if used is not None:
-        raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
-    database.queues.discard(name)
-
-
-@_apply.register
-def _(statement: CreateService, database: Played, _now: datetime) -> None:
-    database.services[statement.name] = _queue(database, statement.queue)
-    database.service_statements[statement.name] = statement
-
-
-@_apply.register
-def _(statement: AlterService, database: Played, _now: datetime) -> None:
-    if statement.name not in database.services:
-        raise UnknownNameError(15151, f"cannot alter the service {statement.name!r}, because it does not exist")
-    if statement.queue is not None:
-        database.services[statement.name] = _queue(database, statement.queue)
-
-
-@_apply.register
-def _(statement: DropService, database: Played, _now: datetime) -> None:
-    database.services.pop(statement.name, None)
-    database.service_statements.pop(statement.name, None)
-
-
-def _queue(database: Played, queue: QueueName) -> str:
-    if queue.name not in database.queues:
-        raise UnknownNameError(208, f"the queue {queue.name!r} does not exist; CREATE QUEUE [{queue.name}] first")
-    return queue.name
+def _known_name(rehearsal: Rehearsal, name: str) -> str:
+    if name not in rehearsal.databases:
+        known = ", ".join(sorted(rehearsal.databases))
+        raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
+    return name

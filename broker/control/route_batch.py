@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from broker.control.effect import Session, expect_absent, refuse_asking
 from broker.control.stored import stored_route
 from broker.ddl.statements import CreateRoute, blaming
-from broker.dialog import store
 from broker.errors import StatementError
 from broker.routing.route import RouteRow, create_route, row_of
+from broker.store import metadata
 
 BATCH_MAX = 500  # statements; SQLite takes at most 999 values in one question where it is old
 
@@ -29,7 +29,7 @@ def create_routes(batch: Sequence[CreateRoute], session: Session) -> None:
     Raises:
         StatementError: with the place of the first mistake; the transaction is then to be rolled back.
     """
-    rows = store.find_routes(session.db, [statement.name for statement in batch])
+    rows = metadata.find_routes(session.db, [statement.name for statement in batch])
     written: dict[str, RouteRow] = {}
     messages, changes = session.messages, session.changes
     statement = None
@@ -51,4 +51,4 @@ def create_routes(batch: Sequence[CreateRoute], session: Session) -> None:
         assert statement is not None, "no statement, no mistake"
         with blaming(statement):
             raise
-    store.put_routes(session.db, written.values())
+    metadata.put_routes(session.db, written.values())

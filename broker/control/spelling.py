@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import chain
 
 from broker.control.concern import Concern, of_route, of_statement
-from broker.control.rehearsal import Played, Rehearsal
+from broker.control.played import Played
+from broker.control.rehearsal import Rehearsal
 from broker.routing.lint import Lint
 
 

@@ -9,10 +9,13 @@ done otherwise? A rule that cannot tell says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from difflib import get_close_matches
 from itertools import islice
 
 from broker.control.concern import Concern, of_route, of_setting, of_statement
-from broker.control.rehearsal import Played, Rehearsal
+from broker.control.played import Played
+from broker.control.rehearsal import Rehearsal
+from broker.conversation.built_in import CONTRACT_NAMES
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
 from broker.routing.route import Route
@@ -44,6 +47,7 @@ def survey(
         yield from _renewed(rehearsal, played)
         yield from _missed_drops(rehearsal, played)
         yield from _transport_names(rehearsal, played)
+        yield from _undeclared_contracts(rehearsal, played)
     yield from _exposed_services(rehearsal)
     yield from _forwarding_off(rehearsal)
     yield from _unanswerable(rehearsal, unanswered)
@@ -112,6 +116,21 @@ def _transport_names(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
             problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
             hint += ", or see to it that whoever answers it has a route to it"
             yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+
+
+def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Concern]:
+    """Contracts that services name and nothing has made, where contracts are made at all."""
+    if not played.contracts:
+        return
+    at = (rehearsal, played)
+    known = played.contracts.keys() | CONTRACT_NAMES
+    for service, contracts in sorted(played.service_contracts.items()):
+        for contract in sorted(contracts - known):
+            problem = f"{service!r} names the contract {contract!r}, which no statement makes: it is not checked"
+            near = get_close_matches(contract, sorted(played.contracts), n=1)
+            hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
+            statement = played.service_statements.get(service)
+            yield of_statement(Lint.UNDECLARED_CONTRACT, problem, hint, at=at, statement=statement)
 
 
 def _exposed_services(rehearsal: Rehearsal) -> Iterator[Concern]:

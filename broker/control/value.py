@@ -159,13 +159,11 @@ def flag() -> ValueKind:
     return ValueKind("true, false", read, from_text, json_schema={"type": "boolean"})
 
 
-def choice(*words: str, absent: tuple[str, ...] = (), reason: str = "") -> ValueKind:
-    """One of some words; `absent` are documented words that this release refuses, for the `reason`."""
+def choice(*words: str) -> ValueKind:
+    """One of some words."""
     allowed = ", ".join(f'"{word}"' for word in words)
 
     def read(value: object) -> str:
-        if isinstance(value, str) and value in absent:
-            raise refuse(f"{show(value)} is not available: {reason}", f"write {allowed}")
         if not isinstance(value, str) or value not in words:
             raise refuse(f"{show(value)} is not one of the allowed words", f"allowed is {allowed}")
         return value
@@ -187,10 +185,16 @@ def text(noun: str, *, longest: int) -> ValueKind:
     return ValueKind(allowed, read)
 
 
-def path() -> ValueKind:
-    """A path, made absolute by whoever knows what it is relative to."""
+def path(*, may_be_off: bool = False) -> ValueKind:
+    """A path, made absolute by whoever knows what it is relative to; with `may_be_off`, "" is read as None."""
     writing = text("path", longest=_PATH_CHARACTERS)
-    return ValueKind(writing.allowed, lambda value: Path(str(writing.read(value))))
+
+    def read(value: object) -> Path | None:
+        if may_be_off and value == "":
+            return None
+        return Path(str(writing.read(value)))
+
+    return ValueKind(writing.allowed + (', "" = none' if may_be_off else ""), read)
 
 
 def guid() -> ValueKind:

@@ -18,17 +18,32 @@ from lark import Token, Transformer
 
 from broker.ddl.lexer import place_of
 from broker.ddl.statements import (
+    ANY,
     NAME,
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
     AlterQueue,
     AlterRoute,
     AlterService,
+    BeginConversationTimer,
+    ContractType,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
     CreateQueue,
     CreateRoute,
     CreateService,
+    DatabaseOption,
+    DropContract,
+    DropMessageType,
+    DropPriority,
     DropQueue,
     DropRoute,
     DropService,
     EndConversation,
+    MoveConversation,
+    PriorityProperties,
     QueueName,
     Statement,
     UseDatabase,
@@ -39,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 NAME_MAX_CHARACTERS = 128  # sysname of the original
+PRIORITY_LEVEL_DEFAULT = 5  # PRIORITY_LEVEL = DEFAULT, the original's
 
 Place: TypeAlias = tuple[int, int]
 
@@ -69,6 +85,40 @@ class _Queue:
     place: Place
 
 
+def is_text(name: str) -> bool:
+    """Whether a name can be stored and sent: JSON can bring half of a pair of surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _once(pairs: Sequence[Sequence[Token]]) -> dict[str, Token]:
+    """The values by the terminal of their key, none twice."""
+    values: dict[str, Token] = {}
+    for key, value in pairs:
+        if key.type in values:
+            raise RefusedError(102, f"{key.type} is given twice", key)
+        values[key.type] = value
+    return values
+
+
+def _each_once(names: Sequence[Token], number: int, what: str) -> None:
+    """Refuse a list with a name twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise RefusedError(number, f"the {what} {str(name)!r} is given twice; remove one", name)
+        seen.add(name)
+
+
+def _guid(token: Token, what: str) -> UUID:
+    if _GUID.fullmatch(token) is None:
+        raise RefusedError(8169, f"{str(token)!r} is no {what}; it is a GUID", token)
+    return UUID(token)
+
+
 def _plain(token: Token) -> str | int:
     return int(token) if token.type == "INTEGER" else str(token)
 
@@ -90,6 +140,8 @@ class Builder(Transformer[Token, Built]):
         if len(token) > NAME_MAX_CHARACTERS:
             problem = f"this name has {len(token)} characters; at most {NAME_MAX_CHARACTERS} are allowed"
             raise RefusedError(103, problem, token)
+        if not is_text(token):
+            raise RefusedError(102, "this name cannot be written as UTF-8: it has half a character", token)
         return token
 
     def authorization(self, parts: Sequence[Token]) -> str:
@@ -120,12 +172,7 @@ class Builder(Transformer[Token, Built]):
 
     def route_properties(self, parts: Sequence[Sequence[Token]]) -> dict[str, Token]:
         """The properties by name, none twice."""
-        values: dict[str, Token] = {}
-        for key, value in parts:
-            if key.type in values:
-                raise RefusedError(102, f"{key.type} is given twice", key)
-            values[key.type] = value
-        return values
+        return _once(parts)
 
     def create_route(self, parts: Sequence[Any]) -> Built:
         """CREATE ROUTE name [AUTHORIZATION owner] WITH ..."""
@@ -151,15 +198,23 @@ class Builder(Transformer[Token, Built]):
 
     # --- queues ---
 
+    def queue_option(self, parts: Sequence[Any]) -> Sequence[Any]:
+        """An option and whether it is ON."""
+        return parts
+
+    def queue_options(self, parts: Sequence[Any]) -> dict[str, Any]:
+        """The options by the names of the fields."""
+        return {key.lower(): value for key, value in _once(parts).items()}
+
     def create_queue(self, parts: Sequence[Any]) -> Built:
-        """CREATE QUEUE queue [WITH STATUS = ...]."""
-        queue, status = parts
-        return Built(partial(CreateQueue, queue.value, status=status is not False), {NAME: queue.place})
+        """CREATE QUEUE queue [WITH ...]."""
+        queue, options = parts
+        return Built(partial(CreateQueue, queue.value, **(options or {})), {NAME: queue.place})
 
     def alter_queue(self, parts: Sequence[Any]) -> Built:
-        """ALTER QUEUE queue WITH STATUS = ..."""
-        queue, status = parts
-        return Built(partial(AlterQueue, queue.value, status=status), {NAME: queue.place})
+        """ALTER QUEUE queue WITH ..."""
+        queue, options = parts
+        return Built(partial(AlterQueue, queue.value, **options), {NAME: queue.place})
 
     def drop_queue(self, parts: Sequence[_Queue]) -> Built:
         """DROP QUEUE queue."""
@@ -194,7 +249,8 @@ class Builder(Transformer[Token, Built]):
         return parts[0]
 
     def contracts(self, parts: Sequence[Token]) -> tuple[str, ...]:
-        """The contracts of a new service."""
+        """The contracts of a new service, none twice."""
+        _each_once(parts, 8404, "contract")
         return tuple(str(name) for name in parts)
 
     def contract_change(self, parts: Sequence[Token]) -> tuple[bool, str]:
@@ -206,6 +262,82 @@ class Builder(Transformer[Token, Built]):
         """What is added and what is dropped."""
         added = tuple(name for is_added, name in parts if is_added)
         return added, tuple(name for is_added, name in parts if not is_added)
+
+    # --- message types, contracts, priorities ---
+
+    def validation(self, parts: Sequence[Token]) -> str:
+        """The word for it."""
+        return parts[0].type
+
+    def create_message_type(self, parts: Sequence[Any]) -> Built:
+        """CREATE MESSAGE TYPE name [AUTHORIZATION owner] [VALIDATION = ...]."""
+        name, owner, validation = parts
+        make = partial(CreateMessageType, str(name), validation or "NONE", owner)
+        return Built(make, {NAME: place_of(name)})
+
+    def alter_message_type(self, parts: Sequence[Any]) -> Built:
+        """ALTER MESSAGE TYPE name VALIDATION = ..."""
+        name, validation = parts
+        return Built(partial(AlterMessageType, str(name), validation), {NAME: place_of(name)})
+
+    def drop_message_type(self, parts: Sequence[Token]) -> Built:
+        """DROP MESSAGE TYPE name."""
+        return _named(DropMessageType, parts[0])
+
+    def contract_type(self, parts: Sequence[Token]) -> tuple[Token, str]:
+        """A message type and who sends it."""
+        name, sent_by = parts
+        return name, sent_by.type
+
+    def create_contract(self, parts: Sequence[Any]) -> Built:
+        """CREATE CONTRACT name [AUTHORIZATION owner] (types)."""
+        name, owner, *message_types = parts
+        _each_once([message_type for message_type, _ in message_types], 8403, "message type")
+        if all(sent_by == "TARGET" for _, sent_by in message_types):
+            problem = f"the contract {str(name)!r} must have at least one message type SENT BY INITIATOR or ANY"
+            raise RefusedError(8492, problem, name)
+        listed = tuple(ContractType(str(message_type), sent_by) for message_type, sent_by in message_types)
+        places = {f"TYPE {message_type}": place_of(message_type) for message_type, _ in message_types}
+        return Built(partial(CreateContract, str(name), listed, owner), {**places, NAME: place_of(name)})
+
+    def drop_contract(self, parts: Sequence[Token]) -> Built:
+        """DROP CONTRACT name."""
+        return _named(DropContract, parts[0])
+
+    def priority_property(self, parts: Sequence[Token]) -> Sequence[Token]:
+        """A property and its value."""
+        return parts
+
+    def priority_properties(self, parts: Sequence[Sequence[Token]]) -> dict[str, Token]:
+        """The properties by name, none twice."""
+        return _once(parts)
+
+    def create_priority(self, parts: Sequence[Any]) -> Built:
+        """CREATE BROKER PRIORITY name FOR CONVERSATION [SET (...)]."""
+        name, values = parts
+        return self._priority(CreatePriority, name, values or {})
+
+    def alter_priority(self, parts: Sequence[Any]) -> Built:
+        """ALTER BROKER PRIORITY name FOR CONVERSATION SET (...)."""
+        name, values = parts
+        return self._priority(AlterPriority, name, values)
+
+    def drop_priority(self, parts: Sequence[Token]) -> Built:
+        """DROP BROKER PRIORITY name."""
+        return _named(DropPriority, parts[0])
+
+    def _priority(self, make: Callable[..., Statement], name: Token, values: dict[str, Token]) -> Built:
+        properties: dict[str, Any] = {
+            key.lower(): ANY
+            if value.type == "ANY"
+            else PRIORITY_LEVEL_DEFAULT
+            if value.type == "DEFAULT"
+            else _plain(value)
+            for key, value in values.items()
+        }
+        places = {key: place_of(value) for key, value in values.items()}
+        places[NAME] = place_of(name)
+        return Built(partial(make, str(name), PriorityProperties(**properties)), places)
 
     # --- conversations ---
 
@@ -222,6 +354,33 @@ class Builder(Transformer[Token, Built]):
     def end_conversation(self, parts: Sequence[Any]) -> Built:
         """END CONVERSATION 'handle' [WITH ...]."""
         handle, ending = parts
-        if _GUID.fullmatch(handle) is None:
-            raise RefusedError(8169, f"{str(handle)!r} is no conversation handle; it is a GUID", handle)
-        return Built(partial(EndConversation, UUID(handle), **(ending or {})), {NAME: place_of(handle)})
+        make = partial(EndConversation, _guid(handle, "conversation handle"), **(ending or {}))
+        return Built(make, {NAME: place_of(handle)})
+
+    def move_conversation(self, parts: Sequence[Token]) -> Built:
+        """MOVE CONVERSATION 'handle' TO 'group'."""
+        handle, group = parts
+        make = partial(MoveConversation, _guid(handle, "conversation handle"), _guid(group, "conversation group"))
+        return Built(make, {NAME: place_of(handle), "TO": place_of(group)})
+
+    def begin_timer(self, parts: Sequence[Token]) -> Built:
+        """BEGIN CONVERSATION TIMER ('handle') TIMEOUT = seconds."""
+        handle, timeout = parts
+        make = partial(BeginConversationTimer, _guid(handle, "conversation handle"), int(timeout))
+        return Built(make, {NAME: place_of(handle), "TIMEOUT": place_of(timeout)})
+
+    # --- databases ---
+
+    def database_option(self, parts: Sequence[Token]) -> Token:
+        """What is set."""
+        return parts[0]
+
+    def termination(self, parts: Sequence[Token]) -> None:
+        """What would become of the sessions of others."""
+        del parts
+
+    def alter_database(self, parts: Sequence[Any]) -> Built:
+        """ALTER DATABASE name SET option [WITH ...]."""
+        name, option, _ = parts
+        make = partial(AlterDatabase, None if name.type == "CURRENT" else str(name), DatabaseOption(option.type))
+        return Built(make, {NAME: place_of(name), "OPTION": place_of(option)})

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from broker.ddl.builder import Place
+from broker.ddl.builder import Place, is_text
 from broker.ddl.statements import NAME
 from broker.routing.route import RouteProperties
 
@@ -90,6 +90,8 @@ def read_plain(text: str, at: int, keywords: Collection[str]) -> PlainRoute | No
         if word.upper() in keywords or word.upper() == "GO":
             return None  # not sure to be a name: GO may stand alone on its line
         name = word
+    if not is_text(name):
+        return None
     properties = RouteProperties(
         service,
         instance,

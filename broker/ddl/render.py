@@ -12,16 +12,30 @@ from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from broker.ddl.statements import (
+    ANY,
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
     AlterQueue,
     AlterRoute,
     AlterService,
+    BeginConversationTimer,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
     CreateQueue,
     CreateRoute,
     CreateService,
+    DropContract,
+    DropMessageType,
+    DropPriority,
     DropQueue,
     DropRoute,
     DropService,
     EndConversation,
+    MoveConversation,
+    NameOrAny,
+    PriorityProperties,
     QueueName,
     Statement,
     UseDatabase,
@@ -79,12 +93,16 @@ def _drop_route(statement: DropRoute) -> str:
 
 @_render.register
 def _create_queue(statement: CreateQueue) -> str:
-    return f"CREATE QUEUE {_queue(statement.queue)}" + ("" if statement.status else " WITH STATUS = OFF")
+    status = None if statement.status else False
+    poison = statement.poison_message_handling or None
+    options = _queue_options(status, poison)
+    return f"CREATE QUEUE {_queue(statement.queue)}" + (f" WITH {options}" if options else "")
 
 
 @_render.register
 def _alter_queue(statement: AlterQueue) -> str:
-    return f"ALTER QUEUE {_queue(statement.queue)} WITH STATUS = {'ON' if statement.status else 'OFF'}"
+    options = _queue_options(statement.status, statement.poison_message_handling)
+    return f"ALTER QUEUE {_queue(statement.queue)} WITH {options}"
 
 
 @_render.register
@@ -125,6 +143,69 @@ def _end_conversation(statement: EndConversation) -> str:
     return f"{text} WITH ERROR = {statement.error_code} DESCRIPTION = {render_text(statement.description or '')}"
 
 
+@_render.register
+def _move_conversation(statement: MoveConversation) -> str:
+    return f"MOVE CONVERSATION '{statement.conversation_handle}' TO '{statement.conversation_group_id}'"
+
+
+@_render.register
+def _begin_timer(statement: BeginConversationTimer) -> str:
+    return f"BEGIN CONVERSATION TIMER ('{statement.conversation_handle}') TIMEOUT = {statement.timeout}"
+
+
+@_render.register
+def _create_message_type(statement: CreateMessageType) -> str:
+    owner = _authorization(statement.owner)
+    validation = "" if statement.validation == "NONE" else f" VALIDATION = {statement.validation}"
+    return f"CREATE MESSAGE TYPE {render_name(statement.name)}{owner}{validation}"
+
+
+@_render.register
+def _alter_message_type(statement: AlterMessageType) -> str:
+    return f"ALTER MESSAGE TYPE {render_name(statement.name)} VALIDATION = {statement.validation}"
+
+
+@_render.register
+def _drop_message_type(statement: DropMessageType) -> str:
+    return f"DROP MESSAGE TYPE {render_name(statement.name)}"
+
+
+@_render.register
+def _create_contract(statement: CreateContract) -> str:
+    owner = _authorization(statement.owner)
+    types = ", ".join(f"{render_name(one.message_type)} SENT BY {one.sent_by}" for one in statement.message_types)
+    return f"CREATE CONTRACT {render_name(statement.name)}{owner} ({types})"
+
+
+@_render.register
+def _drop_contract(statement: DropContract) -> str:
+    return f"DROP CONTRACT {render_name(statement.name)}"
+
+
+@_render.register
+def _create_priority(statement: CreatePriority) -> str:
+    properties = _priority_properties(statement.properties)
+    text = f"CREATE BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION"
+    return f"{text} SET ({properties})" if properties else text
+
+
+@_render.register
+def _alter_priority(statement: AlterPriority) -> str:
+    properties = _priority_properties(statement.properties)
+    return f"ALTER BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION SET ({properties})"
+
+
+@_render.register
+def _drop_priority(statement: DropPriority) -> str:
+    return f"DROP BROKER PRIORITY {render_name(statement.name)}"
+
+
+@_render.register
+def _alter_database(statement: AlterDatabase) -> str:
+    name = "CURRENT" if statement.name is None else render_name(statement.name)
+    return f"ALTER DATABASE {name} SET {statement.option}"
+
+
 def _authorization(owner: str | None) -> str:
     return "" if owner is None else f" AUTHORIZATION {render_name(owner)}"
 
@@ -132,6 +213,32 @@ def _authorization(owner: str | None) -> str:
 def _queue(queue: QueueName) -> str:
     name = render_name(queue.name)
     return name if queue.schema is None else f"{render_name(queue.schema)}.{name}"
+
+
+def _queue_options(status: bool | None, poison: bool | None) -> str:  # noqa: FBT001 - None = not given
+    options = [] if status is None else [f"STATUS = {_on_off(status)}"]
+    options += [] if poison is None else [f"POISON_MESSAGE_HANDLING (STATUS = {_on_off(poison)})"]
+    return ", ".join(options)
+
+
+def _on_off(is_on: bool) -> str:  # noqa: FBT001 - the one thing it is about
+    return "ON" if is_on else "OFF"
+
+
+def _priority_properties(properties: PriorityProperties) -> str:
+    """The properties that are given, in the documented order."""
+    remote = properties.remote_service_name
+    values = {
+        "CONTRACT_NAME": _name_or_any(properties.contract_name),
+        "LOCAL_SERVICE_NAME": _name_or_any(properties.local_service_name),
+        "REMOTE_SERVICE_NAME": render_text(remote) if isinstance(remote, str) else _name_or_any(remote),
+        "PRIORITY_LEVEL": properties.priority_level,
+    }
+    return ", ".join(f"{name} = {value}" for name, value in values.items() if value is not None)
+
+
+def _name_or_any(value: NameOrAny) -> str | None:
+    return None if value is None else "ANY" if value is ANY else render_name(value)
 
 
 def _properties(properties: RouteProperties) -> str:

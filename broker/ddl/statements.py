@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from broker.errors import Span, StatementError
 from broker.routing.route import PropertyError, RouteProperties
@@ -136,18 +137,20 @@ class DropRoute(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue(Statement):
-    """CREATE QUEUE; `status` True = ON, the default."""
+    """CREATE QUEUE; `status` True = ON, the default; `poison_message_handling` True = ON, not the default."""
 
     queue: QueueName
     status: bool = True
+    poison_message_handling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AlterQueue(Statement):
-    """ALTER QUEUE WITH STATUS; `status` True = ON."""
+    """ALTER QUEUE WITH ...; None = unchanged, True = ON. The parser lets none through that changes nothing."""
 
     queue: QueueName
-    status: bool
+    status: bool | None = None
+    poison_message_handling: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +199,129 @@ class EndConversation(Statement):
     cleanup: bool = False
     error_code: int | None = None
     description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveConversation(Statement):
+    """MOVE CONVERSATION TO another conversation group."""
+
+    conversation_handle: UUID
+    conversation_group_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class BeginConversationTimer(Statement):
+    """BEGIN CONVERSATION TIMER; `timeout` seconds, its range is not checked here."""
+
+    conversation_handle: UUID
+    timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMessageType(Statement):
+    """CREATE MESSAGE TYPE; `validation` is one of the words of the grammar."""
+
+    name: str
+    validation: str = "NONE"
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterMessageType(Statement):
+    """ALTER MESSAGE TYPE."""
+
+    name: str
+    validation: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropMessageType(Statement):
+    """DROP MESSAGE TYPE."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContractType:
+    """A message type in a contract; `sent_by` INITIATOR, TARGET or ANY."""
+
+    message_type: str
+    sent_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContract(Statement):
+    """CREATE CONTRACT; each message type once, at least one that the initiator may send."""
+
+    name: str
+    message_types: tuple[ContractType, ...]
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropContract(Statement):
+    """DROP CONTRACT."""
+
+    name: str
+
+
+class _Any(Enum):
+    ANY = "ANY"
+
+
+ANY: Final = _Any.ANY
+NameOrAny: TypeAlias = str | Literal[_Any.ANY] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityProperties:
+    """What a priority is about and its level, as written; None = not given. The range of the level is not checked."""
+
+    contract_name: NameOrAny = None
+    local_service_name: NameOrAny = None
+    remote_service_name: NameOrAny = None
+    priority_level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePriority(Statement):
+    """CREATE BROKER PRIORITY; what is not given is ANY, or the default level."""
+
+    name: str
+    properties: PriorityProperties = PriorityProperties()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPriority(Statement):
+    """ALTER BROKER PRIORITY; what is not given stays. The parser lets none through that changes nothing."""
+
+    name: str
+    properties: PriorityProperties
+
+
+@dataclass(frozen=True, slots=True)
+class DropPriority(Statement):
+    """DROP BROKER PRIORITY."""
+
+    name: str
+
+
+class DatabaseOption(StrEnum):
+    """What ALTER DATABASE sets."""
+
+    ENABLE_BROKER = "ENABLE_BROKER"
+    DISABLE_BROKER = "DISABLE_BROKER"
+    NEW_BROKER = "NEW_BROKER"
+    ERROR_BROKER_CONVERSATIONS = "ERROR_BROKER_CONVERSATIONS"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase(Statement):
+    """
+    ALTER DATABASE SET; `name` None = the current one.
+
+    WITH ROLLBACK IMMEDIATE, ROLLBACK AFTER and NO_WAIT are read and not kept: they are about sessions of the original.
+    """
+
+    name: str | None
+    option: DatabaseOption

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.dialog.store import open_watch
+from broker.store.database import open_watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
-from broker.dialog.contact import Contact
-from broker.dialog.store import broker_instance, open_watch
+from broker.conversation.contact import Contact
+from broker.store.database import broker_instance, open_watch
 from broker.wire.layout import NO_GUID
 
 _FIND = """

@@ -19,6 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from broker.observe.ledger import ledger_sentence
+
 NO_TERMINAL_COLUMNS = 250  # of what is piped or redirected
 UNBROKEN_COLUMNS = 36  # a GUID, the longest value that has to stay on one line
 _FRAME_COLUMNS = 3  # what a table draws around a column
@@ -83,10 +85,10 @@ def render_status(status: Mapping[str, Any]) -> None:
     console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
     _render_forwarding(status["forwarding"], console)
     if status.get("workers"):
-        columns = ["worker", "pid", "ready", "uptime_s", "connections", "held", "restarts"]
+        columns = ["worker", "pid", "ready", "uptime_s", "connections", "held", "restarts", "lost", "problem"]
         render_table(columns, status["workers"], title="Workers", console=console)
     if status["connections"]:
-        columns = ["name", "address", "direction", "state"]
+        columns = ["name", "address", "direction", "state", "encryption"]
         render_table(columns, status["connections"], title="Connections", console=console)
     down = [{"address": address} | facts for address, facts in status["addresses"].items() if facts["problem"]]
     if down:
@@ -101,6 +103,10 @@ def _render_database(name: str, database: Mapping[str, Any], console: Console) -
     count = "an unknown number of" if waiting is None else waiting
     title = f"Database {name}: {count} messages wait to be acknowledged"
     render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, console=console)
+    ledger = database.get("ledger")
+    if ledger is not None:
+        style = "red" if ledger["unaccounted"] else ""
+        console.print(Text(f"ledger of {readable(name)}: {readable(ledger_sentence(ledger))}", style=style))
     if database["problem"]:
         console.print(Text(f"the store of {name} has failed: {readable(database['problem'])}", style="red"))
     if database["dropped"]:

@@ -32,6 +32,7 @@ from broker.observe.backlog import read_backlog
 from broker.observe.instance import Running
 from broker.observe.label import OTHER, Fold, LabelCap, Labels
 from broker.observe.lag import LoopLag
+from broker.observe.ledger import read_ledger
 from broker.observe.route_up import METRIC as ROUTE_UP
 from broker.observe.route_up import RouteUp
 from broker.observe.status import direction, dropped_by_reason, kind_name, loop_name
@@ -40,6 +41,8 @@ from broker.routing.choose import Health
 from broker.routing.table import RouteTable
 
 Samples = Iterable[tuple[Labels, float]]
+
+UNACCOUNTED = "broker_ledger_unaccounted_messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,17 @@ METRICS = (
         fold=max,
     ),
     Described(
+        "broker_ledger_messages",
+        "Messages that applications here have sent, and what became of them: acknowledged, held, or why they"
+        " failed; these add up to those sent.",
+        ("database", "entry"),
+    ),
+    Described(
         "broker_ledger_unaccounted_messages",
-        "Dialog frames that came in and are neither forwarded nor delivered nor dropped nor held; 0 unless there is a"
-        " fault of the program.",
+        "With a database, its messages sent that are neither acknowledged nor held nor failed for a reason. With an"
+        " empty one, dialog frames that came in and are neither forwarded nor delivered nor dropped nor held. 0 unless"
+        " there is a fault of the program.",
+        ("database",),
     ),
     Described(
         "broker_event_loop_lag_seconds",
@@ -198,7 +209,9 @@ class Exposition:
         Returns:
             The body and its content type.
         """
-        samples: dict[str, Samples] = {**reading.samples, **_transmission_queues(reading.paths)}
+        ledgers = _ledgers(reading.paths)
+        ledgers[UNACCOUNTED] = [*reading.samples[UNACCOUNTED], *ledgers[UNACCOUNTED]]
+        samples: dict[str, Samples] = {**reading.samples, **_transmission_queues(reading.paths), **ledgers}
         folded = {name: self._cap.fold(name, samples[name], _BY_NAME[name].fold) for name in samples}
         folded[ROUTE_UP] = self._route_up.samples(reading.tables, reading.down, now=datetime.now(UTC))
         folded["broker_metrics_label_overflow_total"] = {(): float(self._cap.overflows)}
@@ -305,7 +318,7 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
     "broker_forward_share_exceeded_total": _one(lambda instance: instance.forwarder.pool.over_share),
     "broker_retransmits_total": _retransmits,
     "broker_duplicates_total": _duplicates,
-    "broker_ledger_unaccounted_messages": _one(lambda instance: instance.forwarder.unaccounted),
+    UNACCOUNTED: lambda instance: [(("",), instance.forwarder.unaccounted)],
 }
 
 
@@ -322,4 +335,19 @@ def _transmission_queues(paths: Mapping[str, Path]) -> dict[str, Samples]:
     return {
         "broker_transmission_queue_messages": [(labels, backlog.messages) for labels, backlog in known.items()],
         "broker_transmission_queue_oldest_seconds": [(labels, backlog.oldest_s) for labels, backlog in known.items()],
+    }
+
+
+def _ledgers(paths: Mapping[str, Path]) -> dict[str, Samples]:
+    """By database, as far as their files can be read now."""
+    read = {name: read_ledger(path) for name, path in paths.items()}
+    known = {name: balance for name, balance in read.items() if balance is not None}
+    return {
+        "broker_ledger_messages": [
+            ((name, reason or entry), messages)
+            for name, balance in known.items()
+            for entry, reason, messages in balance.entries()
+            if entry != "unaccounted"
+        ],
+        UNACCOUNTED: [((name,), balance.unaccounted) for name, balance in known.items()],
     }

@@ -26,18 +26,23 @@ from typing import TYPE_CHECKING
 
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.fault import nearest, translate
+from broker.observe.file_view import FileView
 from broker.observe.function import ALLOWED, add_functions, render_instant
+from broker.observe.ledger import read_ledger
 from broker.observe.view import (
     DATABASES,
     FILE_VIEWS,
     GUID_COLUMNS,
+    LEDGER,
     MEMORY_VIEWS,
     MSDB_ROUTES,
     QUEUE,
+    QUEUE_MONITORS,
     STATUS_FUNCTION,
     UNTRIED,
-    FileView,
+    make_row,
 )
+from broker.store.monitor import queue_monitors
 
 if TYPE_CHECKING:
     from broker.observe.tsql import Statement, TableName
@@ -99,10 +104,12 @@ class Views:
         transmission_statuses: Statuses,
         limits: QueryLimits | None = None,
     ) -> None:
-        expected = MEMORY_VIEWS.keys() - {DATABASES} - ({MSDB_ROUTES} if MSDB in databases else set())
+        expected = MEMORY_VIEWS.keys() - {DATABASES, QUEUE_MONITORS, LEDGER}
+        expected -= {MSDB_ROUTES} if MSDB in databases else set()
         assert snapshots.keys() == expected, f"snapshots are needed for {sorted(expected)}, not {sorted(snapshots)}"
         self.databases = databases
-        self.snapshots = {**snapshots, DATABASES: self._database_rows}
+        own = {DATABASES: self._database_rows, QUEUE_MONITORS: self._monitor_rows, LEDGER: self._ledger_rows}
+        self.snapshots = {**snapshots, **own}
         self.transmission_statuses = transmission_statuses
         self.limits = limits or QueryLimits()
 
@@ -152,6 +159,33 @@ class Views:
                 except sqlite3.Error:
                     is_enabled = False  # the row itself tells: nothing can be sent or received there
             yield name, instance, is_enabled, created, None if path is None else str(path)
+
+    def _monitor_rows(self) -> Iterable[Row]:
+        for name, path in self.databases.items():
+            try:
+                monitors = queue_monitors(path)
+            except sqlite3.Error:
+                continue  # sys.databases tells
+            for monitor in monitors:
+                times = (monitor.last_empty_rowset_time, monitor.last_activated_time)
+                empty, activated = (None if at is None else datetime.fromtimestamp(at, UTC) for at in times)
+                yield make_row(
+                    QUEUE_MONITORS,
+                    queue_id=monitor.queue_id,
+                    state=str(monitor.state),
+                    last_empty_rowset_time=empty,
+                    last_activated_time=activated,
+                    tasks_waiting=monitor.tasks_waiting,
+                    database_name=name,
+                    queue_name=monitor.queue_name,
+                    readers=monitor.readers,
+                )
+
+    def _ledger_rows(self) -> Iterable[Row]:
+        for name, path in self.databases.items():
+            balance = None if name == MSDB else read_ledger(path)  # of a file that cannot be read sys.databases tells
+            if balance is not None:
+                yield from ((name, *entry) for entry in balance.entries())
 
 
 class _Reading:

@@ -23,14 +23,15 @@ from typing import TypeVar
 
 from broker.control.config import Settings
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.store import open_watch
 from broker.errors import StoreUnavailableError
-from broker.net.link import Link, LinkState
+from broker.net.certificate import Identity
+from broker.net.link import Link
+from broker.net.link_state import LinkState
 from broker.observe.held import HeldCopy, copy_held, held_values
 from broker.observe.instance import Running
 from broker.observe.query import Row, Snapshot
 from broker.observe.view import make_row
-from broker.observe.waiting import transmission_status
+from broker.store.database import open_watch
 
 ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
 SENDERS_A_STEP = 256  # dialogs asked about at once: a few milliseconds of the loop
@@ -39,6 +40,8 @@ _STATES = {LinkState.CONNECTED: 3, LinkState.LOGGED_IN: 4, LinkState.DRAINING: 4
 _CLOSED = 5
 _LOGIN_STATES = {True: (12, "ONLINE"), False: (1, "WAIT LOGIN NEGOTIATE")}
 _MIB = 1024 * 1024
+_CERTIFICATE_AUTH = 4
+_ENDPOINT_ALGORITHMS = {"disabled": (0, "NONE"), "supported": (4, "NONE, AES"), "required": (2, "AES")}
 
 _T = TypeVar("_T")
 
@@ -110,16 +113,9 @@ class Snapshots:
     # --- on the loop ---
 
     def _read_statuses(self, endpoint: Endpoint, endpoint_ids: Iterable[int]) -> list[tuple[int, str]]:
-        transmitter, now = endpoint.transmitter, self._loop.time()
+        transmitter = endpoint.transmitter
         senders = [transmitter.senders.get(endpoint_id) for endpoint_id in endpoint_ids]
-        return [
-            (
-                sender.endpoint_id,
-                transmission_status(sender, transmitter, self._instance.peers, now=now, inquirer=endpoint.inquirer),
-            )
-            for sender in senders
-            if sender is not None
-        ]
+        return [(sender.endpoint_id, transmitter.status(sender)) for sender in senders if sender is not None]
 
     def _copy_held(self) -> list[HeldCopy]:
         now = self._loop.time()
@@ -140,15 +136,24 @@ class Snapshots:
             advertise=instance.peers.hello.addresses,
             pool_bytes=pool.used_bytes,
             pool_messages=pool.frames,
+            own=instance.peers.entrance.security.own,
         )
         return [row]
 
 
 def endpoint_row(
-    settings: Settings, *, listen: Sequence[str], advertise: Iterable[str], pool_bytes: int, pool_messages: int
+    settings: Settings,
+    *,
+    listen: Sequence[str],
+    advertise: Iterable[str],
+    pool_bytes: int,
+    pool_messages: int,
+    own: Identity | None = None,
 ) -> Row:
     """The row of `sys.service_broker_endpoints`; of several processes that share the endpoint, what they sum up to."""
     endpoint = settings.endpoint
+    is_authenticating = endpoint.authentication == "certificate"
+    algorithm, algorithm_desc = _ENDPOINT_ALGORITHMS[endpoint.encryption]
     return make_row(
         "sys.service_broker_endpoints",
         name=settings.instance.name,
@@ -162,8 +167,11 @@ def endpoint_row(
         is_admin_endpoint=False,
         is_message_forwarding_enabled=endpoint.message_forwarding,
         message_forwarding_size=endpoint.message_forward_size // _MIB,
-        encryption_algorithm=0,
-        encryption_algorithm_desc="NONE",
+        connection_auth=_CERTIFICATE_AUTH if is_authenticating else None,
+        connection_auth_desc="CERTIFICATE" if is_authenticating else None,
+        certificate_id=None if own is None else own.fingerprint,
+        encryption_algorithm=algorithm,
+        encryption_algorithm_desc=algorithm_desc,
         listen=", ".join(listen),
         advertise=", ".join(advertise),
         max_hops=endpoint.max_hops,
@@ -178,6 +186,8 @@ def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:
     last_activity = max(link.connection.last_heard, link.connection.last_sent)
     # Unique for as long as the process lives, and the same row after row: this process and the link's number.
     connection_id = uuid.UUID(int=int.from_bytes(arbitration, "big") ^ link.number)
+    identity = link.transport.identity
+    algorithm, algorithm_desc = _algorithm(link.transport.cipher)
     return make_row(
         "sys.dm_broker_connections",
         connection_id=connection_id,
@@ -189,8 +199,11 @@ def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:
         is_accept=link.is_accept,
         login_state=login_state,
         login_state_desc=login_state_desc,
-        encryption_algorithm=0,
-        encryption_algorithm_desc="NONE",
+        authentication_method=None if identity is None else "CERTIFICATE",
+        principal_name=None if identity is None else identity.principal_name,
+        peer_certificate_id=None if identity is None else identity.fingerprint,
+        encryption_algorithm=algorithm,
+        encryption_algorithm_desc=algorithm_desc,
         is_receive_flow_controlled=link.is_paused,
         is_send_flow_controlled=link.is_blocked,
         total_bytes_sent=link.bytes_sent,
@@ -204,6 +217,13 @@ def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:
         peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
         total_frames_rejected=link.frames_rejected,
     )
+
+
+def _algorithm(cipher: str) -> tuple[int | None, str]:
+    """The original's number and word for a cipher suite; it has none for a cipher that it did not know."""
+    if not cipher:
+        return 0, "NONE"
+    return (2, "AES") if "_AES_" in cipher else (None, cipher)
 
 
 def _handles(path: Path, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:

@@ -135,6 +135,7 @@ def _connection(link: Link) -> dict[str, Any]:
         "address": link.address,
         "direction": direction(link),
         "state": link.state.value,
+        "encryption": "TLS" if link.transport.cipher else "none",
         "bytes_received": link.bytes_received,
         "bytes_sent": link.bytes_sent,
         "frames_received": link.received.total(),

@@ -1,10 +1,10 @@
 """
 What each system view is: its columns, in order, and where their values come from.
 
-A `FileView` belongs to one database and is an SQL view over that database's file, so a million rows cost nothing until
-somebody asks for them. A memory view belongs to the instance; its rows are made by the daemon when they are asked for.
-Names, order and meaning of the columns are the original's; what does not exist here is NULL, and our own columns stand
-at the end. No user's text ever enters the SQL of this file.
+A `FileView` belongs to one database and is an SQL view over that database's file. A memory view belongs to the
+instance; its rows are made by the daemon when they are asked for. Names, order and meaning of the columns are the
+original's; what does not exist here is NULL, and our own columns stand at the end. No user's text ever enters the SQL
+of this file.
 
 GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC, bits as
 0 and 1; bodies stay bytes and are shown as `0x...` with the result.
@@ -15,45 +15,14 @@ Source: Service Broker documentation, pages of the views named here; docs/views.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from broker.dialog.conversation import State
-from broker.observe.function import GUID
+from broker.conversation.state import State
+from broker.observe.agreement import AGREEMENT_VIEWS, contract_id
+from broker.observe.file_view import FileView, guid, instant
 from broker.wire.layout import Flag
 
 STATUS_FUNCTION = "transmission_status"  # SQL function: conversation_handle (blob) -> text
 UNTRIED = "waiting: not tried yet"  # the status of a message about which the daemon says nothing
-
-
-@dataclass(frozen=True, slots=True)
-class FileView:
-    """
-    A view of one database.
-
-    Shape: `columns` name -> SQL over `source`; in both `{db}` stands for the attached file, `{now}` for UTC seconds,
-    `{queue_id}` for the number of a queue.
-    """
-
-    columns: Mapping[str, str]
-    source: str
-
-    def render(self, *, db: str, now: float, queue_id: int = 0) -> str:
-        """The SELECT of this view over the file attached as `db`."""
-        columns = ", ".join(f"{sql} AS {name}" for name, sql in self.columns.items())
-        text = f"SELECT {columns} FROM {self.source}"  # noqa: S608 - made of this file's own words
-        return text.format(db=db, now=repr(now), queue_id=queue_id)
-
-    def render_empty(self) -> str:
-        """The SELECT of this view where there is no file: the same columns, no row."""
-        return f"SELECT {', '.join(f'NULL AS {name}' for name in self.columns)} WHERE 0"
-
-
-def _guid(column: str) -> str:
-    return f"{GUID}({column}) COLLATE NOCASE"
-
-
-def _instant(column: str) -> str:
-    return f"strftime('%Y-%m-%d %H:%M:%f', {column}, 'unixepoch')"
 
 
 def _out_of_order(what: str, order: str) -> str:
@@ -71,8 +40,8 @@ ROUTES = FileView(
         "route_id": "r.route_id",
         "principal_id": "NULL",
         "remote_service_name": "r.remote_service_name",
-        "broker_instance": _guid("r.broker_instance"),
-        "lifetime": _instant("r.lifetime"),
+        "broker_instance": guid("r.broker_instance"),
+        "lifetime": instant("r.lifetime"),
         "address": "r.address",
         "mirror_address": "r.mirror_address",
         "weight": "r.weight",
@@ -107,31 +76,44 @@ _SERVICE_QUEUES = FileView(
         "is_receive_enabled": "q.is_receive_enabled",
         "is_enqueue_enabled": "q.is_receive_enabled",
         "is_retention_enabled": "0",
-        "is_poison_message_handling_enabled": "0",
+        "is_poison_message_handling_enabled": "q.is_poison_message_handling_enabled",
         "message_count": "(SELECT count(*) FROM {db}.broker_message m WHERE m.queue_id = q.queue_id)",
     },
     "{db}.broker_queue q",
 )
 
+# A closed side is known by its tombstone alone, which is kept until `security_timestamp`.
+_OF_OPEN = (
+    "conversation_handle, conversation_group_id, lifetime, far_service, far_broker_instance, service_name, contract,"
+    " create_date, dialog_timer, send_sequence, acknowledged_sequence, end_dialog_sequence, early_fragments, priority,"
+    " endpoint_id"
+)
+_OF_BOTH = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag"
+_BOTH_KINDS = (
+    f"(SELECT {_OF_OPEN}, {_OF_BOTH}, state, NULL AS security_timestamp FROM {{db}}.broker_conversation UNION ALL"  # noqa: S608
+    f" SELECT {', '.join('NULL' for _ in _OF_OPEN.split(','))}, {_OF_BOTH}, 'CD', expire_time"
+    " FROM {db}.broker_tombstone) c"
+)
+
 _CONVERSATION_ENDPOINTS = FileView(
     {
-        "conversation_handle": _guid("c.conversation_handle"),
-        "conversation_id": _guid("c.conversation_id"),
+        "conversation_handle": guid("c.conversation_handle"),
+        "conversation_id": guid("c.conversation_id"),
         "is_initiator": "c.is_initiator",
-        "service_contract_id": "NULL",
-        "conversation_group_id": _guid("c.conversation_group_id"),
+        "service_contract_id": contract_id("c.contract"),
+        "conversation_group_id": guid("c.conversation_group_id"),
         "service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = c.service_name)",
-        "lifetime": _instant("c.lifetime"),
+        "lifetime": instant("c.lifetime"),
         "state": "c.state",
         "state_desc": _STATE_DESC,
         "far_service": "c.far_service",
-        "far_broker_instance": _guid("c.far_broker_instance"),
+        "far_broker_instance": guid("c.far_broker_instance"),
         "principal_id": "NULL",
         "far_principal_id": "NULL",
         "outbound_session_key_identifier": "NULL",
         "inbound_session_key_identifier": "NULL",
-        "security_timestamp": "NULL",
-        "dialog_timer": "NULL",
+        "security_timestamp": instant("c.security_timestamp"),
+        "dialog_timer": instant("c.dialog_timer"),
         "send_sequence": "c.send_sequence",
         "last_send_tran_id": "NULL",
         "end_dialog_sequence": "c.end_dialog_sequence",
@@ -142,33 +124,45 @@ _CONVERSATION_ENDPOINTS = FileView(
         "last_out_of_order_sequence": _out_of_order("message_sequence_number", "DESC"),
         "last_out_of_order_frag": _out_of_order("fragment_number", "DESC"),
         "is_system": "0",
-        "priority": "NULL",
+        "priority": "c.priority",
         "service_name": "c.service_name",
         "service_contract_name": "c.contract",
-        "create_date": _instant("c.create_date"),
+        "create_date": instant("c.create_date"),
         "acknowledged_sequence": "c.acknowledged_sequence",
         "early_fragments": "c.early_fragments",
     },
-    "{db}.broker_conversation c",
+    _BOTH_KINDS,
+)
+
+_CONVERSATION_GROUPS = FileView(
+    {
+        "conversation_group_id": guid("c.conversation_group_id"),
+        "service_id": "(SELECT s.service_id FROM {db}.broker_service s WHERE s.name = c.service_name)",
+        "is_system": "0",
+        "service_name": "c.service_name",
+        "conversations": "c.conversations",
+    },
+    "(SELECT conversation_group_id, min(service_name) AS service_name, count(*) AS conversations"
+    " FROM {db}.broker_conversation GROUP BY conversation_group_id) c",
 )
 
 _TRANSMISSION_QUEUE = FileView(
     {
-        "conversation_handle": _guid("c.conversation_handle"),
+        "conversation_handle": guid("c.conversation_handle"),
         "to_service_name": "c.far_service",
-        "to_broker_instance": _guid("c.far_broker_instance"),
+        "to_broker_instance": guid("c.far_broker_instance"),
         "from_service_name": "c.service_name",
         "service_contract_name": "c.contract",
-        "enqueue_time": _instant("t.enqueue_time"),
+        "enqueue_time": instant("t.enqueue_time"),
         "message_sequence_number": "t.message_sequence_number",
         "message_type_name": "t.message_type_name",
         "is_conversation_error": f"CAST((t.flags & {int(Flag.ERROR)}) <> 0 AS INTEGER)",
         "is_end_of_dialog": f"CAST((t.flags & {int(Flag.END_DIALOG)}) <> 0 AS INTEGER)",
         "message_body": "t.message_body",
         "transmission_status": f"{STATUS_FUNCTION}(c.conversation_handle)",
-        "priority": "NULL",
-        "conversation_id": _guid("c.conversation_id"),
-        "body_bytes": "length(t.message_body)",
+        "priority": "c.priority",
+        "conversation_id": guid("c.conversation_id"),
+        "body_bytes": "coalesce(t.body_length, length(t.message_body))",
     },
     "{db}.broker_transmission t LEFT JOIN {db}.broker_conversation c USING (endpoint_id)",
 )
@@ -176,14 +170,15 @@ _TRANSMISSION_QUEUE = FileView(
 # What `SELECT * FROM [BillingQueue]` reads: a look at the queue that takes nothing out of it.
 QUEUE = FileView(
     {
-        "status": "1",
+        "status": "m.status",
+        "priority": "m.priority",
         "queuing_order": "m.queuing_order",
-        "conversation_handle": _guid("c.conversation_handle"),
+        "conversation_handle": guid("c.conversation_handle"),
         "message_sequence_number": "m.message_sequence_number",
         "service_name": "c.service_name",
         "message_type_name": "m.message_type_name",
         "message_body": "m.message_body",
-        "message_enqueue_time": _instant("m.message_enqueue_time"),
+        "message_enqueue_time": instant("m.message_enqueue_time"),
         "body_bytes": "length(m.message_body)",
     },
     "{db}.broker_message m LEFT JOIN {db}.broker_conversation c USING (endpoint_id) WHERE m.queue_id = {queue_id}",
@@ -193,11 +188,15 @@ FILE_VIEWS: Mapping[str, FileView] = {
     "sys.routes": ROUTES,
     "sys.services": _SERVICES,
     "sys.service_queues": _SERVICE_QUEUES,
+    **AGREEMENT_VIEWS,
     "sys.conversation_endpoints": _CONVERSATION_ENDPOINTS,
+    "sys.conversation_groups": _CONVERSATION_GROUPS,
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
 }
 
 DATABASES = "sys.databases"
+QUEUE_MONITORS = "sys.dm_broker_queue_monitors"
+LEDGER = "sys.dm_broker_ledger"
 MSDB_ROUTES = "msdb.sys.routes"  # the memory view that stands for the table where msdb is no file
 
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
@@ -277,6 +276,18 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
         "forward_pool_bytes",
         "forward_pool_messages",
     ),
+    QUEUE_MONITORS: (
+        "database_id",
+        "queue_id",
+        "state",
+        "last_empty_rowset_time",
+        "last_activated_time",
+        "tasks_waiting",
+        "database_name",
+        "queue_name",
+        "readers",
+    ),
+    LEDGER: ("database_name", "entry", "reason", "messages"),
     MSDB_ROUTES: tuple(ROUTES.columns),
 }
 
@@ -299,7 +310,7 @@ GUID_COLUMNS = frozenset(
 # Columns that hold an instant; a text compared with one is read as an instant, however it is written.
 INSTANT_COLUMNS = frozenset(
     {"connect_time", "create_date", "enqueue_time", "last_activity_time", "lifetime", "login_time"}
-    | {"message_enqueue_time"}
+    | {"message_enqueue_time", "last_activated_time", "last_empty_rowset_time"}
 )
 
 

@@ -42,6 +42,7 @@ class Lint(StrEnum):
     NO_TRANSPORT_ADDRESS = "no-transport-address"
     EXPOSED_SERVICES = "exposed-services"
     FORWARDING_OFF = "forwarding-off"
+    UNDECLARED_CONTRACT = "undeclared-contract"
     # of one instance, and of several together
     MISSING_RETURN_ROUTE = "missing-return-route"
     ROUTING_LOOP = "routing-loop"

@@ -20,8 +20,9 @@ from typing import Protocol
 
 import structlog
 
+from broker.application.message import Message
+from broker.application.receiving import receive
 from broker.ddl.statements import CreateRoute
-from broker.dialog.application import Message, receive
 from broker.dialog.asking import answer
 from broker.dialog.inquiry import MISSING_BINDING, MISSING_ROUTE, Inquiry, parse_inquiry, type_of
 from broker.errors import ConversationError, DaemonUnreachableError, StoreUnavailableError

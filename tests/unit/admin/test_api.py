@@ -11,11 +11,14 @@ import pytest
 
 from broker import begin_dialog
 from broker.admin.api import Api
+from broker.admin.census import CensusRequest
 from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.subject import OneProcess
+from broker.admin.why import WhyRequest
 from broker.daemon import Instance
-from broker.dialog import store
 from broker.errors import DdlSyntaxError, DuplicateNameError, StoreUnavailableError, UnknownNameError
+from broker.flow import Disposition
+from broker.store import metadata
 
 
 @pytest.fixture
@@ -198,13 +201,54 @@ async def test_a_conversation_that_does_not_live_here_is_told(api: Api) -> None:
         await api.explain(ExplainRequest(conversation=uuid4()))
 
 
+# --- why and census ---
+
+
+async def test_a_conversation_is_told_with_everything_that_is_known(api: Api, instance: Instance) -> None:
+    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE S ON QUEUE Q"))
+    with closing(sqlite3.connect(instance.endpoints["orders"].path)) as db, db:
+        dialog = begin_dialog(db, from_service="S", to_service="//nowhere")
+        dialog.send("x")
+
+    answer = await api.why(WhyRequest(dialog.conversation_handle))
+
+    assert (["orders"], True) == ([side.database for side in answer.sides], answer.is_running)
+    assert answer.findings[0].symptom.startswith("1 message from S to //nowhere waits in orders")
+
+
+async def test_an_unknown_id_is_no_error(api: Api) -> None:
+    answer = await api.why(WhyRequest(uuid4()))
+
+    assert (False, ["database orders", "0 frames that wait here for a next hop"]) == (answer.is_known, answer.looked_in)
+
+
+async def test_drops_of_the_gateway_and_of_its_databases_are_told(api: Api, instance: Instance) -> None:
+    instance.forwarder.dropped[Disposition.NO_ROUTE] += 2
+    instance.endpoints["orders"].dropped[Disposition.DUPLICATE] += 3
+
+    assert {"no route": 2, "duplicate": 3} == (await api.why(WhyRequest(uuid4()))).dropped
+
+
+@pytest.mark.parametrize("name", [None, "ORDERS"])
+async def test_databases_are_counted(api: Api, name: str | None) -> None:
+    answer = await api.census(CensusRequest(name))
+
+    assert ["orders"] == [one.database for one in answer.databases]
+
+
+async def test_an_unknown_database_is_not_counted(api: Api) -> None:
+    with pytest.raises(UnknownNameError, match=r"no user database 'msdb' here; there are: orders"):
+        await api.census(CensusRequest("msdb"))
+
+
 # --- status and check ---
 
 
 async def test_status_tells_what_waits_in_the_files(api: Api, instance: Instance) -> None:
     status = await api.status(Nothing())
 
-    assert status["databases"]["orders"]["waiting_messages"] == 0
+    orders = status["databases"]["orders"]
+    assert (orders["waiting_messages"], orders["ledger"]["unaccounted"]) == (0, 0)
 
 
 async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) -> None:
@@ -261,7 +305,7 @@ async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
     def fails(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(store, "put_queue", fails)
+    monkeypatch.setattr(metadata, "put_queue", fails)
 
     with pytest.raises(StoreUnavailableError, match="disk I/O error"):
         await api.sql(SqlRequest("CREATE QUEUE Q"))

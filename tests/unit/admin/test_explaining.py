@@ -20,7 +20,6 @@ from broker.control.execute import execute
 from broker.control.load import load_settings
 from broker.daemon import Instance
 from broker.ddl.parser import parse_script
-from broker.dialog.store import open_store, put_queue, put_service
 from broker.errors import SettingsError, UnknownNameError
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -28,6 +27,8 @@ from broker.routing.decide import Surroundings
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from broker.store.database import open_store
+from broker.store.metadata import put_queue, put_service
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, STOCK, FAR = UUID(int=0x0D), UUID(int=0x57), UUID(int=0xFA)

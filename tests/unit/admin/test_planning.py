@@ -32,6 +32,7 @@ from broker.routing.plan import Fate, Flow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import Flag
+from tests.support.loopback import until
 
 NEAR, FAR = "//near", "//far"
 TO_FAR = f"CREATE ROUTE far WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://far:4022';"
@@ -71,6 +72,12 @@ def write(instance: Instance, statement: str, *values: object, database: str = "
     assert path is not None
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(statement, values)
+
+
+def under_way(instance: Instance) -> list[Any]:
+    """The conversations of the database, whichever end is here."""
+    with closing(sqlite3.connect(instance.endpoints["orders"].path)) as db:
+        return db.execute("SELECT conversation_handle FROM broker_conversation WHERE state <> 'CD'").fetchall()
 
 
 def begin(instance: Instance, to_service: str = FAR, *, messages: int = 1, far: UUID | None = None) -> broker.Dialog:
@@ -261,11 +268,12 @@ async def test_a_service_that_goes_takes_its_conversations_with_it(plan: Plan, i
     """At both ends: what is for it has no route, and what comes back for it ends the dialog."""
     begin(instance, NEAR)
     begin(instance, FAR)
+    await until(lambda: 3 == len(under_way(instance)))  # NEAR is here: both ends of the first one
 
     answer = await plan(f"DROP SERVICE [{NEAR}]")
 
-    assert {Fate.FAILS: 2} == answer.fates
-    assert 2 == answer.harmed
+    assert {Fate.FAILS: 3} == answer.fates
+    assert 3 == answer.harmed
     assert {f"the service '{NEAR}' is not here any more: what arrives for it ends the dialog with -8470"} == {
         one.after for one in answer.consequences
     }

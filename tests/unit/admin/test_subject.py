@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from broker.admin.subject import OneProcess, Subject
 from broker.daemon import Instance
 from broker.net.dialer import Attempts
@@ -36,15 +38,17 @@ async def test_store_that_fails_is_a_part(instance: Instance) -> None:
 async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
     """Another thread looks at it while the instance goes on."""
     subject = OneProcess(instance)
-    attempts = instance.peers.attempts[FAR] = Attempts()
+    attempts = Attempts()
+    known = cast("dict[NetworkAddress, Attempts]", instance.peers.attempts)
+    known[FAR] = attempts
     attempts.failed("Connection refused", now=1e9)
     attempts.suppressed_until = float("inf")
     facts = Facts("//far", b"t" * 16, b"c" * 16, is_from_target=False)
-    instance.forwarder._passed[facts] = None
+    instance.forwarder._decider.passed[facts] = None
 
     frozen, passed = await subject.frozen()
     live = await subject.place()
-    del instance.peers.attempts[FAR]
+    del known[FAR]
 
     assert (frozen.surroundings.health_of(FAR), frozen.problem_of(FAR)) == (Health.SUPPRESSED, "Connection refused")
     assert (live.surroundings.health_of(FAR), live.problem_of(FAR)) == (Health.UNTRIED, "")

@@ -14,9 +14,10 @@ import pytest
 
 from broker.control.catalog import MSDB, Borrow, Catalog, Database, Rows, read_rows, read_table
 from broker.control.progress import Progress
-from broker.dialog import store
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
+from broker.store import metadata
+from broker.store.database import open_store, writing
 
 ORDERS, BILLING = bytes([1]) * 16, bytes([2]) * 16
 NOW = datetime.now(UTC)  # lifetimes are hours from here, so that none ends while the tests run
@@ -35,7 +36,7 @@ def never() -> AbstractContextManager[sqlite3.Connection]:
 def database(
     name: str, instance: bytes, *routes: Route, services: tuple[str, ...] = (), borrow: Borrow = never
 ) -> Database:
-    known = Rows(services={name: store.Service(n, name, 1, frozenset()) for n, name in enumerate(services)})
+    known = Rows(services={name: metadata.Service(n, name, 1, frozenset()) for n, name in enumerate(services)})
     return Database(name, instance, None, borrow, known, build_table(routes, now=NOW))
 
 
@@ -44,15 +45,15 @@ def catalog(*databases: Database, on_change: Callable[[], None] = lambda: None) 
 
 
 def test_rows_are_read_as_stored(tmp_path: Path) -> None:
-    db = store.open_store(tmp_path / "orders.db")
-    with store.writing(db):
-        store.put_queue(db, "Queue", is_receive_enabled=False)
-        store.put_service(db, "Orders", 1, frozenset({"C"}))
+    db = open_store(tmp_path / "orders.db")
+    with writing(db):
+        metadata.put_queue(db, "Queue", is_receive_enabled=False)
+        metadata.put_service(db, "Orders", 1, frozenset({"C"}))
 
     known = read_rows(db)
 
-    assert known.queues == {"Queue": store.Queue(1, "Queue", is_receive_enabled=False)}
-    assert known.services == {"Orders": store.Service(1, "Orders", 1, frozenset({"C"}))}
+    assert known.queues == {"Queue": metadata.Queue(1, "Queue", is_receive_enabled=False)}
+    assert known.services == {"Orders": metadata.Service(1, "Orders", 1, frozenset({"C"}))}
     assert list(read_table(db, database="orders", now=NOW)) == [AUTO_CREATED_LOCAL]
     db.close()
 
@@ -130,7 +131,7 @@ def test_change_is_told() -> None:
 
 async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
     told: list[bool] = []
-    with closing(store.open_store(tmp_path / "msdb.db")) as db:
+    with closing(open_store(tmp_path / "msdb.db")) as db:
         known = catalog(
             database(MSDB, bytes(16), borrow=lambda: nullcontext(db)), on_change=lambda: told.append(known.is_loaded)
         )
@@ -141,7 +142,7 @@ async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
 
 async def test_row_of_another_hand_that_is_no_route_is_left_out(tmp_path: Path) -> None:
     """It must not keep the instance from starting, nor reach the pass."""
-    with closing(store.open_store(tmp_path / "msdb.db")) as db:
+    with closing(open_store(tmp_path / "msdb.db")) as db:
         db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
         known = catalog(database(MSDB, bytes(16), borrow=lambda: nullcontext(db)))
         await known.load()

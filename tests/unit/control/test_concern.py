@@ -8,7 +8,8 @@ import pytest
 
 from broker.control.concern import Concern, of_route, of_setting, of_statement
 from broker.control.config import Settings
-from broker.control.rehearsal import Played, Rehearsal, rehearse
+from broker.control.played import Played
+from broker.control.rehearsal import Rehearsal, rehearse
 from broker.errors import Span
 from broker.routing.lint import Lint
 

@@ -154,3 +154,48 @@ def test_instance_without_forwarding_but_with_a_database_is_fine() -> None:
     data = {"endpoint": {"message_forwarding": False}, "databases": {"a": {"path": "/a"}}}
 
     assert unwise_settings(_settings(QUIET, data)) == []
+
+
+TLS: dict[str, Any] = {"encryption": "required", "certificate": "/a.pem", "private_key": "/a.key"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ({"authentication": "certificate"}, ["endpoint.authentication"]),
+        ({"encryption": "required"}, ["endpoint.encryption", "endpoint.encryption"]),
+        ({"encryption": "supported", "certificate": "/a.pem"}, ["endpoint.encryption"]),
+        (TLS, []),
+        (TLS | {"authentication": "certificate"}, ["endpoint.authentication"]),
+        (TLS | {"authentication": "certificate", "trust": ["/ca.pem"]}, []),
+    ],
+)
+def test_tls_has_what_it_needs_or_is_a_contradiction(endpoint: dict[str, Any], expected: list[str]) -> None:
+    assert expected == [dotted(finding.path) for finding in contradictions(_settings({"endpoint": endpoint}))]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ({}, ["takes messages from everybody who reaches it, unencrypted"]),
+        (TLS, ["nobody proves who it is"]),
+        (TLS | {"encryption": "supported"}, ["takes messages in plain text as well"]),
+        (TLS | {"authentication": "certificate", "trust": ["/ca.pem"]}, []),
+        (
+            TLS | {"encryption": "supported", "authentication": "certificate", "trust": ["/ca.pem"]},
+            ["in plain text as well", "peers that speak plain text prove nothing"],
+        ),
+        (TLS | {"trust": ["/ca.pem"]}, ["nobody proves who it is", "is not used"]),
+        (TLS | {"encryption": "disabled"}, ["unencrypted", "is not used", "is not used"]),
+    ],
+)
+def test_endpoint_that_strangers_reach_is_unwise_as_far_as_it_is_open(
+    endpoint: dict[str, Any], words: list[str]
+) -> None:
+    open_endpoint = {"listen": ["0.0.0.0:4022"], "message_forwarding": True}
+
+    findings = unwise_settings(_settings({"endpoint": open_endpoint | endpoint}))
+
+    assert len(words) == len(findings)
+    for finding, word in zip(findings, words, strict=True):
+        assert word in finding.problem

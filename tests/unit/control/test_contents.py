@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from broker.control.contents import read_contents
-from broker.dialog import store
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
+from broker.store import database, metadata
 
 INSTANCE = UUID(int=7)
 EXPIRED = Route("Old", LOCAL, "S", lifetime=datetime(2020, 1, 1, tzinfo=UTC))
@@ -21,10 +21,10 @@ EXPIRED = Route("Old", LOCAL, "S", lifetime=datetime(2020, 1, 1, tzinfo=UTC))
 def path(tmp_path: Path) -> Path:
     """A database with a queue, a service and an expired route."""
     path = tmp_path / "a.db"
-    with closing(store.open_store(path, broker_instance=INSTANCE)) as db:
-        store.put_queue(db, "Q", is_receive_enabled=True)
-        store.put_service(db, "S", store.queues(db)["Q"].queue_id, frozenset())
-        store.put_routes(db, [row_of(EXPIRED)])
+    with closing(database.open_store(path, broker_instance=INSTANCE)) as db:
+        metadata.put_queue(db, "Q", is_receive_enabled=True)
+        metadata.put_service(db, "S", metadata.queues(db)["Q"].queue_id, frozenset())
+        metadata.put_routes(db, [row_of(EXPIRED)])
     return path
 
 
@@ -38,8 +38,8 @@ def test_everything_a_check_needs_is_read(path: Path) -> None:
 
 
 def test_a_database_in_use_is_read(path: Path) -> None:
-    with closing(store.open_store(path)) as db, store.writing(db):
-        store.put_queue(db, "R", is_receive_enabled=True)
+    with closing(database.open_store(path)) as db, database.writing(db):
+        metadata.put_queue(db, "R", is_receive_enabled=True)
         found = read_contents(path)
 
     assert found is not None

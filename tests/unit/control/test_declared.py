@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 from broker.control import declared
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.declared import run_declared
-from broker.dialog import store
 from broker.errors import SettingError, StatementError
+from broker.store import database, metadata
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db = store.open_store(tmp_path / "msdb.db")
+    db = database.open_store(tmp_path / "msdb.db")
     yield db
     db.close()
 
@@ -34,7 +34,7 @@ async def test_script_is_carried_out_as_declared(catalog: Catalog, db: sqlite3.C
     for _ in range(2):
         await run_declared(catalog, path, MSDB)
 
-    assert store.find_route(db, "Å") is not None
+    assert metadata.find_route(db, "Å") is not None
 
 
 async def test_mistake_names_the_file(catalog: Catalog, tmp_path: Path) -> None:

@@ -13,18 +13,18 @@ from broker.control import effect
 from broker.control.effect import RouteChanges, Session, carry_out
 from broker.control.progress import Messages
 from broker.ddl.statements import AlterRoute, DropRoute, Statement
-from broker.dialog import store
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, RouteProperties
 from broker.routing.table import RouteChange
+from broker.store import database, metadata
 
 R, S = Route("r", LOCAL), Route("s", LOCAL)
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    db: sqlite3.Connection = store.open_store(tmp_path / "a.db")
+    db: sqlite3.Connection = database.open_store(tmp_path / "a.db")
     db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
     yield Session(db, datetime.now(UTC), is_declared=False, messages=Messages())
     db.close()
@@ -80,5 +80,5 @@ def test_row_that_is_no_route_can_be_dropped(session: Session) -> None:
     """It was in no table, so nothing has gone from there."""
     carry_out(DropRoute("odd"), session)
 
-    assert store.find_route(session.db, "odd") is None
+    assert metadata.find_route(session.db, "odd") is None
     assert session.changes.kept == [RouteChange(None, None)]

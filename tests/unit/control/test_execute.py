@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from broker.application.dialog import Dialog, begin_dialog
 from broker.control import effect
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.execute import Outcome, ScriptStoppedError, execute, preview
@@ -22,10 +23,9 @@ from broker.control.progress import Progress, Stage
 from broker.control.route_batch import BATCH_MAX
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import DropRoute, Statement
-from broker.dialog import store
-from broker.dialog.application import Dialog, begin_dialog
 from broker.errors import DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
+from broker.store import database
 
 FAR = "tcp://far:4022"
 NOBODY = uuid.UUID(int=7)
@@ -37,9 +37,9 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.changes = 0
         self.borrowed: list[str] = []
-        self.dbs = {name: store.open_store(directory / f"{name}.db") for name in (MSDB, "orders", "billing")}
+        self.dbs = {name: database.open_store(directory / f"{name}.db") for name in (MSDB, "orders", "billing")}
         databases = {
-            name: Database(name, store.broker_instance(db), directory / f"{name}.db", partial(self._borrow, name))
+            name: Database(name, database.broker_instance(db), directory / f"{name}.db", partial(self._borrow, name))
             for name, db in self.dbs.items()
         }
         self.catalog = Catalog(databases, self._on_change)
@@ -705,4 +705,4 @@ async def test_a_database_that_another_program_keeps_locked_holds_up_one_script_
     other.close()
 
     assert world.routes(MSDB) == ["other"]
-    assert world.dbs["orders"].execute("PRAGMA busy_timeout").fetchone() == (int(store.BUSY_SECONDS * 1000),)
+    assert world.dbs["orders"].execute("PRAGMA busy_timeout").fetchone() == (int(database.BUSY_SECONDS * 1000),)

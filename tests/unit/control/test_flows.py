@@ -8,13 +8,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from broker.application.dialog import begin_dialog
 from broker.control import flows as module
 from broker.control.flows import flows_of_database, flows_of_passage
-from broker.dialog.application import begin_dialog
-from broker.dialog.conversation import State
-from broker.dialog.store import broker_instance, open_store, put_queue, put_service
+from broker.conversation.state import State
 from broker.routing.facts import Facts, hosted
 from broker.routing.plan import Flow
+from broker.store.database import broker_instance, open_store
+from broker.store.metadata import put_queue, put_service
 from broker.wire.layout import NO_GUID
 
 HOME, FAR = UUID(int=1), UUID(int=7)

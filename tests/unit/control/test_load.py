@@ -79,8 +79,8 @@ BAD: list[tuple[str, list[str]]] = [
         '[endpoint]\nadvertise = ["LOCAL"]\n',
         ['broker.toml:2:14: endpoint.advertise[0]: "LOCAL" is no address that a peer could dial; write "tcp://host:port", like "tcp://gateway-a.example:4022"'],
     ),
-    ('[endpoint]\nencryption = "required"\n', ['broker.toml:2:14: endpoint.encryption: "required" is not available: this release has no TLS yet; write "disabled"']),
-    ('[endpoint]\nauthentication = "certificate"\n', ['broker.toml:2:18: endpoint.authentication: "certificate" is not available: this release has no TLS yet; write "none"']),
+    ('[endpoint]\nencryption = "required"\n', ['broker.toml:2:14: endpoint.encryption: is "required", and there is no certificate; name the file in certificate, or set encryption = "disabled"', 'broker.toml:2:14: endpoint.encryption: is "required", and there is no private_key; name the file in private_key, or set encryption = "disabled"']),
+    ('[endpoint]\nauthentication = "certificate"\n', ['broker.toml:2:18: endpoint.authentication: certificates are shown over TLS only, which is disabled; set encryption = "required", or authentication = "none"']),
     (
         '[admin]\nlisten = "0.0.0.0:9422"\n',
         [

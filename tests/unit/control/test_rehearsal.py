@@ -19,9 +19,9 @@ from broker.control.contents import read_contents
 from broker.control.quota import KEPT_MAX
 from broker.control.rehearsal import Rehearsal, rehearse
 from broker.daemon import serve
-from broker.dialog import store
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
+from broker.store import database, metadata
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 INSTANCE = UUID(int=7)
@@ -170,9 +170,9 @@ def test_statements_about_other_things_pass(play: Play) -> None:
 
 
 def test_scripts_run_over_what_the_file_holds(play: Play, tmp_path: Path) -> None:
-    with closing(store.open_store(tmp_path / "a.db", broker_instance=INSTANCE)) as db:
-        store.put_queue(db, "Q", is_receive_enabled=True)
-        store.put_routes(db, [row_of(Route("Old", LOCAL))])
+    with closing(database.open_store(tmp_path / "a.db", broker_instance=INSTANCE)) as db:
+        metadata.put_queue(db, "Q", is_receive_enabled=True)
+        metadata.put_routes(db, [row_of(Route("Old", LOCAL))])
 
     played = play(a="CREATE SERVICE S ON QUEUE Q;\nDROP ROUTE AutoCreatedLocal;\n").databases["a"]
 
@@ -209,7 +209,7 @@ def test_what_nothing_tells_is_not_known(
 @pytest.mark.parametrize("original", ["msdb.db", "a.db"])
 def test_a_copied_file_is_told(play: Play, tmp_path: Path, original: str) -> None:
     """9772; two databases of one identity cannot be told apart."""
-    store.open_store(tmp_path / original).close()
+    database.open_store(tmp_path / original).close()
     shutil.copy(tmp_path / original, tmp_path / "b.db")
 
     (error,) = play().errors

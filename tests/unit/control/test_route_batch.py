@@ -14,11 +14,11 @@ from broker.control.progress import Messages
 from broker.control.route_batch import create_routes
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
-from broker.dialog import store
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, row_of
 from broker.routing.table import RouteChange
+from broker.store import database, metadata
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UNSOUND = "CREATE ROUTE b WITH ADDRESS = 'x';"
@@ -26,7 +26,7 @@ UNSOUND = "CREATE ROUTE b WITH ADDRESS = 'x';"
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    db = store.open_store(tmp_path / "a.db")
+    db = database.open_store(tmp_path / "a.db")
     yield db
     db.close()
 
@@ -46,7 +46,7 @@ def test_routes_are_stored_and_told(db: sqlite3.Connection) -> None:
     create_routes(batch("CREATE ROUTE a WITH ADDRESS = 'LOCAL'; CREATE ROUTE b WITH ADDRESS = 'LOCAL';"), here)
 
     a, b = Route("a", LOCAL), Route("b", LOCAL)
-    assert store.find_routes(db, ["a", "b"]) == {"a": row_of(a), "b": row_of(b)}
+    assert metadata.find_routes(db, ["a", "b"]) == {"a": row_of(a), "b": row_of(b)}
     assert here.changes.kept == [RouteChange(None, a), RouteChange(None, b)]
     assert here.messages.lines() == ["route a created", "route b created"]
 
@@ -96,7 +96,7 @@ def test_declared_route_is_made_what_was_said_last(db: sqlite3.Connection) -> No
     create_routes(batch(script.format(2) + script.format(3)), here)
 
     second, third = (Route("AutoCreatedLocal", LOCAL, weight=weight) for weight in (2, 3))
-    assert store.find_route(db, "AutoCreatedLocal") == row_of(third)
+    assert metadata.find_route(db, "AutoCreatedLocal") == row_of(third)
     assert here.changes.kept == [RouteChange(AUTO_CREATED_LOCAL, second), RouteChange(second, third)]
 
 
@@ -106,6 +106,6 @@ def test_lifetime_that_is_declared_counts_anew(db: sqlite3.Connection) -> None:
 
     create_routes(batch(script), session(db, is_declared=True))
 
-    row = store.find_route(db, "a")
+    row = metadata.find_route(db, "a")
     assert row is not None
     assert row[3] == NOW.timestamp() + 60

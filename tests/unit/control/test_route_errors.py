@@ -15,9 +15,9 @@ import pytest
 from broker.control.catalog import MSDB, Borrow, Catalog, Database
 from broker.control.execute import execute
 from broker.ddl.parser import read_script
-from broker.dialog import store
 from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, UnknownNameError
 from broker.routing.route import PropertyError
+from broker.store import database
 from tests.support.route_errors import ACCEPTED, CASES, EXISTING, NUMBERS, cases_of
 
 KINDS = {
@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, dbs: dict[str, sqlite3.Connection]) -> None:
         self._dbs = dbs
-        databases = {name: Database(name, store.broker_instance(db), None, lent(db)) for name, db in dbs.items()}
+        databases = {name: Database(name, database.broker_instance(db), None, lent(db)) for name, db in dbs.items()}
         self._catalog = Catalog(databases, lambda: None)
 
     async def run(self, script: str, *, is_declared: bool = False) -> list[str]:
@@ -56,7 +56,7 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    with closing(store.open_store(":memory:")) as msdb, closing(store.open_store(":memory:")) as orders:
+    with closing(database.open_store(":memory:")) as msdb, closing(database.open_store(":memory:")) as orders:
         world = World({MSDB: msdb, "orders": orders})
         await world.run(EXISTING)
         yield world

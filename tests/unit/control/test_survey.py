@@ -14,9 +14,9 @@ from broker.control.concern import Concern
 from broker.control.config import Settings
 from broker.control.rehearsal import rehearse
 from broker.control.survey import shown, survey
-from broker.dialog import store
 from broker.routing.address import parse_address
 from broker.routing.route import Route, row_of
+from broker.store import database, metadata
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SERVICE = "CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q;\n"
@@ -117,9 +117,9 @@ def test_a_lifetime_in_a_script_begins_anew(found: Survey) -> None:
 
 
 def test_a_route_that_expired_in_the_file_is_told(found: Survey, tmp_path: Path) -> None:
-    with closing(store.open_store(tmp_path / "a.db")) as db:
+    with closing(database.open_store(tmp_path / "a.db")) as db:
         old = Route("Old", parse_address("tcp://x"), "T", lifetime=datetime(2025, 2, 1, tzinfo=UTC))
-        store.put_routes(db, [row_of(old)])
+        metadata.put_routes(db, [row_of(old)])
 
     expected = "broker.toml:7:8: expired-route: [Old] expired at 2025-02-01 00:00:00 UTC, so nothing takes it any more"
 
@@ -299,3 +299,28 @@ def test_what_is_told_already_is_not_told_again(found: Survey) -> None:
 
 def test_a_few_names_are_shown_and_the_rest_is_counted() -> None:
     assert ("'a'", "'a', 'b', 'c' and 2 more") == (shown(["a"]), shown("edcba"))
+
+
+CONTRACTS = "CREATE MESSAGE TYPE T;\nCREATE CONTRACT [//shop/C] (T SENT BY ANY);\nCREATE QUEUE Q;\n"
+
+
+def test_contract_that_nothing_makes_is_told_where_others_are_made(concerns: Callable[..., list[Concern]]) -> None:
+    service = "CREATE SERVICE S ON QUEUE Q ([DEFAULT], [//shop/C], [//shop/c], Far);\n"
+
+    told = [(one.lint, one.span.line if one.span else None, one.hint) for one in concerns(a=CONTRACTS + service)]
+
+    assert told == [
+        ("undeclared-contract", 4, "write [//shop/C], or CREATE CONTRACT [//shop/c]"),
+        ("undeclared-contract", 4, "CREATE CONTRACT [Far]"),
+    ]
+
+
+def test_contracts_are_not_missed_where_none_is_made(found: Survey) -> None:
+    assert [] == found(a="CREATE QUEUE Q;\nCREATE SERVICE S ON QUEUE Q (C, D);\n")
+
+
+def test_contract_added_later_counts_as_named(found: Survey) -> None:
+    script = f"{CONTRACTS}CREATE SERVICE S ON QUEUE Q ([//shop/C]);\nALTER SERVICE S (ADD CONTRACT X);\n"
+
+    problem = "'S' names the contract 'X', which no statement makes: it is not checked"
+    assert [f"a.sql:4:16: undeclared-contract: {problem}"] == found(a=script)

@@ -8,16 +8,31 @@ import pytest
 
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import (
+    ANY,
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
     AlterQueue,
     AlterRoute,
     AlterService,
+    BeginConversationTimer,
+    ContractType,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
     CreateQueue,
     CreateRoute,
     CreateService,
+    DatabaseOption,
+    DropContract,
+    DropMessageType,
+    DropPriority,
     DropQueue,
     DropRoute,
     DropService,
     EndConversation,
+    MoveConversation,
+    PriorityProperties,
     QueueName,
     Statement,
     UseDatabase,
@@ -106,6 +121,14 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         ("CREATE QUEUE dbo.[q] WITH STATUS = OFF", CreateQueue(QueueName("q", "dbo"), status=False)),
         ("ALTER QUEUE q WITH STATUS = ON", AlterQueue(Q, status=True)),
         ("ALTER QUEUE status WITH STATUS = off", AlterQueue(QueueName("status"), status=False)),
+        (
+            "ALTER QUEUE q WITH POISON_MESSAGE_HANDLING (STATUS = ON) STATUS = OFF",
+            AlterQueue(Q, status=False, poison_message_handling=True),
+        ),
+        (
+            "CREATE QUEUE q WITH STATUS = ON, POISON_MESSAGE_HANDLING (STATUS = OFF),",
+            CreateQueue(Q, status=True, poison_message_handling=False),
+        ),
         ("DROP QUEUE dbo . q", DropQueue(QueueName("q", "dbo"))),
         ("CREATE SERVICE [//s] ON QUEUE q", CreateService("//s", Q)),
         (
@@ -125,6 +148,48 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
             f"END CONVERSATION '{GUID}' WITH ERROR = 5 DESCRIPTION = ''",
             EndConversation(UUID(GUID), error_code=5, description=""),
         ),
+        (f"MOVE CONVERSATION '{GUID}' TO '{GUID}'", MoveConversation(UUID(GUID), UUID(GUID))),
+        (f"BEGIN CONVERSATION TIMER ('{GUID}') TIMEOUT = 60", BeginConversationTimer(UUID(GUID), 60)),
+        ("CREATE MESSAGE TYPE [//t]", CreateMessageType("//t")),
+        ("create message type type authorization o validation = none", CreateMessageType("type", "NONE", "o")),
+        ("ALTER MESSAGE TYPE t VALIDATION = well_formed_xml", AlterMessageType("t", "WELL_FORMED_XML")),
+        ("DROP MESSAGE TYPE message", DropMessageType("message")),
+        (
+            "CREATE CONTRACT [//c] (sent SENT BY ANY, [DEFAULT] SENT BY INITIATOR, target SENT BY TARGET)",
+            CreateContract(
+                "//c",
+                (ContractType("sent", "ANY"), ContractType("DEFAULT", "INITIATOR"), ContractType("target", "TARGET")),
+            ),
+        ),
+        ("DROP CONTRACT contract", DropContract("contract")),
+        ("CREATE BROKER PRIORITY p FOR CONVERSATION", CreatePriority("p")),
+        (
+            (
+                "CREATE BROKER PRIORITY priority FOR CONVERSATION SET (PRIORITY_LEVEL = DEFAULT, CONTRACT_NAME = ANY"
+                " REMOTE_SERVICE_NAME = N'//r' LOCAL_SERVICE_NAME = [ANY])"
+            ),
+            CreatePriority("priority", PriorityProperties(ANY, "ANY", "//r", 5)),
+        ),
+        (
+            "ALTER BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = +10)",
+            AlterPriority("p", PriorityProperties(priority_level=10)),
+        ),
+        ("DROP BROKER PRIORITY broker", DropPriority("broker")),
+        *(
+            (f"ALTER DATABASE orders SET NEW_BROKER{end}", AlterDatabase("orders", DatabaseOption.NEW_BROKER))
+            for end in (
+                "",
+                " WITH ROLLBACK IMMEDIATE",
+                " WITH ROLLBACK AFTER 5",
+                " WITH ROLLBACK AFTER 5 SECONDS",
+                " WITH NO_WAIT",
+            )
+        ),
+        (
+            "ALTER DATABASE CURRENT SET ERROR_BROKER_CONVERSATIONS",
+            AlterDatabase(None, DatabaseOption.ERROR_BROKER_CONVERSATIONS),
+        ),
+        ("ALTER DATABASE [current] SET ENABLE_BROKER", AlterDatabase("current", DatabaseOption.ENABLE_BROKER)),
     ],
 )
 def test_statement_is_read(text: str, statement: Statement) -> None:
@@ -158,10 +223,54 @@ def test_name_of_128_characters_is_accepted(name: str) -> None:
         ("DROP ROUTE []", 1038, 12, 2, "a name must not be empty"),
         ("CREATE ROUTE r AUTHORIZATION \"\" WITH ADDRESS='x'", 1038, 30, 2, "a name must not be empty"),
         ("DROP ROUTE " + "r" * 129, 103, 12, 129, "this name has 129 characters; at most 128 are allowed"),
+        (
+            "CREATE QUEUE [a\ud800]",
+            102,
+            14,
+            4,
+            "this name cannot be written as UTF-8: it has half a character",
+        ),
+        (
+            "CREATE ROUTE [\udfff] WITH ADDRESS = 'LOCAL';",
+            102,
+            14,
+            3,
+            "this name cannot be written as UTF-8: it has half a character",
+        ),
         ("CREATE ROUTE r WITH WEIGHT = 1", 102, 14, 1, "CREATE ROUTE needs ADDRESS"),
         ("CREATE ROUTE r WITH ADDRESS = 'a', Address = 'b'", 102, 36, 7, "ADDRESS is given twice"),
         ("ALTER ROUTE r WITH LIFETIME = 1 LIFETIME = 1", 102, 33, 8, "LIFETIME is given twice"),
         ("END CONVERSATION 'x'", 8169, 18, 3, "'x' is no conversation handle; it is a GUID"),
+        ("ALTER QUEUE q WITH STATUS = ON status = OFF", 102, 32, 6, "STATUS is given twice"),
+        (
+            "CREATE SERVICE s ON QUEUE q (a, [a])",
+            8404,
+            33,
+            3,
+            "the contract 'a' is given twice; remove one",
+        ),
+        (
+            "CREATE CONTRACT c (a SENT BY ANY, a SENT BY TARGET)",
+            8403,
+            35,
+            1,
+            "the message type 'a' is given twice; remove one",
+        ),
+        (
+            "CREATE CONTRACT c (a SENT BY TARGET)",
+            8492,
+            17,
+            1,
+            "the contract 'c' must have at least one message type SENT BY INITIATOR or ANY",
+        ),
+        (
+            "CREATE BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = 1, PRIORITY_LEVEL = 2)",
+            102,
+            68,
+            14,
+            "PRIORITY_LEVEL is given twice",
+        ),
+        (f"MOVE CONVERSATION '{GUID}' TO 'x'", 8169, 61, 3, "'x' is no conversation group; it is a GUID"),
         ("END CONVERSATION ''", 8169, 18, 2, "'' is no conversation handle; it is a GUID"),
     ],
 )

@@ -9,7 +9,12 @@ from broker.ddl.statements import CreateRoute, DropRoute, UseDatabase
 from broker.errors import DdlSyntaxError
 
 PROPERTIES = "ADDRESS, BROKER_INSTANCE, LIFETIME, MIRROR_ADDRESS, SERVICE_NAME or WEIGHT"
-QUEUE = "is not supported; what is supported is WITH STATUS = ON or OFF"
+OPENING = "ALTER, BEGIN, CREATE, DROP, END, MOVE or USE"
+KINDS = "BROKER, CONTRACT, MESSAGE, QUEUE, ROUTE or SERVICE"
+QUEUE = "is not supported; what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
+RETENTION = "an application keeps what it needs in a table of its own, in the transaction that sends or receives"
+ACTIVATION = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
+VALID_XML = "use WELL_FORMED_XML, and check the body against its schema in the application"
 
 
 def mistake(text: str) -> DdlSyntaxError:
@@ -39,15 +44,23 @@ def mistake(text: str) -> DdlSyntaxError:
         (
             "CRAETE ROUTE r",
             "^^^^^^",
-            "incorrect syntax near 'CRAETE'; expected ALTER, CREATE, DROP, END or USE; did you mean CREATE?",
+            f"incorrect syntax near 'CRAETE'; expected {OPENING}; did you mean CREATE?",
         ),
-        ("CREATE VIEW v", "       ^^^^", "incorrect syntax near 'VIEW'; expected QUEUE, ROUTE or SERVICE"),
+        (
+            "CREATE VIEW v",
+            "       ^^^^",
+            f"incorrect syntax near 'VIEW'; expected {KINDS}",
+        ),
         (
             "CREATE ROUTE r WITH",
             "                   ^",
             f"incorrect syntax at the end of the statement; expected {PROPERTIES}",
         ),
-        ("DROP", "    ^", "incorrect syntax at the end of the statement; expected QUEUE, ROUTE or SERVICE"),
+        (
+            "DROP",
+            "    ^",
+            f"incorrect syntax at the end of the statement; expected {KINDS}",
+        ),
         ("DROP ROUTE ;", "          ^", "incorrect syntax at the end of the statement; expected a name"),
         (
             "CREATE ROUTE db.r WITH ADDRESS = 'x'",
@@ -110,23 +123,74 @@ def mistake(text: str) -> DdlSyntaxError:
         ),
         (
             "CREATE QUEUE q WITH STATUS = ON, RETENTION = ON",
-            "                               ^",
-            "incorrect syntax near ','; expected the end of the statement",
-        ),
-        (
-            "CREATE QUEUE q WITH RETENTION = ON",
-            "                    ^^^^^^^^^",
-            f"the option RETENTION of CREATE QUEUE {QUEUE}",
+            "                                 ^^^^^^^^^",
+            f"the option RETENTION of CREATE QUEUE is not supported; {RETENTION}",
         ),
         (
             "ALTER QUEUE q WITH activation (STATUS = ON)",
             "                   ^^^^^^^^^^",
-            f"the option ACTIVATION of ALTER QUEUE {QUEUE}",
+            f"the option ACTIVATION of ALTER QUEUE is not supported; {ACTIVATION}",
         ),
         (
-            "CREATE QUEUE q WITH POISON_MESSAGE_HANDLING (STATUS = ON)",
-            "                    ^^^^^^^^^^^^^^^^^^^^^^^",
-            f"the option POISON_MESSAGE_HANDLING of CREATE QUEUE {QUEUE}",
+            "CREATE QUEUE q WITH POISON_MESSAGE_HANDLING = ON",
+            "                                            ^",
+            "incorrect syntax near '='; expected '('",
+        ),
+        (
+            "CREATE MESSAGE TYPE t VALIDATION = VALID_XML WITH SCHEMA COLLECTION c",
+            "                                   ^^^^^^^^^",
+            f"the option VALID_XML of CREATE MESSAGE TYPE is not supported; {VALID_XML}",
+        ),
+        (
+            "ALTER MESSAGE TYPE t VALIDATION = valid_xml WITH SCHEMA COLLECTION c",
+            "                                  ^^^^^^^^^",
+            f"the option VALID_XML of ALTER MESSAGE TYPE is not supported; {VALID_XML}",
+        ),
+        (
+            "ALTER MESSAGE TYPE t VALIDATION = XML",
+            "                                  ^^^",
+            "incorrect syntax near 'XML'; expected EMPTY, JSON, NONE or WELL_FORMED_XML",
+        ),
+        (
+            "CREATE CONTRACT c (t SENT BY INITATOR)",
+            "                             ^^^^^^^^",
+            "incorrect syntax near 'INITATOR'; expected ANY, INITIATOR or TARGET; did you mean INITIATOR?",
+        ),
+        (
+            "CREATE CONTRACT c",
+            "                 ^",
+            "incorrect syntax at the end of the statement; expected '(' or AUTHORIZATION",
+        ),
+        (
+            "CREATE CONTRACT c (DEFAULT SENT BY ANY)",
+            "                   ^^^^^^^",
+            "incorrect syntax near 'DEFAULT'; expected a name",
+        ),
+        (
+            "ALTER CONTRACT c",
+            "      ^^^^^^^^",
+            "incorrect syntax near 'CONTRACT'; expected BROKER, DATABASE, MESSAGE, QUEUE, ROUTE or SERVICE",
+        ),
+        (
+            "CREATE BROKER PRIORITY p FOR CONVERSATION SET (LEVEL = 3)",
+            "                                               ^^^^^",
+            (
+                "incorrect syntax near 'LEVEL'; expected CONTRACT_NAME, LOCAL_SERVICE_NAME, PRIORITY_LEVEL or"
+                " REMOTE_SERVICE_NAME"
+            ),
+        ),
+        (
+            "ALTER BROKER PRIORITY p FOR CONVERSATION",
+            "                                        ^",
+            "incorrect syntax at the end of the statement; expected SET",
+        ),
+        (
+            "ALTER DATABASE d SET RECOVERY SIMPLE",
+            "                     ^^^^^^^^",
+            (
+                "incorrect syntax near 'RECOVERY'; expected DISABLE_BROKER, ENABLE_BROKER, ERROR_BROKER_CONVERSATIONS"
+                " or NEW_BROKER"
+            ),
         ),
         ("CREATE QUEUE q ON files", "               ^^", f"the option ON of CREATE QUEUE {QUEUE}"),
         ("ALTER QUEUE q REBUILD", "              ^^^^^^^", f"the option REBUILD of ALTER QUEUE {QUEUE}"),
@@ -210,5 +274,5 @@ def test_script_without_statements_is_empty(text: str) -> None:
 
 
 def test_words_that_open_a_statement_come_from_the_grammar() -> None:
-    expected = {"ALTER", "CREATE", "DROP", "END", "USE"}
+    expected = {"ALTER", "BEGIN", "CREATE", "DROP", "END", "MOVE", "USE"}
     assert expected == OPENERS

@@ -73,6 +73,7 @@ def test_places_and_end_are_those_of_the_text() -> None:
         "CREATE ROUTE r WITH LIFETIME = 6O, ADDRESS = 'LOCAL';",
         "CREATE ROUTE r /* c */ WITH ADDRESS = 'LOCAL';",
         "CREATE ROUTE r WITH L\u0131FETIME = 6, ADDRESS = 'LOCAL';",
+        "CREATE ROUTE [\ud800] WITH ADDRESS = 'x';",
     ],
 )
 def test_anything_else_is_left_to_the_grammar(text: str) -> None:

@@ -9,16 +9,31 @@ import pytest
 from broker.ddl.parser import parse_script
 from broker.ddl.render import render_name, render_statement, render_text
 from broker.ddl.statements import (
+    ANY,
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
     AlterQueue,
     AlterRoute,
     AlterService,
+    BeginConversationTimer,
+    ContractType,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
     CreateQueue,
     CreateRoute,
     CreateService,
+    DatabaseOption,
+    DropContract,
+    DropMessageType,
+    DropPriority,
     DropQueue,
     DropRoute,
     DropService,
     EndConversation,
+    MoveConversation,
+    PriorityProperties,
     QueueName,
     Statement,
     UseDatabase,
@@ -26,6 +41,7 @@ from broker.ddl.statements import (
 from broker.routing.route import RouteProperties
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+OTHER = "6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 ALL = RouteProperties("it's", GUID, -5, "tcp://h", "tcp://ж", 2)
 Q = QueueName("q")
 
@@ -48,6 +64,14 @@ Q = QueueName("q")
         (CreateQueue(QueueName("q", "dbo"), status=False), "CREATE QUEUE [dbo].[q] WITH STATUS = OFF;"),
         (AlterQueue(Q, status=True), "ALTER QUEUE [q] WITH STATUS = ON;"),
         (AlterQueue(Q, status=False), "ALTER QUEUE [q] WITH STATUS = OFF;"),
+        (
+            CreateQueue(Q, status=False, poison_message_handling=True),
+            "CREATE QUEUE [q] WITH STATUS = OFF, POISON_MESSAGE_HANDLING (STATUS = ON);",
+        ),
+        (
+            AlterQueue(Q, poison_message_handling=False),
+            "ALTER QUEUE [q] WITH POISON_MESSAGE_HANDLING (STATUS = OFF);",
+        ),
         (DropQueue(Q), "DROP QUEUE [q];"),
         (CreateService("//s", Q), "CREATE SERVICE [//s] ON QUEUE [q];"),
         (
@@ -67,6 +91,32 @@ Q = QueueName("q")
             EndConversation(UUID(GUID), error_code=7, description="it's"),
             f"END CONVERSATION '{GUID}' WITH ERROR = 7 DESCRIPTION = 'it''s';",
         ),
+        (MoveConversation(UUID(GUID), UUID(OTHER)), f"MOVE CONVERSATION '{GUID}' TO '{OTHER}';"),
+        (BeginConversationTimer(UUID(GUID), -3), f"BEGIN CONVERSATION TIMER ('{GUID}') TIMEOUT = -3;"),
+        (CreateMessageType("//t"), "CREATE MESSAGE TYPE [//t];"),
+        (CreateMessageType("t", "JSON", "o"), "CREATE MESSAGE TYPE [t] AUTHORIZATION [o] VALIDATION = JSON;"),
+        (AlterMessageType("t", "NONE"), "ALTER MESSAGE TYPE [t] VALIDATION = NONE;"),
+        (DropMessageType("t"), "DROP MESSAGE TYPE [t];"),
+        (
+            CreateContract("c", (ContractType("a]", "TARGET"), ContractType("DEFAULT", "ANY")), "o"),
+            "CREATE CONTRACT [c] AUTHORIZATION [o] ([a]]] SENT BY TARGET, [DEFAULT] SENT BY ANY);",
+        ),
+        (DropContract("c"), "DROP CONTRACT [c];"),
+        (CreatePriority("p"), "CREATE BROKER PRIORITY [p] FOR CONVERSATION;"),
+        (
+            CreatePriority("p", PriorityProperties("ANY", ANY, "it's", 7)),
+            (
+                "CREATE BROKER PRIORITY [p] FOR CONVERSATION SET (CONTRACT_NAME = [ANY], LOCAL_SERVICE_NAME = ANY, "
+                "REMOTE_SERVICE_NAME = 'it''s', PRIORITY_LEVEL = 7);"
+            ),
+        ),
+        (
+            AlterPriority("p", PriorityProperties(remote_service_name=ANY)),
+            "ALTER BROKER PRIORITY [p] FOR CONVERSATION SET (REMOTE_SERVICE_NAME = ANY);",
+        ),
+        (DropPriority("p"), "DROP BROKER PRIORITY [p];"),
+        (AlterDatabase("d", DatabaseOption.NEW_BROKER), "ALTER DATABASE [d] SET NEW_BROKER;"),
+        (AlterDatabase(None, DatabaseOption.ENABLE_BROKER), "ALTER DATABASE CURRENT SET ENABLE_BROKER;"),
     ],
 )
 def test_statement_has_one_text_that_reads_back(statement: Statement, text: str) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.dialog.store import open_store, put_queue, put_service
 from broker.observe.backlog import Backlog, read_backlog
+from broker.store.database import open_store
+from broker.store.metadata import put_queue, put_service
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 
 import broker
-from broker.dialog.store import broker_instance, open_store, put_queue, put_service
 from broker.observe.conversation import find_conversation
+from broker.store.database import broker_instance, open_store
+from broker.store.metadata import put_queue, put_service
 from broker.wire.layout import NO_GUID
 
 FAR = UUID(int=7)

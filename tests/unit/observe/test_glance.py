@@ -128,14 +128,37 @@ def test_the_page_begins_with_who_it_is(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     workers = [
-        {"worker": 1, "pid": 4711, "ready": True, "uptime_s": 5.0, "connections": 2, "held": 0, "restarts": 0},
-        {"worker": 2, "pid": None, "ready": False, "uptime_s": None, "connections": 0, "held": 0, "restarts": 3},
+        {
+            "worker": 1,
+            "pid": 4711,
+            "ready": True,
+            "uptime_s": 5.0,
+            "connections": 2,
+            "held": 0,
+            "restarts": 0,
+            "lost": 0,
+            "problem": "",
+        },
+        {
+            "worker": 2,
+            "pid": None,
+            "ready": False,
+            "uptime_s": None,
+            "connections": 0,
+            "held": 0,
+            "restarts": 3,
+            "lost": 7,
+            "problem": "signal 9",
+        },
     ]
 
     lines = page(capsys, status(workers=workers)).splitlines()
 
     told = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    assert [["1", "4711", "True", "5.0", "2", "0", "0"], ["2", "NULL", "False", "NULL", "0", "0", "3"]] == told
+    assert [
+        ["1", "4711", "True", "5.0", "2", "0", "0", "0", ""],
+        ["2", "NULL", "False", "NULL", "0", "0", "3", "7", "signal 9"],
+    ] == told
 
 
 @pytest.mark.parametrize(
@@ -170,3 +193,24 @@ def test_an_address_that_works_is_no_problem(capsys: pytest.CaptureFixture[str])
     answer = status(addresses={"tcp://c:4022": {"health": "connected", "problem": "", "held": 0}})
 
     assert "tcp://c:4022" not in page(capsys, answer)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "line"),
+    [
+        ({"sent": 3, "acknowledged": 2, "held": 1, "failed": {}, "unaccounted": 0}, "+ 1 held + 0 failed"),
+        ({"sent": 3, "acknowledged": 1, "held": 1, "failed": {}, "unaccounted": 1}, "+ 0 failed + 1 UNACCOUNTED"),
+    ],
+)
+def test_the_ledger_of_a_database_is_one_line(
+    capsys: pytest.CaptureFixture[str], ledger: dict[str, Any], line: str
+) -> None:
+    lines = page(capsys, status(databases={"orders": database(ledger=ledger)})).splitlines()
+
+    [told] = [one for one in lines if one.startswith("ledger of orders: 3 sent = ")]
+    assert told.rstrip().endswith(line)
+
+
+@pytest.mark.parametrize("more", [{}, {"ledger": None}])
+def test_a_ledger_that_is_not_known_is_not_told(capsys: pytest.CaptureFixture[str], more: dict[str, Any]) -> None:
+    assert "ledger" not in page(capsys, status(databases={"orders": database(**more)}))

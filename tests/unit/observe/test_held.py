@@ -32,7 +32,7 @@ async def test_frame_is_shown_with_every_column(gateway: Any, take: Any) -> None
 
     why = values.pop("why_held")
     assert isinstance(why, str)
-    assert why.startswith("waiting for connection to tcp://127.0.0.1:1")
+    assert why.startswith("waiting for a connection to tcp://127.0.0.1:1")
     assert values == {
         "conversation_id": uuid.UUID(int=2),
         "is_initiator": True,

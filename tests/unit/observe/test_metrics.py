@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.flow import Disposition
-from broker.forwarding.forwarder import OTHER_KIND
 from broker.forwarding.kernel_choice import choose_kernel
+from broker.forwarding.ways import OTHER_KIND
 from broker.net.dialer import Attempts
 from broker.observe.lag import LoopLag
 from broker.observe.metrics import METRICS, Exposition, read_metrics
@@ -38,7 +38,8 @@ CONTRACT = {
     "broker_duplicates_total": (),
     "broker_transmission_queue_messages": ("database",),
     "broker_transmission_queue_oldest_seconds": ("database",),
-    "broker_ledger_unaccounted_messages": (),
+    "broker_ledger_messages": ("database", "entry"),
+    "broker_ledger_unaccounted_messages": ("database",),
     "broker_event_loop_lag_seconds": (),
     "broker_metrics_label_overflow_total": (),
 }
@@ -137,8 +138,8 @@ async def test_new_instance(start: Any) -> None:
     assert samples["broker_transmission_queue_messages"] == {("near",): 0}
     assert samples["broker_transmission_queue_oldest_seconds"] == {("near",): 0}
     assert samples["broker_metrics_label_overflow_total"] == {(): 0}
-    for name in ("broker_duplicates_total", "broker_ledger_unaccounted_messages"):
-        assert samples[name] == {(): 0}
+    assert samples["broker_duplicates_total"] == {(): 0}
+    assert samples["broker_ledger_unaccounted_messages"] == {("",): 0, ("near",): 0}
 
 
 async def test_every_reason_for_a_drop_is_there_from_the_start(start: Any) -> None:
@@ -171,6 +172,8 @@ async def test_messages_are_counted_on_their_way_through_a_gateway(start: Any, s
     assert at_near["broker_messages_received_total"]["", "message"] >= 3
     assert at_near["broker_transmission_queue_messages"] == {("near",): 3}  # no answer finds its way back
     assert at_near["broker_transmission_queue_oldest_seconds"]["near",] > 0
+    assert at_near["broker_ledger_messages"] == {("near", "sent"): 3, ("near", "acknowledged"): 0, ("near", "held"): 3}
+    assert at_near["broker_ledger_unaccounted_messages"] == {("",): 0, ("near",): 0}
     sent = at_gateway["broker_messages_received_total"]["near", "message"]
     assert sent >= 3
     assert at_gateway["broker_messages_forwarded_total"] == {("next", address): sent}
@@ -296,7 +299,7 @@ async def test_file_that_cannot_be_read_is_left_out(start: Any) -> None:
 
     samples = await _samples(instance)
 
-    assert "broker_transmission_queue_messages" not in samples
+    assert not {"broker_transmission_queue_messages", "broker_ledger_messages"} & samples.keys()
 
 
 async def test_more_values_than_a_label_may_have_are_one(start: Any) -> None:

@@ -14,19 +14,22 @@ from typing import Any
 
 import pytest
 
-from broker.dialog.application import Dialog, begin_dialog, receive
-from broker.dialog.store import open_store, put_queue, put_service, queues
+from broker.application.dialog import Dialog, begin_dialog
+from broker.application.receiving import receive
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.query import ATTACHED_MAX, QueryLimits, QueryResult, Views, _Guard
 from broker.observe.view import FILE_VIEWS, MEMORY_VIEWS, MSDB_ROUTES, make_row
+from broker.store.database import open_store
+from broker.store.metadata import put_queue, put_service, queues
 
+OWN = ("sys.databases", "sys.dm_broker_queue_monitors", "sys.dm_broker_ledger")  # made without a snapshot
 CONNECTION = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 CONNECTIONS = "sys.dm_broker_connections"
 
 
 def snapshots(**given: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     """A provider for every memory view: those given, the others empty."""
-    every = {name: tuple for name in MEMORY_VIEWS if name != "sys.databases"}
+    every = {name: tuple for name in MEMORY_VIEWS if name not in OWN}
     return {**every, **{name.replace("__", "."): provider for name, provider in given.items()}}
 
 
@@ -603,3 +606,24 @@ def test_instance_that_nobody_asks_never_imports_the_parser() -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert result.stdout == "False\n"
+
+
+def test_the_ledger_of_every_database_is_told(views: Views, orders: sqlite3.Connection) -> None:
+    orders.execute("INSERT INTO broker_ledger VALUES ('sent', 5), ('acknowledged', 2), ('service dropped', 3)")
+
+    told = views.select("SELECT * FROM sys.dm_broker_ledger", database=None)
+
+    assert ("database_name", "entry", "reason", "messages") == told.columns
+    assert [
+        ("orders", "sent", None, 5),
+        ("orders", "acknowledged", None, 2),
+        ("orders", "held", None, 0),
+        ("orders", "failed", "service dropped", 3),
+        ("orders", "unaccounted", None, 0),
+    ] == told.rows
+
+
+def test_a_ledger_that_cannot_be_read_has_no_rows(tmp_path: Path) -> None:
+    views = Views(databases={"gone": tmp_path / "gone.db"}, snapshots=snapshots(), transmission_statuses=dict)
+
+    assert [] == views.select("SELECT * FROM sys.dm_broker_ledger", database=None).rows

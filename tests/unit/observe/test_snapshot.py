@@ -105,7 +105,7 @@ async def test_message_that_waits_has_its_status(start: Any, send: Any, until: A
     statuses = await asyncio.to_thread(Snapshots(instance).transmission_statuses)
 
     assert [handle] == list(statuses)
-    assert statuses[handle].startswith("waiting for connection to tcp://127.0.0.1:1")
+    assert statuses[handle].startswith("waiting for a connection to tcp://127.0.0.1:1")
 
 
 async def test_instance_that_sends_nothing_has_no_status(start: Any) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.dialog.application import begin_dialog
-from broker.dialog.conversation import State
-from broker.dialog.store import open_store, put_queue, put_service, queues
+from broker.application.dialog import begin_dialog
+from broker.conversation.state import State
+from broker.observe.file_view import FileView
 from broker.observe.function import add_functions
 from broker.observe.view import (
     FILE_VIEWS,
@@ -24,9 +24,10 @@ from broker.observe.view import (
     QUEUE,
     STATUS_FUNCTION,
     UNTRIED,
-    FileView,
     make_row,
 )
+from broker.store.database import open_store
+from broker.store.metadata import put_queue, put_service, queues
 
 PAGE = Path(__file__).parents[3] / "docs" / "views.md"
 FAR = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -220,7 +221,7 @@ def test_transmission_queue_tells_where_a_message_goes(db: sqlite3.Connection) -
         "is_end_of_dialog": 0,
         "message_body": b"hello",
         "transmission_status": "tried",
-        "priority": None,
+        "priority": 5,
         "conversation_id": str(dialog.conversation_id).upper(),
         "body_bytes": 5,
     }
@@ -248,6 +249,7 @@ def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
 
     assert row == {
         "status": 1,
+        "priority": 5,
         "queuing_order": 1,
         "conversation_handle": str(dialog.conversation_handle).upper(),
         "message_sequence_number": 0,

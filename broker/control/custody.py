@@ -1,0 +1,146 @@
+"""
+The database files of an instance, each taken for as long as it runs.
+
+Taking one is: its lock, so that no other daemon has it; its schema, made or brought up to this release's; the fence,
+which refuses a copy of another file; and one more start noted. Giving it back is the same in reverse.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from broker.control.catalog import MSDB
+from broker.control.place import KeyPath
+from broker.errors import SettingError, StoreUnavailableError
+from broker.store.database import (
+    SCHEMA_VERSION,
+    check_links,
+    has_schema,
+    lock_store,
+    open_store,
+    open_watch,
+    schema_version,
+)
+from broker.store.fault import sentence
+from broker.store.fence import look, note_start, note_stop
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterator
+
+    from broker.control.config import Settings
+
+log = structlog.get_logger(__name__)
+
+
+class Stack(Protocol):
+    """What gives everything back in reverse: an exit stack of either kind."""
+
+    def callback(self, call: Callable[..., object], /, *arguments: object) -> object:
+        """Call this at the end."""
+
+
+def path_of(settings: Settings, name: str) -> Path:
+    """The file of a database of the configuration, or of msdb."""
+    return settings.instance.state_dir / "msdb.db" if name == MSDB else settings.databases[name].path
+
+
+def take(settings: Settings, name: str, stack: Stack) -> sqlite3.Connection:
+    """
+    Take a database of the configuration, or msdb.
+
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        name: Which one.
+        stack: Gives it back.
+
+    Raises:
+        StoreUnavailableError: another daemon has it, or it cannot be used.
+        SettingError: the file is a copy of what it should be.
+    """
+    path, state_dir = path_of(settings, name), settings.instance.state_dir
+    configured: uuid.UUID | None = None if name == MSDB else settings.databases[name].broker_instance
+    make_directory(path.parent)
+    with ExitStack() as taken:
+        taken.callback(os.close, lock_store(path))
+        db = taken.enter_context(closing(open_store(path, broker_instance=configured)))
+        try:
+            problem = look(db, path, state_dir).problem
+            if problem:
+                raise copy_error(settings, name, problem)
+            note_start(db, path, state_dir)
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(str(path), sentence(error)) from error
+        kept = taken.pop_all()
+    stack.callback(_give_back, kept, path, state_dir)
+    return db
+
+
+def file_errors(settings: Settings) -> list[SettingError]:
+    """What keeps the files of the configuration from being taken, by what is in them; for a check, which takes none."""
+    errors: list[SettingError] = []
+    for name in (MSDB, *settings.databases):
+        path = path_of(settings, name)
+        if not path.is_file():
+            continue
+        try:
+            check_links(path)
+        except StoreUnavailableError as error:
+            errors.append(settings.error(_key(name), str(error)))
+            continue
+        try:
+            with closing(open_watch(path)) as db:
+                errors += _file_errors(settings, name, db)
+        except (sqlite3.Error, OSError):
+            continue  # told as what it is by others
+        except StoreUnavailableError as error:
+            errors.append(settings.error(("instance", "state_dir"), str(error)))
+    return errors
+
+
+def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Iterator[SettingError]:
+    if not has_schema(db):
+        return
+    path, version = path_of(settings, name), schema_version(db)
+    if version > SCHEMA_VERSION:
+        problem = f"{path}: its schema has version {version}, this release knows {SCHEMA_VERSION}"
+        yield settings.error(_key(name), problem, "use a newer release, or put back a backup from before")
+    elif version == SCHEMA_VERSION:
+        problem = look(db, path, settings.instance.state_dir).problem
+        if problem:
+            yield copy_error(settings, name, problem)
+
+
+def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
+    """That the file of this database is not what it should be."""
+    hint = (
+        f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall live beside the"
+        f" original: broker database new {name}; --dry-run tells what that means"
+    )
+    return settings.error(_key(name), f"{problem} ({path_of(settings, name)})", hint)
+
+
+def _key(name: str) -> KeyPath:
+    return ("instance", "state_dir") if name == MSDB else ("databases", name, "path")
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
+
+
+def _give_back(kept: ExitStack, path: Path, state_dir: Path) -> None:
+    with kept:
+        try:
+            note_stop(path, state_dir)
+        except (sqlite3.Error, OSError, StoreUnavailableError) as error:
+            log.warning("stop not noted", path=str(path), reason=str(error))

@@ -1,0 +1,273 @@
+"""
+One database of a configuration in memory, and what each statement of its scripts would make of it.
+
+The rules of routes are those of `broker.routing.route`, those of message types, contracts and priorities of
+`broker.control.agreement`; that a name must exist, or may be declared again, is as in `broker.control.effect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import singledispatch
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from broker.control.agreement import (
+    next_priority,
+    refuse_built_in_contract,
+    refuse_built_in_type,
+    same_criteria,
+    unknown_service,
+    unknown_type,
+)
+from broker.control.catalog import MSDB
+from broker.control.contents import Contents, read_contents
+from broker.control.effect import bound
+from broker.conversation.well_known import DEFAULT
+from broker.ddl.statements import (
+    AlterMessageType,
+    AlterPriority,
+    AlterRoute,
+    AlterService,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
+    CreateQueue,
+    CreateRoute,
+    CreateService,
+    DropContract,
+    DropMessageType,
+    DropPriority,
+    DropQueue,
+    DropRoute,
+    DropService,
+    QueueName,
+    Statement,
+    blaming,
+)
+from broker.errors import StatementError, UnknownNameError
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, alter_route, create_route
+from broker.store.metadata import Priority
+
+
+@dataclass(slots=True)
+class Played:
+    """
+    One database. Changed by `rehearse` alone.
+
+    Shape: `broker_instance` 16 bytes, made up when `is_identified` is False; `services` each with its queue,
+    `service_contracts` with its contracts; `message_types` and `contracts`, each with its types, as statements made
+    them; `statements` what last made a route, and `service_statements` what made a service, by name: those without one
+    were in the file; `missed_drops` DROP ROUTE of a name that was not there. `is_known` False when nothing tells which
+    services it has.
+    """
+
+    name: str
+    broker_instance: bytes
+    is_identified: bool
+    is_known: bool
+    routes: dict[str, Route]
+    queues: set[str]
+    services: dict[str, str]
+    service_contracts: dict[str, frozenset[str]] = field(default_factory=dict)
+    message_types: set[str] = field(default_factory=set)
+    contracts: dict[str, frozenset[str]] = field(default_factory=dict)
+    priorities: dict[str, Priority] = field(default_factory=dict)
+    statements: dict[str, CreateRoute | AlterRoute] = field(default_factory=dict)
+    service_statements: dict[str, CreateService] = field(default_factory=dict)
+    missed_drops: list[DropRoute] = field(default_factory=list)
+
+
+def begin_to_play(name: str, path: Path, *, is_known: bool) -> Played:
+    """A database before its scripts."""
+    stored = read_contents(path)
+    if stored is None:
+        made_up = uuid5(NAMESPACE_URL, str(path)).bytes
+        stored = Contents(made_up, (AUTO_CREATED_LOCAL,), frozenset(), {})
+        is_identified = False
+    else:
+        is_identified = is_known = True
+    return Played(
+        name,
+        stored.broker_instance,
+        is_identified=is_identified,
+        is_known=is_known,
+        routes={route.name: route for route in stored.routes},
+        queues=set(stored.queues),
+        services=dict(stored.services),
+        service_contracts=dict(stored.service_contracts),
+        message_types=set(stored.message_types),
+        contracts=dict(stored.contracts),
+        priorities=dict(stored.priorities),
+    )
+
+
+def play(database: Played, statement: Statement, now: datetime) -> None:
+    """
+    Do what a statement says.
+
+    Raises:
+        StatementError: it cannot be done, with the place.
+    """
+    with blaming(statement):
+        if database.name == MSDB and not isinstance(statement, CreateRoute | AlterRoute | DropRoute):
+            raise StatementError(15151, "msdb holds routes only; name a database with USE")
+        _apply(statement, database, now)
+
+
+# --- one statement ------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def _apply(_statement: Statement, _database: Played, _now: datetime) -> None:
+    """Statements about other things than names and routes change nothing here."""
+
+
+@_apply.register
+def _(statement: CreateRoute, database: Played, now: datetime) -> None:
+    database.routes[statement.name] = create_route(statement.name, statement.properties, now=now)
+    database.statements[statement.name] = statement
+
+
+@_apply.register
+def _(statement: AlterRoute, database: Played, now: datetime) -> None:
+    route = database.routes.get(statement.name)
+    if route is None:
+        raise UnknownNameError(15151, f"cannot alter the route {statement.name!r}, because it does not exist")
+    database.routes[statement.name] = alter_route(route, statement.properties, now=now)
+    database.statements[statement.name] = statement
+
+
+@_apply.register
+def _(statement: DropRoute, database: Played, _now: datetime) -> None:
+    if database.routes.pop(statement.name, None) is None:
+        database.missed_drops.append(statement)
+    database.statements.pop(statement.name, None)
+
+
+@_apply.register
+def _(statement: CreateQueue, database: Played, _now: datetime) -> None:
+    database.queues.add(statement.queue.name)
+
+
+@_apply.register
+def _(statement: DropQueue, database: Played, _now: datetime) -> None:
+    name = statement.queue.name
+    used = next((service for service, queue in database.services.items() if queue == name), None)
+    if used is not None:
+        raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
+    database.queues.discard(name)
+
+
+@_apply.register
+def _(statement: CreateService, database: Played, _now: datetime) -> None:
+    database.services[statement.name] = _queue(database, statement.queue)
+    database.service_contracts[statement.name] = frozenset(statement.contracts)
+    database.service_statements[statement.name] = statement
+
+
+@_apply.register
+def _(statement: AlterService, database: Played, _now: datetime) -> None:
+    if statement.name not in database.services:
+        raise UnknownNameError(15151, f"cannot alter the service {statement.name!r}, because it does not exist")
+    if statement.queue is not None:
+        database.services[statement.name] = _queue(database, statement.queue)
+    left = database.service_contracts.get(statement.name, frozenset()) - set(statement.drop_contracts)
+    database.service_contracts[statement.name] = left | set(statement.add_contracts)
+
+
+@_apply.register
+def _(statement: DropService, database: Played, _now: datetime) -> None:
+    _refuse_bound_to_priority("service", statement.name, database, lambda one: one.local_service_name)
+    database.services.pop(statement.name, None)
+    database.service_contracts.pop(statement.name, None)
+    database.service_statements.pop(statement.name, None)
+
+
+# --- message types, contracts, priorities -------------------------------------------------------------------
+
+
+@_apply.register
+def _(statement: CreateMessageType, database: Played, _now: datetime) -> None:
+    refuse_built_in_type(statement.name, "create")
+    database.message_types.add(statement.name)
+
+
+@_apply.register
+def _(statement: AlterMessageType, database: Played, _now: datetime) -> None:
+    refuse_built_in_type(statement.name, "alter")
+    if statement.name not in database.message_types:
+        raise UnknownNameError(15151, f"cannot alter the message type {statement.name!r}, because it does not exist")
+
+
+@_apply.register
+def _(statement: DropMessageType, database: Played, _now: datetime) -> None:
+    refuse_built_in_type(statement.name, "drop")
+    used = next((contract for contract, types in database.contracts.items() if statement.name in types), None)
+    if used is not None:
+        raise bound("message type", statement.name, "contract", used)
+    database.message_types.discard(statement.name)
+
+
+@_apply.register
+def _(statement: CreateContract, database: Played, _now: datetime) -> None:
+    refuse_built_in_contract(statement.name, "create")
+    listed = [one.message_type for one in statement.message_types]
+    absent = next((name for name in listed if name != DEFAULT and name not in database.message_types), None)
+    if absent is not None:
+        raise unknown_type(absent)
+    database.contracts[statement.name] = frozenset(listed)
+
+
+@_apply.register
+def _(statement: DropContract, database: Played, _now: datetime) -> None:
+    refuse_built_in_contract(statement.name, "drop")
+    used = next((one for one, contracts in database.service_contracts.items() if statement.name in contracts), None)
+    if used is not None and statement.name in database.contracts:
+        raise bound("contract", statement.name, "service", used)
+    _refuse_bound_to_priority("contract", statement.name, database, lambda one: one.contract_name)
+    database.contracts.pop(statement.name, None)
+
+
+@_apply.register
+def _(statement: CreatePriority, database: Played, _now: datetime) -> None:
+    _put_priority(next_priority(statement.name, None, statement.properties), database)
+
+
+@_apply.register
+def _(statement: AlterPriority, database: Played, _now: datetime) -> None:
+    old = database.priorities.get(statement.name)
+    if old is None:
+        problem = f"cannot alter the conversation priority {statement.name!r}, because it does not exist"
+        raise UnknownNameError(15151, problem)
+    _put_priority(next_priority(statement.name, old, statement.properties), database)
+
+
+@_apply.register
+def _(statement: DropPriority, database: Played, _now: datetime) -> None:
+    database.priorities.pop(statement.name, None)
+
+
+def _put_priority(priority: Priority, database: Played) -> None:
+    if priority.local_service_name is not None and priority.local_service_name not in database.services:
+        raise unknown_service(priority.local_service_name)
+    for other in database.priorities.values():
+        if other.name != priority.name and other.criteria == priority.criteria:
+            raise same_criteria(priority.name, other.name)
+    database.priorities[priority.name] = priority
+
+
+def _refuse_bound_to_priority(
+    what: str, name: str, database: Played, criterion: Callable[[Priority], str | None]
+) -> None:
+    used = next((one.name for one in database.priorities.values() if criterion(one) == name), None)
+    if used is not None:
+        raise bound(what, name, "conversation priority", used)
+
+
+def _queue(database: Played, queue: QueueName) -> str:
+    if queue.name not in database.queues:
+        raise UnknownNameError(208, f"the queue {queue.name!r} does not exist; CREATE QUEUE [{queue.name}] first")
+    return queue.name

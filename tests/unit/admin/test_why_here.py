@@ -1,0 +1,189 @@
+"""What one instance knows: sides in its files, frames that wait, tombstones; and where it looked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from broker.admin.explaining import Home, Place
+from broker.admin.why import Severity, WhyAnswer
+from broker.admin.why_here import FORWARDED, answer_why, look
+from broker.observe.query import Row
+from broker.observe.view import make_row
+from broker.store.database import broker_instance
+from tests.support.shop import Shop
+from tests.support.why import place
+
+DIALOG = UUID(int=0xD1)
+MESSAGE = UUID(int=0x3E55)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+def frame(**more: Any) -> Row:
+    values: dict[str, Any] = {
+        "conversation_id": DIALOG,
+        "is_initiator": True,
+        "to_service_name": "S",
+        "from_service_name": "//Orders",
+        "adjacent_broker_address": "tcp://two:4022",
+        "message_sequence_number": 4,
+        "message_id": MESSAGE,
+        "why_held": "waiting for a connection",
+        "held_ms": 1500,
+    }
+    return make_row(FORWARDED, **values | more)
+
+
+def where(shop: Shop | None = None) -> Place:
+    """An instance whose route leads to another one, with the database of the shop."""
+    one = place("one", 1, "two")
+    if shop is None:
+        return one
+    home = Home(broker_instance(shop.connect()), one.surroundings.msdb, shop.path)
+    return replace(one, homes={"shop": home})
+
+
+def asked(guid: UUID, shop: Shop | None = None, frames: tuple[Row, ...] | None = (), **more: Any) -> WhyAnswer:
+    paths = {} if shop is None else {"shop": shop.path}
+    now = time.time()
+    told = look(guid, more.pop("paths", paths), frames, now)
+    return answer_why(where(shop), guid, told, dropped=more.pop("dropped", {}), is_running=frames is not None, now=now)
+
+
+def test_an_unknown_id_is_told_with_where_it_was_looked_for(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "bad.db").write_bytes(b"x" * 4096)
+    paths = {"shop": shop.path, "new": tmp_path / "absent.db", "bad": tmp_path / "bad.db"}
+
+    answer = asked(uuid4(), shop, (frame(),), paths=paths)
+
+    assert not answer.is_known
+    assert answer.conversation_id is None
+    assert ["database shop", "not in database new: it has no file yet"] == answer.looked_in[:2]
+    assert answer.looked_in[2].startswith("not in database bad: its file cannot be read: ")
+    assert "1 frames that wait here for a next hop" == answer.looked_in[3]
+
+
+def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+
+    answer = asked(dialog.conversation_handle, shop, dropped={"no route": 3})
+
+    [one] = answer.sides
+    assert ("shop", "Orders", 1, "waiting: not tried yet") == (
+        one.database,
+        one.service_name,
+        one.held,
+        one.transmission_status,
+    )
+    assert str(dialog.conversation_id).upper() == answer.conversation_id
+    assert ["tcp://two:4022"] == [way.explanation.next_hop for way in answer.ways]
+    assert ["not acknowledged"] == [found.cause for found in answer.findings]
+    assert ({"no route": 3}, True) == (answer.dropped, answer.is_running)
+
+
+def test_a_side_whose_database_is_not_at_work_has_no_way(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    told = look(dialog.conversation_id, {"shop": shop.path}, (), time.time())
+
+    answer = answer_why(where(), dialog.conversation_id, told, dropped={}, is_running=True, now=0.0)
+
+    assert (1, []) == (len(answer.sides), answer.ways)
+
+
+def test_what_the_daemon_said_last_stays_true(shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+    shop.change(dialog, "transmission_status", "waiting for its turn")
+
+    assert "waiting for its turn" == asked(dialog.conversation_id, shop).sides[0].transmission_status
+
+
+def test_the_status_of_a_side_that_waits_for_nothing_is_not_blank(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    status = asked(dialog.conversation_id, shop).sides[0].transmission_status
+
+    assert "nothing waits: 0 messages acknowledged" == status
+
+
+@pytest.mark.parametrize("guid", [DIALOG, MESSAGE])
+def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UUID) -> None:
+    others = (frame(conversation_id=uuid4(), message_id=uuid4()), frame(message_sequence_number=3, held_ms=90))
+
+    answer = asked(guid, frames=(frame(), *others))
+
+    [held] = answer.held
+    assert (2, 1500, 3) == (held.frames, held.longest_ms, held.message_sequence_number)
+    assert str(DIALOG).upper() == answer.conversation_id
+    [found] = answer.findings
+    assert ("held", Severity.TROUBLE, "waiting for a connection") == (found.cause, found.severity, found.why)
+    assert "2 frames to S wait at one, up to 1.5 s so far" == found.symptom
+    assert "make tcp://two:4022 reachable" in found.remedy
+
+
+def test_of_frames_alone_both_ways_are_told() -> None:
+    answer = asked(DIALOG, frames=(frame(from_broker_instance=UUID(int=7)),))
+
+    assert [("S", False, None), ("//Orders", True, str(UUID(int=7)))] == [
+        (way.explanation.to_service, way.explanation.is_from_target, way.explanation.to_broker_instance)
+        for way in answer.ways
+    ]
+
+
+def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
+    statement = "INSERT INTO broker_tombstone VALUES (?, ?, 4, 0, 1.0, 60.0)"
+    shop.connect(isolation_level=None).executemany(statement, [(DIALOG.bytes, 1), (DIALOG.bytes, 0)])
+
+    answer = asked(DIALOG, shop)
+
+    symptoms = sorted(found.symptom for found in answer.findings)
+    end = "side is closed since 1970-01-01 00:00:01 UTC, after 4 messages came"
+    assert [f"the initiator's {end}", f"the target's {end}"] == symptoms
+    assert "forgotten at 1970-01-01 00:01:00 UTC" in answer.findings[0].next
+    assert ({True, False}, "over") == ({one.is_initiator for one in answer.closed}, answer.findings[0].cause)
+
+
+def test_a_lifetime_beyond_the_calendar_is_told(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.change(dialog, "lifetime", 1e15)
+
+    assert asked(dialog.conversation_id, shop).sides[0].lifetime is None
+
+
+def test_files_alone_know_of_no_frames(shop: Shop) -> None:
+    answer = asked(uuid4(), shop, None)
+
+    assert not answer.is_running
+    assert "no frames under way: no daemon runs that could hold some" == answer.looked_in[-1]
+
+
+def test_a_failure_is_told_with_its_times(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.connect(isolation_level=None).execute(
+        "INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, 3, 'ValueError: x', 't')", (dialog.endpoint_id,)
+    )
+
+    poison = asked(dialog.conversation_id, shop).sides[0].poison
+
+    assert poison is not None
+    assert (2.0, 3.0) == (
+        poison.last_failure_time.timestamp(),
+        poison.quarantine_time and poison.quarantine_time.timestamp(),
+    )

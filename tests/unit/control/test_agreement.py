@@ -1,0 +1,267 @@
+"""Message types, contracts, priorities and options of a database, carried out: what is stored, and every mistake."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing, nullcontext
+from pathlib import Path
+
+import pytest
+
+from broker.application.dialog import Dialog, begin_dialog
+from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.config import Settings
+from broker.control.execute import execute, preview
+from broker.control.rehearsal import rehearse
+from broker.conversation.validation import SentBy, Validation
+from broker.ddl.parser import read_script
+from broker.errors import StatementError
+from broker.store import database, metadata
+from broker.store.metadata import Priority
+from tests.support.agreement_errors import CASES, EXISTING
+from tests.support.route_errors import Case
+
+
+class World:
+    """A catalog of msdb and the database `orders`, which is `db`."""
+
+    def __init__(self, msdb: sqlite3.Connection, orders: sqlite3.Connection, path: Path) -> None:
+        self.db = orders
+        self._catalog = Catalog(
+            {
+                MSDB: Database(MSDB, database.broker_instance(msdb), None, lambda: nullcontext(msdb)),
+                "orders": Database("orders", database.broker_instance(orders), path, lambda: nullcontext(orders)),
+            },
+            lambda: None,
+        )
+
+    async def run(self, script: str, *, is_declared: bool = False) -> list[str]:
+        return await execute(self._catalog, read_script(script), database="orders", is_declared=is_declared)
+
+    async def preview(self, script: str) -> None:
+        await preview(self._catalog, read_script(script), database="orders")
+
+    async def refusal(self, script: str, *, is_declared: bool = False) -> StatementError:
+        """The error in which it ends; nothing may be left of it."""
+        before = list(self.db.iterdump())
+        with pytest.raises(StatementError) as caught:
+            await self.run(script, is_declared=is_declared)
+        assert before == list(self.db.iterdump())
+        return caught.value
+
+    def dialog(self, contract: str, service: str = "Orders") -> Dialog:
+        return begin_dialog(self.db, from_service=service, to_service="//far", contract=contract)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    path = tmp_path / "orders.db"
+    with closing(database.open_store(":memory:")) as msdb, closing(database.open_store(path)) as orders:
+        world = World(msdb, orders, path)
+        await world.run(EXISTING)
+        yield world
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_mistake_has_its_number_and_place_and_changes_nothing(world: World, case: Case) -> None:
+    error = await world.refusal(case.script)
+
+    assert (case.number, case.caret) == (error.number, "\n".join(str(error).splitlines()[-2:]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_script_of_the_configuration_is_told_the_same_unless_it_may(world: World, case: Case) -> None:
+    if case.is_declared_too:
+        assert case.number == (await world.refusal(case.script, is_declared=True)).number
+    else:
+        assert await world.run(case.script, is_declared=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_check_finds_the_same_in_a_script_of_the_configuration(
+    load: Callable[[str], Settings], tmp_path: Path, case: Case
+) -> None:
+    from datetime import UTC, datetime
+
+    (tmp_path / "orders.sql").write_text(f"{EXISTING}{case.script}")
+    text = "[instance]\nstate_dir = '.'\n[databases.orders]\npath = 'o.db'\nscripts = ['orders.sql']\n"
+
+    rehearsal = rehearse(load(text), now=datetime.now(UTC))
+
+    problems = [one.problem.split(":")[0] for one in rehearsal.errors]
+    assert problems == [f"error {case.number}"] * case.is_declared_too
+
+
+def test_every_number_is_on_the_page_of_statements() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "statements.md").read_text(encoding="utf-8")
+
+    assert all(f"| {case.number} | " in page for case in CASES)
+
+
+async def test_statements_about_an_agreement_have_no_place_in_msdb(world: World) -> None:
+    assert "msdb holds routes only" in (await world.refusal("USE msdb; CREATE MESSAGE TYPE T")).problem
+
+
+async def test_plan_of_a_script_changes_nothing_and_finds_its_mistakes(world: World) -> None:
+    before = list(world.db.iterdump())
+
+    await world.preview(
+        "CREATE MESSAGE TYPE N; CREATE CONTRACT X (N SENT BY ANY, Invoice SENT BY ANY);"
+        "CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = X); DROP CONTRACT Free"
+    )
+    with pytest.raises(StatementError, match="because the contract 'Invoicing' names it"):
+        await world.preview("DROP MESSAGE TYPE Receipt")
+
+    assert before == list(world.db.iterdump())
+
+
+async def test_remote_service_that_is_no_text_is_refused(world: World) -> None:
+    """JSON can bring half of a pair of surrogates."""
+    script = "CREATE BROKER PRIORITY P FOR CONVERSATION SET (REMOTE_SERVICE_NAME = N'\ud800')"
+
+    assert (await world.refusal(script)).number == 33301
+
+
+# --- message types and contracts --------------------------------------------------------------------------------
+
+
+async def test_message_type_is_created_altered_and_dropped(world: World) -> None:
+    told = [
+        *await world.run("CREATE MESSAGE TYPE T VALIDATION = JSON"),
+        *await world.run("ALTER MESSAGE TYPE T VALIDATION = EMPTY"),
+    ]
+    altered = metadata.find_message_type(world.db, "T")
+    told += await world.run("DROP MESSAGE TYPE T")
+
+    assert told == ["message type T created", "message type T altered", "message type T dropped"]
+    assert (altered, metadata.find_message_type(world.db, "T")) == (Validation.EMPTY, None)
+
+
+async def test_contract_is_created_and_dropped_and_then_its_types_can_be(world: World) -> None:
+    told = await world.run("CREATE CONTRACT C (Unused SENT BY TARGET, [DEFAULT] SENT BY INITIATOR)")
+    created = metadata.find_contract(world.db, "C")
+    told += await world.run("DROP CONTRACT C; DROP MESSAGE TYPE Unused")
+
+    assert told == ["contract C created", "contract C dropped", "message type Unused dropped"]
+    assert created == {"Unused": SentBy.TARGET, "DEFAULT": SentBy.INITIATOR}
+    assert metadata.find_contract(world.db, "C") is None
+
+
+async def test_declared_script_may_run_again_and_makes_things_what_it_says(world: World) -> None:
+    await world.run(EXISTING, is_declared=True)
+    told = await world.run("CREATE CONTRACT Free (Receipt SENT BY ANY)", is_declared=True)
+
+    assert told == ["contract Free replaced"]
+    assert metadata.find_contract(world.db, "Free") == {"Receipt": SentBy.ANY}
+
+
+async def test_service_may_name_a_contract_that_nothing_has_made(world: World) -> None:
+    assert await world.run("CREATE SERVICE S ON QUEUE Q (Nothing); DROP SERVICE S")
+
+
+async def test_dropped_contract_ends_its_open_conversations_with_an_error(world: World) -> None:
+    mine, other = world.dialog("Free"), world.dialog("Invoicing")
+    for dialog in (mine, other):
+        dialog.send("<a/>", type="Invoice")
+
+    await world.run("DROP CONTRACT Free")
+
+    assert (mine.state, other.state) == ("ER", "CO")
+    (body,) = world.db.execute("SELECT message_body FROM broker_message").fetchone()
+    assert b"<Code>-8487</Code>" in body
+
+
+# --- priorities -------------------------------------------------------------------------------------------------
+
+
+async def test_priority_is_created_altered_and_dropped(world: World) -> None:
+    told = await world.run(
+        "CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Nothing, LOCAL_SERVICE_NAME = Billing)"
+    )
+    created = metadata.find_priority(world.db, "P")
+    told += await world.run(
+        "ALTER BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = ANY, REMOTE_SERVICE_NAME = 'r',"
+        " PRIORITY_LEVEL = 10)"
+    )
+    altered = metadata.find_priority(world.db, "P")
+    told += await world.run("DROP BROKER PRIORITY P; DROP SERVICE Billing")
+
+    assert told[:3] == ["priority P created", "priority P altered", "priority P dropped"]
+    assert created == Priority("P", "Nothing", "Billing", None, 5)
+    assert altered == Priority("P", None, "Billing", "r", 10)
+    assert metadata.find_priority(world.db, "P") is None
+
+
+async def test_priority_counts_for_conversations_begun_later(world: World) -> None:
+    before = world.dialog("Invoicing")
+    await world.run("CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Invoicing, PRIORITY_LEVEL = 8)")
+
+    assert (before.priority, world.dialog("Invoicing").priority, world.dialog("Ranked").priority) == (5, 8, 9)
+
+
+# --- queues, conversations, databases ---------------------------------------------------------------------------
+
+
+async def test_queue_keeps_the_option_that_is_not_named(world: World) -> None:
+    seen = []
+    for options in ("STATUS = OFF", "POISON_MESSAGE_HANDLING (STATUS = ON)", "STATUS = ON"):
+        await world.run(f"ALTER QUEUE Q WITH {options}")
+        queue = metadata.queues(world.db)["Q"]
+        seen.append((queue.is_receive_enabled, queue.is_poison_message_handling_enabled))
+
+    assert seen == [(False, False), (False, True), (True, True)]
+
+
+async def test_conversation_is_moved_to_another_group(world: World) -> None:
+    first, second = world.dialog("C"), world.dialog("C")
+
+    told = await world.run(f"MOVE CONVERSATION '{first.conversation_handle}' TO '{second.conversation_group_id}'")
+
+    assert told == [f"conversation {first.conversation_handle} moved"]
+    assert first.conversation_group_id == second.conversation_group_id
+
+
+async def test_conversation_timer_is_set_within_the_lifetime(world: World) -> None:
+    dialog = world.dialog("C")
+    begin = f"BEGIN CONVERSATION TIMER ('{dialog.conversation_handle}') TIMEOUT ="
+
+    await world.run(f"{begin} 60")
+
+    (due,) = world.db.execute("SELECT dialog_timer > create_date + 50 FROM broker_conversation").fetchone()
+    assert due == 1
+    assert [8410, 8410] == [(await world.refusal(f"{begin} {n}")).number for n in (0, 10**9)]
+
+
+@pytest.mark.parametrize("statement", ["MOVE CONVERSATION '{}' TO '{}'", "BEGIN CONVERSATION TIMER ('{}') TIMEOUT = 1"])
+async def test_unknown_handle_is_refused(world: World, statement: str) -> None:
+    nobody = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+
+    assert (await world.refusal(statement.format(nobody, nobody))).number == 8426
+
+
+@pytest.mark.parametrize("name", ["orders", "CURRENT", "msdb"])
+@pytest.mark.parametrize("is_declared", [True, False])
+async def test_broker_is_enabled_already(world: World, name: str, *, is_declared: bool) -> None:
+    script = f"ALTER DATABASE {name} SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE"
+
+    told = await world.run(script, is_declared=is_declared)
+
+    assert told == ["database orders enabled" if name == "CURRENT" else f"database {name} enabled"]
+
+
+async def test_all_conversations_are_ended_with_an_error_by_a_statement_but_not_at_each_start(world: World) -> None:
+    dialogs = [world.dialog("C"), world.dialog("D")]
+    script = "ALTER DATABASE orders SET ERROR_BROKER_CONVERSATIONS"
+
+    refused = await world.refusal(script, is_declared=True)
+    await world.preview(script)
+    untouched = [dialog.state for dialog in dialogs]
+    told = await world.run(script)
+
+    assert (50000, "at each start" in refused.problem) == (refused.number, True)
+    assert (untouched, [dialog.state for dialog in dialogs]) == (["SO", "SO"], ["ER", "ER"])
+    assert told == ["open conversations 2 ended with error 9719"]

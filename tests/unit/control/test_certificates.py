@@ -1,0 +1,57 @@
+"""The certificate files that settings name, loaded and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.control.certificates import certificate_errors, certificate_warnings, security_of
+from broker.control.config import Settings
+from broker.errors import SettingError
+from broker.net.tls import NO_SECURITY, Encryption
+from tests.support.certificates import make
+
+
+def settings_with(directory: Path, **endpoint: Any) -> Settings:
+    certificate, key = make("a", "localhost").store(directory, "a")
+    named = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
+    return Settings.model_validate({"endpoint": named | endpoint})
+
+
+def test_files_become_what_the_endpoint_brings(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, authentication="certificate", trust=[str(tmp_path / "*.pem")])
+
+    security = security_of(settings)
+
+    assert (Encryption.REQUIRED, True) == (security.encryption, security.is_authenticating)
+    assert "CN=a" == security.own.principal_name  # type: ignore[union-attr]
+    assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
+
+
+def test_disabled_endpoint_reads_no_file(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, encryption="disabled", certificate="/none", private_key="/none")
+
+    assert NO_SECURITY is security_of(settings)
+    assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
+
+
+def test_file_that_cannot_be_used_is_an_error_of_its_setting(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, private_key=str(tmp_path / "none"))
+
+    [error] = certificate_errors(settings)
+
+    assert "endpoint.private_key" == error.key
+    assert f"{tmp_path}/none: cannot be read: No such file or directory" == error.problem
+    with pytest.raises(SettingError, match="cannot be read"):
+        security_of(settings)
+
+
+def test_key_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path)
+    (tmp_path / "a.key").chmod(0o644)
+
+    [warning] = certificate_warnings(settings)
+
+    assert ("endpoint.private_key", f"chmod 600 {tmp_path}/a.key") == (warning.key, warning.hint)

@@ -1,0 +1,186 @@
+"""The files of an instance are taken whole, or not at all, and given back."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from broker.control.config import Settings
+from broker.control.custody import file_errors, make_directory, path_of, take
+from broker.errors import SettingError, StoreUnavailableError
+from broker.store import fence
+from broker.store.database import SCHEMA_VERSION, broker_instance, lock_store
+
+TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
+
+
+@pytest.fixture
+def settings(load: Callable[..., Settings]) -> Settings:
+    return load(TEXT)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def counted(path: Path) -> tuple[int, int]:
+    with closing(sqlite3.connect(path)) as db:
+        found: tuple[int, int] = db.execute("SELECT file_number, starts FROM broker_database").fetchone()
+    return found
+
+
+def used(settings: Settings) -> Path:
+    """The file of the database, after a start and a stop."""
+    with ExitStack() as stack:
+        take(settings, "msdb", stack)
+        take(settings, "orders", stack)
+    return path_of(settings, "orders")
+
+
+def test_a_file_is_made_locked_and_counted_and_given_back(settings: Settings) -> None:
+    path = path_of(settings, "orders")
+    with ExitStack() as stack:
+        db = take(settings, "orders", stack)
+        with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
+            lock_store(path)
+        assert (path.stat().st_ino, 1) == counted(path)
+
+    assert (path.stat().st_ino, 2) == counted(path)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        db.execute("SELECT 1")
+    with ExitStack() as stack:
+        take(settings, "orders", stack)
+
+
+def test_msdb_is_in_the_state_directory_which_is_made(settings: Settings, stack: ExitStack, tmp_path: Path) -> None:
+    take(settings, "msdb", stack)
+
+    assert (tmp_path / "state" / "msdb.db") == path_of(settings, "msdb")
+    assert path_of(settings, "msdb").is_file()
+
+
+def test_a_new_file_has_the_identity_of_the_configuration(load: Callable[..., Settings], stack: ExitStack) -> None:
+    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
+
+    assert bytes.fromhex("11111111111141118111111111111111") == broker_instance(take(settings, "orders", stack))
+
+
+def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
+    settings: Settings, stack: ExitStack
+) -> None:
+    path = used(settings)
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+    before = path.read_bytes()
+
+    with pytest.raises(SettingError) as caught:
+        take(settings, "orders", stack)
+
+    assert "databases.orders.path" == caught.value.key
+    assert caught.value.span is not None
+    assert 4 == caught.value.span.line
+    assert "the file is a copy" in caught.value.problem
+    assert "broker database keep orders; " in caught.value.hint
+    assert "broker database new orders; " in caught.value.hint
+    assert before == path.read_bytes()
+    assert [caught.value] == file_errors(settings)
+
+
+def test_what_is_refused_is_given_back_at_once(settings: Settings, stack: ExitStack) -> None:
+    path = used(settings)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+
+    for _ in range(2):
+        with pytest.raises(SettingError):
+            take(settings, "orders", stack)
+
+
+def test_a_copied_msdb_is_refused_at_the_state_directory(settings: Settings, stack: ExitStack) -> None:
+    used(settings)
+    with closing(sqlite3.connect(path_of(settings, "msdb"))) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+
+    with pytest.raises(SettingError, match="broker database keep msdb") as caught:
+        take(settings, "msdb", stack)
+
+    assert "instance.state_dir" == caught.value.key
+
+
+def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Path) -> None:
+    assert [] == file_errors(settings)
+
+    used(settings)
+    assert [] == file_errors(settings)
+
+    path_of(settings, "orders").write_bytes(b"no database, as the check of the files themselves tells")
+    assert [] == file_errors(settings)
+
+    path_of(settings, "orders").write_bytes(b"")
+    assert [] == file_errors(settings)
+
+
+def test_a_newer_file_is_an_error(settings: Settings) -> None:
+    with closing(sqlite3.connect(used(settings))) as db, db:
+        db.execute("UPDATE broker_database SET schema_version = schema_version + 1")
+
+    (error,) = file_errors(settings)
+
+    assert f"its schema has version {SCHEMA_VERSION + 1}, this release knows {SCHEMA_VERSION}" in error.problem
+    assert "databases.orders.path" == error.key
+
+
+def test_a_file_with_two_names_is_an_error_and_is_not_taken(
+    settings: Settings, stack: ExitStack, tmp_path: Path
+) -> None:
+    (tmp_path / "other.db").hardlink_to(used(settings))
+
+    (error,) = file_errors(settings)
+
+    assert "2 names (hard links)" in str(error)
+    assert "databases.orders" in str(error)
+    with pytest.raises(StoreUnavailableError, match="hard links"):
+        take(settings, "orders", stack)
+
+
+def test_a_damaged_record_is_an_error(settings: Settings) -> None:
+    used(settings)
+    (settings.instance.state_dir / fence.RECORD).write_text("{")
+
+    assert {"instance.state_dir"} == {error.key for error in file_errors(settings)}
+    assert all("it does not hold what was written into it" in error.problem for error in file_errors(settings))
+
+
+def test_a_damaged_file_is_told_as_a_store_that_cannot_be_used(settings: Settings, stack: ExitStack) -> None:
+    with closing(sqlite3.connect(used(settings))) as db, db:
+        db.execute("ALTER TABLE broker_database DROP COLUMN starts")
+
+    with pytest.raises(StoreUnavailableError, match="no such column: starts"):
+        take(settings, "orders", stack)
+
+
+def test_a_stop_that_cannot_be_noted_does_not_hold_up_the_rest(settings: Settings) -> None:
+    path = path_of(settings, "orders")
+    with structlog.testing.capture_logs() as logs, ExitStack() as stack:
+        take(settings, "msdb", stack)
+        take(settings, "orders", stack)
+        path.rename(path.with_name("away"))
+
+    assert ["stop not noted"] == [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+    assert str(path) == logs[0]["path"]
+    lock_store(path_of(settings, "msdb"))
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StoreUnavailableError, match="Not a directory"):
+        make_directory(tmp_path / "file" / "below")
