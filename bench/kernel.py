@@ -3,10 +3,12 @@ What the walk of a kernel costs for each frame, without the sockets around it: b
 
 Every destination has a way of its own, in turn at four sinks, whose runs are joined for one write as an outbox does;
 frames come in an order that a hash decides, 256 KiB at a time. CPU time of this process, median of rounds that the
-kernels take in turn, so that both see the same weather. Where the weather is bad, count instructions instead:
+kernels take in turn, so that both see the same weather. The same with a ring that records no dialog or every one; what
+was recorded is taken when half the ring is full, and that is part of the cost. Where the weather is bad, count
+instructions instead, without a ring ("none") or with one of that sample:
 
     for rounds in 2 12; do
-        valgrind --tool=callgrind --callgrind-out-file=/dev/null python bench/kernel.py compiled 1000 $rounds
+        valgrind --tool=callgrind --callgrind-out-file=/dev/null python bench/kernel.py compiled 1000 $rounds none
     done
 
 and divide the difference of the two totals by ten times the frames of a round, which the program prints.
@@ -22,15 +24,18 @@ from statistics import median
 from broker.flow import Disposition
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Nobody, Origin, Way, WayOf
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import NO_GUID, Kind
 
 PAYLOAD = 256
 DESTINATIONS = (1, 1000, 100_000)
+SAMPLES = {"none": None, "0": 0.0, "1": 1.0}
 SINKS = 4
 FRAMES_MIN = 20_000  # of a round
 READ_BYTES = 256 * 1024
+RING_BYTES = 1024 * 1024
 ROUNDS = 9
 NOBODY = Nobody()
 
@@ -47,13 +52,20 @@ class Sink:
         assert data
         self.runs.clear()
 
+    def recover(self, _now: float, _origin: Origin, _way_of: WayOf) -> None:
+        """Nothing fails here."""
+        raise AssertionError
+
 
 class Track:
     """One kernel that knows its destinations, and the reads that it walks round after round."""
 
-    def __init__(self, kernel: type[CarefulKernel], reads: list[bytes]) -> None:
+    def __init__(self, kernel: type[CarefulKernel], reads: list[bytes], sample: float | None) -> None:
         self._sinks = [Sink() for _ in range(SINKS)]
-        self._kernel = kernel(max_frame=1 << 20, max_hops=255, resolve=self._resolve, drop_way=self._drop)
+        self._ring = None if sample is None else Ring(RING_BYTES, sample=sample)
+        self._kernel = kernel(
+            max_frame=1 << 20, max_hops=255, resolve=self._resolve, drop_way=self._drop, ring=self._ring
+        )
         self._reads = reads
         self._slab = bytearray(2 * READ_BYTES)
         self.round()
@@ -64,11 +76,19 @@ class Track:
         for read in self._reads:
             self._slab[: len(read)] = read
             begun = time.process_time()
-            batch = self._kernel.walk(self._slab, len(read))
-            for sink in batch.touched:
-                sink.flush(0.0, NOBODY, self._kernel.way_of)
+            if self._ring is not None:
+                self._ring.begin(0.0, NOBODY, is_from_here=False)
+            left = len(read)
+            while left:  # more than once only while the ways are new: a walk takes care of so many and no more
+                batch = self._kernel.walk(self._slab, left)
+                for sink in batch.touched:
+                    sink.flush(0.0, NOBODY, self._kernel.way_of)
+                self._slab[: left - batch.consumed] = self._slab[batch.consumed : left]
+                left -= batch.consumed
+            if self._ring is not None and self._ring.used > RING_BYTES // 2:
+                self._ring.take()
             spent += time.process_time() - begun
-            assert batch.consumed == len(read)
+            assert self._ring is None or not self._ring.shed
         return spent
 
     def _resolve(self, key: bytes, _conversation: bytes, kind: int, _is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
@@ -107,7 +127,11 @@ def run() -> dict[str, float]:
     figures = {}
     for destinations in DESTINATIONS:
         reads, count = reads_of(destinations)
-        tracks = {name: Track(kernel, reads) for name, kernel in sorted(KERNELS.items(), reverse=True)}
+        tracks = {
+            name if sample is None else f"{name}, ring of sample {label}": Track(kernel, reads, sample)
+            for name, kernel in sorted(KERNELS.items(), reverse=True)
+            for label, sample in SAMPLES.items()
+        }
         spent: dict[str, list[float]] = {name: [] for name in tracks}
         for _ in range(ROUNDS):
             for name, track in tracks.items():
@@ -118,14 +142,14 @@ def run() -> dict[str, float]:
 
 
 def main() -> None:
-    """The table; or, with KERNEL DESTINATIONS ROUNDS, so many rounds of one kernel to count instructions of."""
+    """The table; or, with KERNEL DESTINATIONS ROUNDS SAMPLE, rounds of one kernel to count instructions of."""
     if len(sys.argv) == 1:
         for what, microseconds in run().items():
-            print(f"{what:45} {microseconds:8.4f}")
+            print(f"{what:55} {microseconds:8.4f}")
         return
-    name, destinations, rounds = sys.argv[1:]
+    name, destinations, rounds, sample = sys.argv[1:]
     reads, count = reads_of(int(destinations))
-    track = Track(KERNELS[name], reads)
+    track = Track(KERNELS[name], reads, SAMPLES[sample])
     for _ in range(int(rounds)):
         track.round()
     print(f"{count} frames a round")

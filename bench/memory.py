@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from load import DeafReceiver, Sender, frames
 
+from broker.bench.tied import tied
 from broker.demo.topology import Topology, free_port
 
 POOL_MIB = 64
@@ -28,6 +29,7 @@ def run(payload: int = PAYLOAD) -> dict[str, float]:
     data = frames([f"//bench/service-{number:05d}" for number in range(10)], payload, count=FRAMES)
     with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         hop = net.add("gateway", forwarding=True, settings=SETTINGS)
+        hop.prefix = tied()
         net.script("gateway", "msdb", f"CREATE ROUTE r WITH ADDRESS = 'tcp://127.0.0.1:{port}';")
         receiver = DeafReceiver(port)
         net.start()

@@ -26,27 +26,32 @@ import structlog
 from broker.admin.server import AdminServer
 from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.certificates import certificate_warnings, security_of
 from broker.control.config import Settings
+from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
 from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.script import script_files
-from broker.dialog.contact import Travel
-from broker.dialog.conversation import Backoff
+from broker.conversation.contact import Travel
+from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.store import broker_instance, lock_store, open_store
+from broker.dialog.status import Trouble
 from broker.dialog.transmitter import DialogSettings
-from broker.errors import StoreUnavailableError
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.way import Origin
+from broker.net.housekeeping import Housekeeping
 from broker.net.listener import Listener, bind, own_addresses
 from broker.net.peers import Peers, Timeouts
+from broker.net.tls import Security
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.routing.table import RouteTable
+from broker.store.database import broker_instance
+from broker.store.sqlite_store import SqliteStore
 from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
 from broker.wire.layout import VERSION
 
@@ -80,6 +85,7 @@ class Instance:
         self.peers: Peers
         self.admin: AdminServer
         self._msdb: Endpoint
+        self._security: Security
         self._kernel = choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self._are_started = False  # the endpoints
         self._endpoint_of: dict[bytes, Endpoint] = {}
@@ -92,9 +98,12 @@ class Instance:
         Bring everything up; `stack` takes it down again in reverse.
 
         Raises:
-            StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
+            StoreUnavailableError, ListenFailedError, StatementError, SettingError: what stands in the way.
         """
         settings = self.settings
+        self._security = security_of(settings)
+        for warning in certificate_warnings(settings):
+            log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
         # Take the ports first: two instances must not touch one store.
         sockets = [self._bind(address) for address in settings.endpoint.listen]
         for sock in sockets:
@@ -123,6 +132,8 @@ class Instance:
             databases=list(self.endpoints),
             forwarding=settings.endpoint.message_forwarding,
             kernel=self.forwarder.kernel_name,
+            encryption=settings.endpoint.encryption,
+            authentication=settings.endpoint.authentication,
         )
 
     # --- building; a worker of several has other ways for the first four ---
@@ -132,7 +143,7 @@ class Instance:
 
     def _open(self, sockets: list[socket.socket], stack: AsyncExitStack) -> dict[str, Database]:
         """The databases, and between them the pass and the links."""
-        msdb = self._open_store(self.settings.instance.state_dir / "msdb.db", stack)
+        msdb = take(self.settings, MSDB, stack)
         self.broker_instance = broker_instance(msdb)
         self._build(sockets)
         databases = {MSDB: self._open_msdb(msdb, stack)}
@@ -147,24 +158,15 @@ class Instance:
         asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
         return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
 
-    def _open_store(
-        self, path: Path, stack: AsyncExitStack, *, broker_instance: uuid.UUID | None = None
-    ) -> sqlite3.Connection:
-        make_directory(path.parent)
-        stack.callback(os.close, lock_store(path))
-        db = open_store(path, broker_instance=broker_instance)
-        stack.callback(db.close)
-        return db
-
     def _open_msdb(self, db: sqlite3.Connection, stack: AsyncExitStack) -> Database:
         """Its connection has a writer thread from the beginning, and conversations only once it asks for routes."""
-        path = self.settings.instance.state_dir / "msdb.db"
+        path = path_of(self.settings, MSDB)
         self._msdb = self._make_endpoint(MSDB, path, db, stack)
         return Database(MSDB, self.broker_instance, path, self._msdb.borrow)
 
     def _open_database(self, name: str, stack: AsyncExitStack) -> Database:
         settings = self.settings.databases[name]
-        db = self._open_store(settings.path, stack, broker_instance=settings.broker_instance)
+        db = take(self.settings, name, stack)
         endpoint = self._make_endpoint(name, settings.path, db, stack)
         if endpoint.broker_instance in {self.broker_instance, *self._endpoint_of}:
             raise self.settings.error(("databases", name, "path"), COPY_PROBLEM, COPY_HINT)
@@ -177,15 +179,17 @@ class Instance:
         endpoint = Endpoint(
             name,
             path,
-            db,
+            SqliteStore(path, db, fragment_size=dialog.fragment_size),
             settings=DialogSettings(
                 backoff=Backoff(dialog.resend_first, dialog.resend_cap),
                 travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
                 window=dialog.window,
                 fragment_size=dialog.fragment_size,
+                window_bytes=dialog.window_size,
             ),
             forwarder=self.forwarder,
         )
+        endpoint.transmitter.trouble_of = self._trouble_of
         stack.push_async_callback(endpoint.close)
         return endpoint
 
@@ -204,7 +208,15 @@ class Instance:
             addresses=self._addresses(),
         )
         timeouts = Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
-        self.peers = Peers(hello, timeouts, on_rejected=self._on_rejected, on_room=self._on_room, prove=self._prove)
+        self.peers = Peers(
+            hello,
+            timeouts,
+            on_rejected=self._on_rejected,
+            on_room=self._on_room,
+            prove=self._prove,
+            security=self._security,
+        )
+        housekeeping = Housekeeping()
         self.forwarder = Forwarder(
             Limits(
                 pool_bytes=endpoint.message_forward_size,
@@ -218,7 +230,10 @@ class Instance:
             ask=self._ask,
             kernel=self._kernel,
             hold_back=self.peers.backpressure.hold_back,
+            again=housekeeping.again,
+            report=housekeeping.report,
         )
+        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         # More of them are found by dialling.
         own = {address for listener in self.listeners for address in own_addresses(listener.host, listener.port)}
         self.forwarder.found_self(own | set(endpoint.advertise), self._loop.time())
@@ -254,6 +269,13 @@ class Instance:
     def _on_rejected(self, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
             endpoint.transmitter.advise(rejected)
+
+    def _trouble_of(self, address: NetworkAddress) -> Trouble:
+        """Why there is no connection to an address, and when the next attempt is made."""
+        attempts = self.peers.attempts.get(address)
+        if attempts is None or not attempts.problem:
+            return Trouble()
+        return Trouble(attempts.problem, max(attempts.suppressed_until, self._loop.time()))
 
     def _prove(self, probe: Probe) -> ProbeReply:
         """Whether this instance is the principal of a broker instance: of all it hosts, as it mirrors none."""
@@ -316,7 +338,8 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
     Raises:
         SettingsError: the configuration is wrong, everything about it in one report.
-        SettingError: `BROKER_KERNEL` forces a kernel that is not there, or `endpoint.workers` is above 1.
+        SettingError: `BROKER_KERNEL` forces a kernel that is not there, `endpoint.workers` is above 1, or a certificate
+            cannot be used; or a database file is a copy.
         StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
     """
     if not isinstance(settings, Settings):
@@ -362,11 +385,3 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error

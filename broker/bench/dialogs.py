@@ -1,105 +1,272 @@
 """
 Durable messages end to end: an application's transaction, its daemon, a gateway, the target's daemon, RECEIVE.
 
-Everything shares the machine's cores. Messages of 1 KiB, 100 in a transaction at both ends, `synchronous=FULL` at both
-ends. Beside it, in the same run, the same rows written to a plain SQLite table with the same commits: what the disk
-alone allows for one of the four times a message is written.
+Everything shares the machine's cores, messages have 1 KiB, and every commit of applications and daemons waits for the
+disk (`synchronous=FULL`). Beside each case, in the same run and on the same disk, the same rows written to a plain
+SQLite table with the same commits: what the disk alone allows for one of the four times a message is written.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
-import threading
 import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import broker
+from broker.bench.application import PAYLOAD, QUEUE, Child, consume, produce, reply, take_large
+from broker.bench.machine import peak_mib
 from broker.bench.result import Row, row_of
-from broker.demo.topology import Topology
+from broker.demo.topology import Daemon, Topology, wait_for
 
-PAYLOAD = b"x" * 1024
 BATCH = 100
 MESSAGES = 20_000
 DIALOGS = 8
+PARALLEL = 64
+EXCHANGES = 3_000
+BACKLOGS = (1_000, 20_000)
+FULL_BACKLOGS = (1_000, 1_000_000)
+LARGE_MIB, FULL_LARGE_MIB = 64, 1024
 REPEATS = 3
 CASE = "1 KiB, durable at both ends, 100 in a transaction"
+EXCHANGE_CASE = f"1 KiB, durable at both ends, {PARALLEL} dialogs, one transaction each"
 MODE = "through a gateway"
 YARDSTICK = "rows into a plain SQLite table"
+PATIENCE = 60.0  # seconds in which something has to happen
+FILL = 10_000  # messages in a transaction when a backlog is made
 
 
-def end_to_end(directory: Path, messages: int) -> float:
-    """Messages a second from the first SEND to the last RECEIVE."""
-    with Topology(directory) as net:
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Two databases with a gateway between them. Shape: files of the databases; the daemons that have them open."""
+
+    gateway: Daemon
+    sender: Daemon
+    target: Daemon
+
+    @property
+    def orders(self) -> Path:
+        """The initiator's file."""
+        return self.sender.directory / "orders.db"
+
+    @property
+    def billing(self) -> Path:
+        """The target's file."""
+        return self.target.directory / "billing.db"
+
+
+@contextmanager
+def ends() -> Iterator[Ends]:
+    """Three daemons with throw-away files, at work."""
+    with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         gateway = net.add("gateway", forwarding=True)
         sender = net.add("sender", databases=["orders"])
         target = net.add("target", databases=["billing"])
-        net.script(
-            "gateway",
-            "msdb",
-            _route("out", "//bench/Billing", target.address) + _route("back", "//bench/Orders", sender.address),
-        )
+        ways = _route("out", "//bench/Billing", target.address) + _route("back", "//bench/Orders", sender.address)
+        net.script("gateway", "msdb", ways)
         net.script("sender", "orders", _service("//bench/Orders") + _route("out", "//bench/Billing", gateway.address))
         net.script("target", "billing", _service("//bench/Billing") + _route("back", "//bench/Orders", gateway.address))
         net.start()
-        started = time.monotonic()
-        thread = threading.Thread(target=_send, args=(sender.directory / "orders.db", messages))
-        thread.start()
-        received = 0
-        with sqlite3.connect(target.directory / "billing.db", timeout=60) as db:
-            while received < messages:
-                with db:
-                    received += len(broker.receive(db, queue="BenchQueue", top=BATCH, wait=30))
-        seconds = time.monotonic() - started
-        thread.join()
-        db.close()
-    return messages / seconds
+        yield Ends(gateway, sender, target)
 
 
-def _send(path: Path, messages: int) -> None:
-    db = sqlite3.connect(path, timeout=60)
+def begin(db: sqlite3.Connection, count: int) -> list[broker.Dialog]:
+    """So many dialogs with the target."""
     with db:
-        dialogs = [
-            broker.begin_dialog(db, from_service="//bench/Orders", to_service="//bench/Billing") for _ in range(DIALOGS)
+        return [
+            broker.begin_dialog(db, from_service="//bench/Orders", to_service="//bench/Billing") for _ in range(count)
         ]
-    for start in range(0, messages, BATCH):
-        with db:
-            for number in range(start, start + BATCH):
-                dialogs[number // BATCH % DIALOGS].send(PAYLOAD)
-    db.close()
 
 
-def plain_sqlite(directory: Path, messages: int) -> float:
-    """Rows a second into a plain table, with the same commits."""
-    db = sqlite3.connect(directory / "plain.db")
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("CREATE TABLE message (number INTEGER PRIMARY KEY, body BLOB)")
-    started = time.monotonic()
-    for start in range(0, messages, BATCH):
-        with db:
-            db.executemany("INSERT INTO message VALUES (?, ?)", [(n, PAYLOAD) for n in range(start, start + BATCH)])
-    seconds = time.monotonic() - started
-    db.close()
+def end_to_end(messages: int) -> float:
+    """Messages a second from the first SEND to the last RECEIVE."""
+    with ends() as net, Child(produce, str(net.orders), messages, BATCH, DIALOGS) as child:
+        child.ready()
+        started = time.monotonic()
+        child.go()
+        with _connected(net.billing) as db:
+            consume(db, messages, BATCH)
+        seconds = time.monotonic() - started
+        child.result()
     return messages / seconds
+
+
+def exchanges(count: int) -> float:
+    """
+    Exchanges a second, always PARALLEL of them under way.
+
+    Each is three transactions: a request is sent; it is received and answered; the answer is received.
+    """
+    with ends() as net, _connected(net.orders) as db, Child(reply, str(net.billing), count) as child:
+        child.ready()
+        dialogs = {dialog.conversation_handle: dialog for dialog in begin(db, PARALLEL)}
+        child.go()
+        started = time.monotonic()
+        for dialog in dialogs.values():
+            _send(db, dialog)
+        sent = PARALLEL
+        for _ in range(count):
+            with db:
+                [answer] = broker.receive(db, queue=QUEUE, top=1, wait=PATIENCE)
+            if sent < count:
+                _send(db, dialogs[answer.dialog.conversation_handle])
+                sent += 1
+        seconds = time.monotonic() - started
+        child.result()
+    return count / seconds
+
+
+def drain(messages: int) -> dict[str, float]:
+    """
+    Messages a second out of a transmission queue that was filled while the gateway was down, and out of the queue that
+    they are in then, 100 in a transaction.
+
+    The clock begins with the first acknowledgement: what was held up until then was the link, not the queue.
+    """
+    with ends() as net, _connected(net.orders) as db, _connected(net.billing) as far:
+        net.gateway.kill()
+        dialogs = begin(db, DIALOGS)
+        for start in range(0, messages, FILL):
+            with db:
+                for number, dialog in enumerate(dialogs):
+                    dialog.send_many([PAYLOAD] * len(range(start + number, min(start + FILL, messages), DIALOGS)))
+        net.gateway.start()
+
+        def left() -> int:
+            query = "SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation"
+            return int(db.execute(query).fetchone()[0])
+
+        wait_for(lambda: left() < messages, seconds=PATIENCE, what="the first acknowledgement")
+        started, first = time.monotonic(), left()
+        wait_for(lambda: left() == 0, seconds=PATIENCE + messages / 500, what="an empty transmission queue")
+        drained = time.monotonic() - started
+        started = time.monotonic()
+        consume(far, messages, BATCH)
+        return {"messages_s": first / max(drained, 1e-3), "received_s": messages / (time.monotonic() - started)}
+
+
+def large(mib: int) -> dict[str, float]:
+    """MiB a second of one message from SEND to the last byte read at the target, and the memory each process took."""
+    with ends() as net, _connected(net.orders) as db, Child(take_large, str(net.billing), mib) as child:
+        child.ready()
+        [dialog] = begin(db, 1)
+        before = {name: peak_mib(daemon.pid) for name, daemon in (("sender", net.sender), ("target", net.target))}
+        child.go()
+        started = time.monotonic()
+        piece = uuid.uuid4().bytes * 65_536
+        with db:
+            dialog.send(piece for _ in range(mib))
+        application_mib = child.result()
+        seconds = time.monotonic() - started
+        return {
+            "mib_s": mib / seconds,
+            "seconds": seconds,
+            "peak_mib": max(peak_mib(net.sender.pid), peak_mib(net.target.pid)),
+            "grown_mib": max(peak_mib(net.sender.pid) - before["sender"], peak_mib(net.target.pid) - before["target"]),
+            "reader_mib": application_mib,
+        }
+
+
+def plain_sqlite(rows: int, *, batch: int = BATCH, payload: bytes = PAYLOAD) -> float:
+    """Rows a second into a plain table, so many with each commit."""
+    with tempfile.TemporaryDirectory() as directory:
+        db = sqlite3.connect(Path(directory) / "plain.db")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("CREATE TABLE message (number INTEGER PRIMARY KEY, body BLOB)")
+        started = time.monotonic()
+        for start in range(0, rows, batch):
+            with db:
+                numbers = range(start, min(start + batch, rows))
+                db.executemany("INSERT INTO message VALUES (?, ?)", [(number, payload) for number in numbers])
+        seconds = time.monotonic() - started
+        db.close()
+    return rows / seconds
+
+
+def measure(
+    *,
+    is_full: bool = False,
+    repeats: int = REPEATS,
+    messages: int = MESSAGES,
+    count: int = EXCHANGES,
+    backlogs: tuple[int, ...] | None = None,
+    mib: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Rows of every case, each with its yardstick. Shape: `messages` a multiple of `BATCH`."""
+    backlogs = backlogs or (FULL_BACKLOGS if is_full else BACKLOGS)
+    mib = mib or (FULL_LARGE_MIB if is_full else LARGE_MIB)
+    cases = [
+        _Case(CASE, MODE, "end to end", "messages_s", lambda: {"messages_s": end_to_end(messages)}),
+        _Case(
+            EXCHANGE_CASE, "request and reply", "exchanges", "exchanges_s", lambda: {"exchanges_s": exchanges(count)}, 1
+        ),
+        *(
+            _Case(
+                f"1 KiB, {backlog:,} messages queued",
+                "drain",
+                "transmission queue",
+                "messages_s",
+                partial(drain, backlog),
+                is_long=backlog > MESSAGES,
+            )
+            for backlog in backlogs
+        ),
+    ]
+    rows: list[Row] = []
+    for case in cases:
+        tell(case.name)
+        rows += case.rows(repeats, messages if case.batch > 1 else count)
+    name = f"one message of {mib:,} MiB"
+    tell(name)
+    return [*rows, row_of(("dialogs", name, "large", "end to end"), "mib_s", [large(mib)], yardstick="")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is measured. Shape: `run` gives one sample; `batch` rows in a commit beside it; `is_long` runs once."""
+
+    name: str
+    mode: str
+    subject: str
+    headline: str
+    run: Callable[[], dict[str, float]]
+    batch: int = BATCH
+    is_long: bool = False
+
+    def rows(self, repeats: int, rows: int) -> list[Row]:
+        """The case and its yardstick, in turn."""
+        samples: dict[str, list[dict[str, float]]] = {YARDSTICK: [], self.subject: []}
+        for _ in range(1 if self.is_long else repeats):
+            samples[YARDSTICK].append({self.headline: plain_sqlite(rows, batch=self.batch)})
+            samples[self.subject].append(self.run())
+        key = ("dialogs", self.name, self.mode)
+        return [row_of((*key, name), self.headline, taken, yardstick=YARDSTICK) for name, taken in samples.items()]
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    db = sqlite3.connect(path, timeout=PATIENCE)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def _send(db: sqlite3.Connection, dialog: broker.Dialog) -> None:
+    with db:
+        broker.get_dialog(db, dialog.conversation_handle).send(PAYLOAD)
 
 
 def _service(name: str) -> str:
-    return f"CREATE QUEUE BenchQueue; CREATE SERVICE [{name}] ON QUEUE BenchQueue;\n"
+    return f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{name}] ON QUEUE {QUEUE};\n"
 
 
 def _route(name: str, service: str, address: str) -> str:
     return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{service}', ADDRESS = '{address}';\n"
-
-
-def measure(*, repeats: int = REPEATS, messages: int = MESSAGES) -> list[Row]:
-    """One row, and its yardstick. Shape: `messages` a multiple of `BATCH`."""
-    samples: dict[str, list[dict[str, float]]] = {YARDSTICK: [], "end to end": []}
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as directory:
-            samples[YARDSTICK].append({"messages_s": plain_sqlite(Path(directory), messages)})
-            samples["end to end"].append({"messages_s": end_to_end(Path(directory), messages)})
-    return [
-        row_of(("dialogs", CASE, MODE, name), "messages_s", taken, yardstick=YARDSTICK)
-        for name, taken in samples.items()
-    ]

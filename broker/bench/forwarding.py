@@ -3,7 +3,10 @@ What a forwarded message costs: a real daemon over loopback, pinned to one core,
 
 Each scenario has hops of its own that take turns, so that all of them see the same weather: a byte relay that reads
 nothing, which is the yardstick; HAProxy where the machine has it; and a gateway for each kernel there is. CPU time is
-that of the hop's process, user and system, over what the generator sent meanwhile.
+that of the hop's processes, user and system, over what the generator sent meanwhile.
+
+Where workers are counted nothing is pinned: hops of that many processes, and the generator, share the cores as they
+can, and what counts beside the CPU time is how much gets through.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from broker.bench.generator import TWIN, Generator, compiler, make_generator
+from broker.bench.certificate import make_pair, tls_environ
+from broker.bench.generator import TWIN, Generator, can_speak_tls, compiler, make_generator, speaks_tls
 from broker.bench.hop import RELAY, Hop, gateway, haproxy, haproxy_program, relay
 from broker.bench.machine import CORES, cpu_seconds, forget_peak, peak_mib, pin, unpin
 from broker.bench.result import Row, row_of
@@ -31,6 +35,7 @@ PINGS = 3000
 RATE_SECONDS = 1.0
 HOP_CORE, GENERATOR_CORE = 0, 1
 
+_NO_TLS = "install OpenSSL's headers, libssl-dev"
 FLOOD, PING = "flood", "ping"
 Mode = str | int
 """`FLOOD`, `PING`, or messages a second of an open loop."""
@@ -38,13 +43,18 @@ Mode = str | int
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Shape: `payload` bytes; `destinations` services with a route each, which lead to `next_hops` ports in turn."""
+    """Shape: `payload` bytes; `destinations` services with a route each, which lead to `next_hops` ports in turn;
+    with `is_tls` a gateway has TLS on both sides, and what only moves bytes moves them as ever; `workers` processes of
+    each hop on one port, which share all cores with the generator; without, one process on a core of its own.
+    """
 
     payload: int
     destinations: int = 1
     next_hops: int = 1
     connections: int = 1
     modes: tuple[Mode, ...] = (FLOOD,)
+    is_tls: bool = False
+    workers: int | None = None
 
     @property
     def name(self) -> str:
@@ -56,17 +66,25 @@ class Scenario:
             words.append(f"{self.next_hops} next hops")
         if self.connections > 1:
             words.append(f"{self.connections:,} connections")
+        if self.is_tls:
+            words.append("TLS")
+        if self.workers is not None:
+            words.append(f"{self.workers} worker{'s' * (self.workers > 1)}")
         return ", ".join(words)
 
 
+WORKERS = (1, 2, *(count for count in (4, 8, 16) if count <= len(CORES)))
 QUICK = (
     Scenario(64),
     Scenario(256, modes=(FLOOD, PING, 20_000)),
     Scenario(1024),
+    Scenario(1024, is_tls=True),
     Scenario(16 * 1024),
     Scenario(256 * 1024),
     Scenario(256, destinations=1000, next_hops=4),
     Scenario(256, connections=100),
+    Scenario(256, connections=100, workers=1),
+    Scenario(256, connections=100, workers=2),
 )
 FULL = (
     Scenario(64, modes=(FLOOD, PING, 20_000)),
@@ -85,6 +103,13 @@ FULL = (
     Scenario(256, connections=100),
     Scenario(256, connections=1000, modes=(FLOOD, 20_000)),
     Scenario(256, destinations=1000, next_hops=4, connections=1000),
+    Scenario(256, modes=(FLOOD, PING, 20_000), is_tls=True),
+    Scenario(1024, modes=(FLOOD, PING, 20_000), is_tls=True),
+    Scenario(16 * 1024, is_tls=True),
+    Scenario(256 * 1024, is_tls=True),
+    Scenario(256, connections=1000, is_tls=True),
+    *(Scenario(256, connections=100, workers=count) for count in WORKERS),
+    *(Scenario(1024, connections=100, workers=count, is_tls=True) for count in WORKERS),
 )
 
 
@@ -101,6 +126,8 @@ def notes() -> tuple[str, ...]:
             "No C compiler (cc, gcc, clang): the load generator is the one in Python: it costs more than the hop and "
             "sends message by message. These figures are bounded by it; compare them only with others of their kind."
         )
+    elif not can_speak_tls():
+        told.append(f"The load generator was built without TLS ({_NO_TLS}): its rows are missing.")
     if haproxy_program() is None:
         told.append("No haproxy on this machine: its rows are missing.")
     if len(CORES) < 2:
@@ -128,6 +155,9 @@ def measure(
         command = make_generator(Path(name), compiler())
         pin(os.getpid(), GENERATOR_CORE)
         for number, scenario in enumerate(scenarios):
+            if scenario.is_tls and not speaks_tls(command):
+                tell(f"{scenario.name}: left out, the load generator has no TLS ({_NO_TLS})")
+                continue
             tell(scenario.name)
             directory = Path(name) / str(number)
             directory.mkdir()
@@ -144,9 +174,11 @@ def mode_name(mode: Mode, command: Sequence[str]) -> str:
 def _measure(
     scenario: Scenario, command: Sequence[str], directory: Path, repeats: int, flood_seconds: float
 ) -> Iterator[Row]:
+    pair = make_pair(directory) if scenario.is_tls else None
     with ExitStack() as stack:
         stations = [
-            stack.enter_context(Station(hop, scenario, command, directory)) for hop in _hops(stack, scenario, directory)
+            stack.enter_context(Station(hop, scenario, command, directory, pair))
+            for hop in _hops(stack, scenario, directory, pair)
         ]
         for station in stations:
             station.warm_up(flood_seconds)
@@ -162,25 +194,36 @@ def _measure(
         yield row_of(("forwarding", scenario.name, mode_name(mode, command), hop), headline, taken, yardstick=RELAY)
 
 
-def _hops(stack: ExitStack, scenario: Scenario, directory: Path) -> Iterator[Hop]:
-    yield stack.enter_context(relay())
+def _hops(stack: ExitStack, scenario: Scenario, directory: Path, pair: tuple[Path, Path] | None) -> Iterator[Hop]:
+    count = scenario.workers or 1
+    yield stack.enter_context(relay(processes=count))
     program = haproxy_program()
     if program is not None:
-        yield stack.enter_context(haproxy(directory, program))
+        yield stack.enter_context(haproxy(directory, program, threads=count))
     services = service_names(scenario.destinations)
     for number, (name, environ) in enumerate(gateways().items()):
         home = directory / f"gateway-{number}"
-        yield stack.enter_context(gateway(home, name, services, next_hops=scenario.next_hops, environ=environ))
+        tls = {} if pair is None else tls_environ(pair)
+        made = gateway(home, name, services, next_hops=scenario.next_hops, environ=environ | tls, workers=count)
+        yield stack.enter_context(made)
 
 
 class Station:
     """A hop with its load generator connected to it."""
 
-    def __init__(self, hop: Hop, scenario: Scenario, command: Sequence[str], directory: Path) -> None:
+    def __init__(
+        self,
+        hop: Hop,
+        scenario: Scenario,
+        command: Sequence[str],
+        directory: Path,
+        pair: tuple[Path, Path] | None = None,
+    ) -> None:
         self.hop = hop
         self._flood_count = 0
         services = service_names(scenario.destinations)
-        made = traffic(services, scenario.payload, connections=scenario.connections, listeners=len(hop.ports))
+        listeners = len(hop.ports) * (scenario.workers or 1)  # each worker connects to each
+        made = traffic(services, scenario.payload, connections=scenario.connections, listeners=listeners)
         self._frame_bytes, self._frames = made.frame_bytes, len(made.frames) // made.frame_bytes
         self._generator = Generator(
             command,
@@ -190,8 +233,16 @@ class Station:
             connections=scenario.connections,
             listen=hop.ports,
             is_greeting=hop.is_greeting,
+            pair=pair if hop.is_greeting else None,
         )
-        pin(hop.pid, HOP_CORE)
+        self._pids = hop.pids
+        for pid in hop.pids:
+            if scenario.workers is None:
+                pin(pid, HOP_CORE)
+            else:
+                unpin(pid)
+        if scenario.workers is not None:
+            unpin(self._generator.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -208,8 +259,9 @@ class Station:
 
     def run(self, mode: Mode) -> dict[str, float]:
         """One measurement."""
-        forget_peak(self.hop.pid)
-        before = cpu_seconds(self.hop.pid)
+        for pid in self._pids:
+            forget_peak(pid)
+        before = sum(map(cpu_seconds, self._pids))
         if mode == FLOOD:
             told = self._generator.flood(self._flood_count)
         elif mode == PING:
@@ -217,10 +269,10 @@ class Station:
         else:
             told = self._generator.rate(int(int(mode) * RATE_SECONDS), float(mode))
         messages = told.pop("messages")
-        busy = cpu_seconds(self.hop.pid) - before
+        busy = sum(map(cpu_seconds, self._pids)) - before
         generator_busy, seconds = told.pop("cpu_seconds"), told.pop("seconds")
         values = {"cpu_us": busy / messages * 1e6, "messages_s": messages / seconds}
         if mode == FLOOD:  # in the other modes the generator never sleeps
             values["mib_s"] = messages * self._frame_bytes / seconds / 2**20
             values["generator_us"] = generator_busy / messages * 1e6
-        return values | {"peak_mib": peak_mib(self.hop.pid)} | told
+        return values | {"peak_mib": sum(map(peak_mib, self._pids))} | told

@@ -1,7 +1,8 @@
 /*
  * The load generator: sends prepared frames through a hop and receives them behind it, in one process and one loop.
  *
- *   generator -p PORT -c CONNECTIONS -f FRAMES -s FRAME_BYTES -t STAMP_AT [-g GREETINGS -n GREETING_BYTES] LISTEN...
+ *   generator -p PORT -c CONNECTIONS -f FRAMES -s FRAME_BYTES -t STAMP_AT [-g GREETINGS -n GREETING_BYTES]
+ *             [-e CERTIFICATE -k KEY] LISTEN...
  *
  * Connects so often to PORT on 127.0.0.1, listens on every LISTEN port, and then obeys lines on standard input, each
  * answered with one line of JSON:
@@ -15,6 +16,9 @@
  * differ every time, so no frame is a copy of one that is still held on the way. A latency is from the stamp in the
  * body, at STAMP_AT, to the read that completed the frame, CLOCK_MONOTONIC of one machine. Where latencies are measured
  * the generator polls and never sleeps: waking it is no part of them, waking the hop is.
+ *
+ * With CERTIFICATE and KEY all connections speak TLS 1.3; that takes libssl, and WITH_TLS when this is compiled. Nobody
+ * is asked who it is.
  *
  * It has to cost much less than what it measures. In a flood the receiver therefore has the system throw the bytes
  * away uncopied (MSG_TRUNC) and counts them; whether every frame was whole is told by the counters of the hop, and by
@@ -35,6 +39,10 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef WITH_TLS
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#endif
 
 #define WINDOW_BYTES (1u << 20) /* what the sockets on the way hold, so that a gateway forwards and need not keep */
 #define WRITE_BYTES (256u << 10)
@@ -59,6 +67,9 @@ struct socket_state {
     unsigned char head[5];
     unsigned char stamp[8];
     int is_greeted;
+#ifdef WITH_TLS
+    SSL *tls; /* NULL in plain text */
+#endif
 };
 
 static int epoll_fd;
@@ -106,12 +117,99 @@ static void watch(struct socket_state *state, uint32_t events)
         fail("watch a socket");
 }
 
-static void greet(int fd)
+#ifdef WITH_TLS
+static SSL_CTX *tls_context;
+
+static void set_up_tls(const char *certificate, const char *key)
+{
+    static const unsigned char alpn[] = "\6sbrk/1";
+    tls_context = SSL_CTX_new(TLS_method());
+    if (!tls_context || SSL_CTX_use_certificate_chain_file(tls_context, certificate) != 1 ||
+        SSL_CTX_use_PrivateKey_file(tls_context, key, SSL_FILETYPE_PEM) != 1)
+        fail("certificate and key");
+    SSL_CTX_set_min_proto_version(tls_context, TLS1_3_VERSION);
+    SSL_CTX_set_mode(tls_context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(tls_context, 1);
+    SSL_CTX_set_default_read_buffer_len(tls_context, 128 * 1024);
+    SSL_CTX_set_alpn_protos(tls_context, alpn, sizeof alpn - 1);
+}
+
+static int select_alpn(SSL *tls, const unsigned char **out, unsigned char *size, const unsigned char *offered,
+                       unsigned int offered_size, void *nothing)
+{
+    (void)tls, (void)nothing, (void)offered_size;
+    *out = offered + 1; /* the gateway offers one */
+    *size = offered[0];
+    return SSL_TLSEXT_ERR_OK;
+}
+
+/* The handshake, while the socket still blocks. */
+static void secure(struct socket_state *state)
+{
+    if (!tls_context)
+        return;
+    state->tls = SSL_new(tls_context);
+    SSL_set_fd(state->tls, state->fd);
+    errno = 0;
+    if ((state->role == SENDER ? SSL_connect(state->tls) : SSL_accept(state->tls)) != 1) {
+        ERR_print_errors_fp(stderr);
+        fail("TLS handshake");
+    }
+}
+
+static ssize_t tls_result(struct socket_state *state, int done)
+{
+    int error = SSL_get_error(state->tls, done);
+    if (error == SSL_ERROR_ZERO_RETURN)
+        return 0;
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
+        errno = EAGAIN;
+    else if (error == SSL_ERROR_SSL)
+        ERR_print_errors_fp(stderr);
+    return -1;
+}
+#endif
+
+static ssize_t send_bytes(struct socket_state *state, const char *data, uint64_t size)
+{
+#ifdef WITH_TLS
+    if (state->tls) {
+        uint64_t sent = 0;
+        while (sent < size) {
+            int done = SSL_write(state->tls, data + sent, (int)(size - sent));
+            if (done <= 0)
+                return sent ? (ssize_t)sent : tls_result(state, done);
+            sent += (uint64_t)done;
+        }
+        return (ssize_t)sent;
+    }
+#endif
+    return send(state->fd, data, size, MSG_NOSIGNAL);
+}
+
+static ssize_t receive_bytes(struct socket_state *state, char *data, uint64_t size, int is_discarding)
+{
+#ifdef WITH_TLS
+    if (state->tls) {
+        uint64_t got = 0;
+        while (got < size) {
+            int done = SSL_read(state->tls, data + got, (int)(size - got));
+            if (done <= 0)
+                return got ? (ssize_t)got : tls_result(state, done);
+            got += (uint64_t)done;
+        }
+        return (ssize_t)got;
+    }
+#endif
+    return recv(state->fd, data, size, is_discarding ? MSG_TRUNC : 0);
+}
+
+static void greet(struct socket_state *state)
 {
     if (!greetings)
         return;
     const char *hello = greetings + greeted++ % greeting_count * greeting_bytes;
-    if (send(fd, hello, greeting_bytes, MSG_NOSIGNAL) != (ssize_t)greeting_bytes)
+    if (send_bytes(state, hello, greeting_bytes) != (ssize_t)greeting_bytes)
         fail("say HELLO");
 }
 
@@ -143,7 +241,10 @@ static void accept_on(struct socket_state *listener)
     if (state->fd < 0)
         fail("accept");
     state->is_greeted = !greetings;
-    greet(state->fd);
+#ifdef WITH_TLS
+    secure(state);
+#endif
+    greet(state);
     watch(state, EPOLLIN);
 }
 
@@ -156,7 +257,10 @@ static void connect_to(int port, struct socket_state *state)
     setsockopt(state->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (connect(state->fd, (struct sockaddr *)&address, sizeof address) < 0)
         fail("connect to the hop");
-    greet(state->fd);
+#ifdef WITH_TLS
+    secure(state);
+#endif
+    greet(state);
     watch(state, EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
@@ -200,7 +304,7 @@ static void take(struct socket_state *state, const unsigned char *data, uint64_t
 static void read_from(struct socket_state *state)
 {
     int is_discarding = is_counting && state->is_greeted && state->role == RECEIVER;
-    ssize_t size = recv(state->fd, scratch, READ_BYTES, is_discarding ? MSG_TRUNC : 0);
+    ssize_t size = receive_bytes(state, scratch, READ_BYTES, is_discarding);
     if (size == 0) {
         errno = 0;
         fail("the hop closed a connection; receive");
@@ -257,7 +361,7 @@ static uint64_t write_to(struct socket_state *sender, char *limit)
     uint64_t size = (uint64_t)(limit - sender->at);
     if (size > WRITE_BYTES)
         size = WRITE_BYTES;
-    ssize_t sent = send(sender->fd, sender->at, size, MSG_NOSIGNAL);
+    ssize_t sent = send_bytes(sender, sender->at, size);
     if (sent < 0) {
         if (errno != EAGAIN)
             fail("send");
@@ -424,9 +528,9 @@ static void share_out(char *frames)
 
 int main(int argc, char **argv)
 {
-    const char *frames_path = NULL, *greetings_path = NULL;
+    const char *frames_path = NULL, *greetings_path = NULL, *certificate = NULL, *key = NULL;
     int port = 0, option;
-    while ((option = getopt(argc, argv, "p:c:f:s:t:g:n:")) != -1) {
+    while ((option = getopt(argc, argv, "p:c:f:s:t:g:n:e:k:")) != -1) {
         switch (option) {
         case 'p': port = atoi(optarg); break;
         case 'c': connections = strtoull(optarg, NULL, 10); break;
@@ -435,6 +539,8 @@ int main(int argc, char **argv)
         case 't': stamp_at = strtoull(optarg, NULL, 10); break;
         case 'g': greetings_path = optarg; break;
         case 'n': greeting_bytes = strtoull(optarg, NULL, 10); break;
+        case 'e': certificate = optarg; break;
+        case 'k': key = optarg; break;
         default: return 2;
         }
     }
@@ -453,6 +559,17 @@ int main(int argc, char **argv)
         greetings = read_file(greetings_path, &size);
         greeting_count = size / greeting_bytes;
     }
+#ifdef WITH_TLS
+    if (certificate && key) {
+        set_up_tls(certificate, key);
+        SSL_CTX_set_alpn_select_cb(tls_context, select_alpn, NULL);
+    }
+#else
+    if (certificate || key) {
+        fprintf(stderr, "load generator: compiled without TLS\n");
+        return 2;
+    }
+#endif
     scratch = malloc(READ_BYTES);
     senders = calloc(connections, sizeof *senders);
     epoll_fd = epoll_create1(0);

@@ -12,17 +12,20 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from broker.bench.tied import tied
 from broker.bench.traffic import Traffic
 from broker.errors import BrokerError
 
 SOURCE = Path(__file__).with_name("generator.c")
 COMPILERS = ("cc", "gcc", "clang")
+WITH_TLS = "generator-tls"
 TWIN = (sys.executable, "-m", "broker.bench.twin")
 
 Answer = dict[str, float]
@@ -47,23 +50,37 @@ def make_generator(directory: Path, c_compiler: str | None) -> Sequence[str]:
     """
     if c_compiler is None:
         return TWIN
-    program = directory / "generator"
-    try:
-        done = subprocess.run(  # noqa: S603 - the user's own compiler
-            [c_compiler, "-O2", "-o", str(program), str(SOURCE)], capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise GeneratorError(f"load generator: {c_compiler} does not run: {error.strerror}; set CC") from error
-    if done.returncode:
-        raise GeneratorError(f"load generator: {c_compiler} cannot compile {SOURCE}: {done.stderr.strip()}")
-    return (str(program),)
+    for program, flags, libraries in (
+        (directory / WITH_TLS, ["-DWITH_TLS"], ["-lssl", "-lcrypto"]),  # needs headers that many machines lack
+        (directory / "generator", [], []),
+    ):
+        command = [c_compiler, "-O2", *flags, "-o", str(program), str(SOURCE), *libraries]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's own
+        except OSError as error:
+            raise GeneratorError(f"load generator: {c_compiler} does not run: {error.strerror}; set CC") from error
+        if not done.returncode:
+            return (str(program),)
+    raise GeneratorError(f"load generator: {c_compiler} cannot compile {SOURCE}: {done.stderr.strip()}")
+
+
+def speaks_tls(command: Sequence[str]) -> bool:
+    """Whether this generator has TLS."""
+    return Path(command[0]).name == WITH_TLS
+
+
+def can_speak_tls() -> bool:
+    """Whether the generator that is made on this machine has TLS; raises GeneratorError when none can be made."""
+    with tempfile.TemporaryDirectory() as directory:
+        return speaks_tls(make_generator(Path(directory), compiler()))
 
 
 class Generator:
     """
     A running load generator, connected to the hop. Use as a context manager.
 
-    Shape: `port` of the hop on 127.0.0.1, `listen` the ports behind it; without `is_greeting` nobody says HELLO.
+    Shape: `port` of the hop on 127.0.0.1, `listen` the ports behind it; without `is_greeting` nobody says HELLO;
+    `pair` certificate and key when it speaks TLS.
     """
 
     def __init__(
@@ -76,6 +93,7 @@ class Generator:
         connections: int,
         listen: Sequence[int],
         is_greeting: bool,
+        pair: tuple[Path, Path] | None = None,
     ) -> None:
         frames, greetings = directory / "frames", directory / "greetings"
         frames.write_bytes(traffic.frames)
@@ -83,8 +101,10 @@ class Generator:
         arguments = ["-p", port, "-c", connections, "-f", frames, "-s", traffic.frame_bytes, "-t", traffic.stamp_at]
         if is_greeting:
             arguments += ["-g", greetings, "-n", traffic.greeting_bytes]
+        if pair is not None:
+            arguments += ["-e", pair[0], "-k", pair[1]]
         self._process = subprocess.Popen(  # noqa: S603 - our own program
-            [*command, *map(str, arguments), *map(str, listen)],
+            [*tied(), *command, *map(str, arguments), *map(str, listen)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -96,6 +116,11 @@ class Generator:
         except GeneratorError:
             self.close()
             raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def flood(self, count: int) -> Answer:
         """So many messages as fast as the hop takes them."""

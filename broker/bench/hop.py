@@ -8,7 +8,6 @@ matters to the measurement.
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.bench.tied import tied
 from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.errors import BrokerError
 
 LISTEN_SECONDS = 10.0
+_LISTENING = "0A"  # in /proc/net/tcp
 RELAY = "byte relay, uvloop"
 HAPROXY = "HAProxy, TCP mode"
 
 _HAPROXY_CONFIG = """
 global
-    nbthread 1
+    nbthread {threads}
     maxconn 5000
 defaults
     mode tcp
@@ -47,11 +48,12 @@ class Hop:
     """
     Something under measurement.
 
-    Shape: `ports` behind it on 127.0.0.1; `is_greeting` when it speaks the protocol; `daemon` when it is a gateway.
+    Shape: `pids` of all its processes; `ports` behind it on 127.0.0.1; `is_greeting` when it speaks the protocol;
+    `daemon` when it is a gateway.
     """
 
     name: str
-    pid: int
+    pids: tuple[int, ...]
     port: int
     ports: tuple[int, ...]
     is_greeting: bool = False
@@ -72,10 +74,11 @@ class Hop:
 
 
 @contextmanager
-def relay() -> Iterator[Hop]:
-    """The relay in this package, which reads nothing."""
+def relay(*, processes: int = 1) -> Iterator[Hop]:
+    """The relay in this package, which reads nothing; so many of it on one port."""
     port, to = free_port(), free_port()
-    with _running(RELAY, [sys.executable, "-m", "broker.bench.relay", str(port), str(to)], port, to) as hop:
+    command = [sys.executable, "-m", "broker.bench.relay", str(port), str(to)]
+    with _running(RELAY, command, port, to, processes=processes) as hop:
         yield hop
 
 
@@ -95,27 +98,29 @@ def haproxy_program() -> str | None:
 
 
 @contextmanager
-def haproxy(directory: Path, program: str) -> Iterator[Hop]:
-    """HAProxy with one thread."""
+def haproxy(directory: Path, program: str, *, threads: int = 1) -> Iterator[Hop]:
+    """HAProxy with so many threads."""
     port, to = free_port(), free_port()
     config = directory / "haproxy.cfg"
-    config.write_text(_HAPROXY_CONFIG.format(port=port, to=to), encoding="utf-8")
+    config.write_text(_HAPROXY_CONFIG.format(port=port, to=to, threads=threads), encoding="utf-8")
     with _running(HAPROXY, [program, "-db", "-f", str(config)], port, to) as hop:
         yield hop
 
 
 @contextmanager
 def gateway(
-    directory: Path, name: str, services: Sequence[str], *, next_hops: int, environ: Mapping[str, str]
+    directory: Path, name: str, services: Sequence[str], *, next_hops: int, environ: Mapping[str, str], workers: int = 1
 ) -> Iterator[Hop]:
-    """A real daemon with a route to each service, which lead to so many next hops in turn."""
+    """A real daemon of so many workers with a route to each service, which lead to so many next hops in turn."""
     ports = tuple(free_port() for _ in range(next_hops))
     with Topology(directory) as net:
-        daemon = net.add("gateway", forwarding=True)
+        daemon = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": workers}})
+        daemon.prefix = tied()
         daemon.environ.update(environ)
         net.script("gateway", "msdb", route_script(services, ports))
         net.start()
-        yield Hop(name, daemon.pid, daemon.port, ports, is_greeting=True, daemon=daemon)
+        pids = (daemon.pid, *(worker["pid"] for worker in daemon.status().get("workers", ())))
+        yield Hop(name, pids, daemon.port, ports, is_greeting=True, daemon=daemon)
 
 
 def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
@@ -128,19 +133,25 @@ def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
 
 
 @contextmanager
-def _running(name: str, command: Sequence[str], port: int, to: int) -> Iterator[Hop]:
-    """A relay as a child process. What it connects to is there only when the generator is."""
-    process = subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def _running(name: str, command: Sequence[str], port: int, to: int, *, processes: int = 1) -> Iterator[Hop]:
+    """A relay as child processes. What it connects to is there only when the generator is."""
+    started = [
+        subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
+            [*tied(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for _ in range(processes)
+    ]
+    pids = tuple(process.pid for process in started)
     try:
-        wait_for(lambda: _listens(port), seconds=LISTEN_SECONDS, what=f"{name} listens")
-        yield Hop(name, process.pid, port, (to,))
+        wait_for(lambda: _listeners(port) >= processes, seconds=LISTEN_SECONDS, what=f"{name} listens")
+        yield Hop(name, pids, port, (to,))
     finally:
-        process.kill()
-        process.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _listeners(port: int) -> int:
+    """How many sockets listen on it; several may share it."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines())
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == _LISTENING for row in rows)

@@ -49,7 +49,7 @@ class Front(Half):
 async def main() -> None:
     """Relay until killed."""
     listen, Front.port = int(sys.argv[1]), int(sys.argv[2])
-    server = await asyncio.get_running_loop().create_server(Front, "127.0.0.1", listen)
+    server = await asyncio.get_running_loop().create_server(Front, "127.0.0.1", listen, reuse_port=True)
     await server.serve_forever()
 
 

@@ -12,12 +12,17 @@ from broker.observe.glance import render_table
 HEADS = {
     "cpu_us": "CPU us",
     "messages_s": "messages/s",
+    "received_s": "received/s",
+    "exchanges_s": "exchanges/s",
     "mib_s": "MiB/s",
     "p50_us": "p50 us",
     "p99_us": "p99 us",
     "p999_us": "p99.9 us",
     "max_us": "max us",
+    "seconds": "seconds",
     "peak_mib": "peak MiB",
+    "grown_mib": "grown MiB",
+    "reader_mib": "reader MiB",
     "generator_us": "generator us",
     "value": "value",
 }

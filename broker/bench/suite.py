@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
@@ -25,9 +28,8 @@ def _forwarding(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likew
     return forwarding.measure(forwarding.FULL if is_full else forwarding.QUICK, tell=tell)
 
 
-def _dialogs(_is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
-    tell(dialogs.CASE)
-    return dialogs.measure()
+def _dialogs(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    return dialogs.measure(is_full=is_full, tell=tell)
 
 
 BENCHES: dict[str, Bench] = {"codec": _codec, "forwarding": _forwarding, "dialogs": _dialogs}
@@ -42,8 +44,9 @@ def run(names: Sequence[str], *, is_full: bool, tell: Tell) -> Result:
     """
     begun_at, before = datetime.now(UTC), load_averages()
     rows: list[Row] = []
-    for name in names:
-        rows += BENCHES[name](is_full, partial(_tell_of, name, tell))
+    with _ended_in_order():
+        for name in names:
+            rows += BENCHES[name](is_full, partial(_tell_of, name, tell))
     return Result(
         machine=machine() | {"haproxy": haproxy_version() or "absent"},
         at=begun_at.isoformat(timespec="seconds"),
@@ -51,6 +54,16 @@ def run(names: Sequence[str], *, is_full: bool, tell: Tell) -> Result:
         rows=tuple(rows),
         notes=forwarding.notes() if "forwarding" in names else (),
     )
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does, so that it takes its files along; its children end with it anyway."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tell_of(name: str, tell: Tell, what: str) -> None:

@@ -46,7 +46,10 @@ def open_database(config: Path | None, database: str) -> closing[sqlite3.Connect
     Raises:
         ConversationError: 911, there is no such file.
         SettingsError: Something in the configuration is wrong.
+        StoreUnavailableError: The file is no database of the broker, or one of another release.
     """
+    from broker.application.transaction import check_schema  # noqa: PLC0415
+
     path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
     if config is not None:
         databases = read_settings(config).databases
@@ -54,4 +57,10 @@ def open_database(config: Path | None, database: str) -> closing[sqlite3.Connect
         hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
     if not path.is_file():
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
-    return closing(sqlite3.connect(path))
+    db = sqlite3.connect(path)
+    try:
+        check_schema(db)
+    except BaseException:
+        db.close()
+        raise
+    return closing(db)

@@ -15,10 +15,15 @@ import click
 
 from broker.cli.asking import sql, status
 from broker.cli.bench import bench
+from broker.cli.database import database
 from broker.cli.dialog import receive, send
+from broker.cli.dialogs import dialogs
 from broker.cli.explaining import explain
+from broker.cli.quarantine import quarantine
 from broker.cli.routes import routes
+from broker.cli.run import run
 from broker.cli.serving import check, demo, serve
+from broker.cli.why import why
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -32,5 +37,21 @@ def main() -> None:
     """
 
 
-for _command in (serve, check, explain, demo, send, receive, sql, status, routes, bench):
+for _command in (
+    serve,
+    check,
+    explain,
+    demo,
+    send,
+    receive,
+    sql,
+    status,
+    routes,
+    database,
+    bench,
+    run,
+    quarantine,
+    why,
+    dialogs,
+):
     main.add_command(_command)

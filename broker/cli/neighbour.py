@@ -39,5 +39,5 @@ where_option = click.option(
     multiple=True,
     metavar="ADDRESS=WHERE",
     callback=_read_where,
-    help="With --through: the instance at ADDRESS is asked at this URL or socket file; else at port 9422 of its host.",
+    help="The next instance at ADDRESS is asked at this URL or socket file; else at port 9422 of its host.",
 )

@@ -40,10 +40,12 @@ def serve(config: Path | None) -> None:
     SIGTERM ends it. Exit codes: 75 port taken or store locked, 78 bad configuration.
     """
     from broker import daemon  # noqa: PLC0415
+    from broker.net.descriptors import raise_limit  # noqa: PLC0415
     from broker.observe.logs import configure_logging  # noqa: PLC0415
     from broker.workers import supervisor  # noqa: PLC0415
     from broker.workers.channel import WorkerFailedError  # noqa: PLC0415
 
+    raise_limit()  # workers have what their supervisor has
     try:
         settings = read_settings(config)
         observe = settings.observe

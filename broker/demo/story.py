@@ -5,7 +5,8 @@
 
 Five daemons. The initiator has two routes to each target, one through each gateway, and so have the targets back.
 While messages go there and answers come back, gateway-a is killed; what it held is sent again through gateway-b. Later
-it comes back. At the end the applications' own tables say whether anything was lost, doubled or out of order.
+it comes back. At the end the applications' own tables say whether anything was lost, doubled or out of order, and the
+ledgers of all databases, asked of their daemons, whether everything that was sent has arrived.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +23,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from broker.demo.ledger import Account, account_faults, read_account
 from broker.demo.topology import Daemon, TimedOutError, Topology, wait_for
 from broker.demo.workload import Plan, Workload, connection, faults
 from broker.observe.glance import render_table
@@ -69,6 +72,7 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
         workload.stop()
         problems += [str(failure) for failure in workload.failures] + ledger_faults(net, plan)
         _report(net, gateways, console)
+        problems += _settle_accounts(net, console)
         rate = 2 * plan.total / seconds
         console.print(f"{2 * plan.total} messages in {seconds:.1f} s, {rate:.0f} a second, each stored at both ends")
         if keep:
@@ -207,6 +211,32 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) 
         title=f"Per gateway ({GATEWAYS[0]}: before it was killed, and after it came back)",
         console=console,
     )
+
+
+def _settle_accounts(net: Topology, console: Console) -> list[str]:
+    """Lay the ledgers of all databases side by side; what does not add up."""
+    accounts = {name: read_account(net.daemons[name], name) for name in ("orders", *TARGETS)}
+    _report_accounts(accounts, console)
+    return account_faults(accounts)
+
+
+def _report_accounts(accounts: Mapping[str, Account], console: Console) -> None:
+    columns = ["database", "sent", "acknowledged", "held", "failed", "unaccounted", "arrived"]
+    rows = [
+        {
+            "database": name,
+            "sent": one.sent,
+            "acknowledged": one.acknowledged,
+            "held": one.held,
+            "failed": sum(one.failed.values()),
+            "unaccounted": one.unaccounted,
+            "arrived": one.arrived,
+        }
+        for name, one in accounts.items()
+    ]
+    total = {column: sum(row[column] for row in rows) for column in columns[1:]}  # type: ignore[misc]
+    title = "Ledger (each database as its own daemon tells it; all together, what was sent has arrived)"
+    render_table(columns, [*rows, {"database": "all", **total}], title=title, console=console)
 
 
 def _list(counts: Counter[str], reasons: list[str]) -> str:

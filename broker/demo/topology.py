@@ -75,6 +75,7 @@ class Daemon:
         self.observe_port = free_port()
         self.log = directory / "log"
         self.environ: dict[str, str] = {}
+        self.prefix: tuple[str, ...] = ()  # words before its command
         self._process: subprocess.Popen[bytes] | None = None
         base: dict[str, dict[str, Any]] = {
             "instance": {"name": name, "state_dir": "."},
@@ -105,7 +106,7 @@ class Daemon:
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process; with `wait`, return when it serves."""
-        command = [sys.executable, "-m", "broker", "serve", "-c", str(self.config)]
+        command = [*self.prefix, sys.executable, "-m", "broker", "serve", "-c", str(self.config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | self.environ

@@ -2,8 +2,8 @@
 The place of one worker: a process is started in it, watched, and replaced when it dies.
 
 A process that dies is replaced after a pause, which doubles while they die young; one that answers no more is ended,
-and so dies. What the dead one had counted, as far
-as it was told, stays with the place, so that counters never go down.
+and so dies. What the dead one had counted at the last look stays with the place, so that counters never go down; what
+it held then is counted as lost with it. What it counted after that look nobody knows; for how long that was is told.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from broker.workers.tally import Retired
 
 BEGIN_SECONDS = 120.0  # for a worker to read a million routes on a machine that is busy with as many workers
 LOAD_SECONDS = 120.0
-ANSWER_SECONDS = 5.0  # for what people and scrapers ask
-WATCH_SECONDS = 5.0  # between two looks at a worker
-DEAF_SECONDS = 30.0  # without an answer after which a worker is replaced; a busy one is late by less than a second
+ANSWER_SECONDS = 5.0  # for the rows of a full pool; a worker that answers nothing at all is found out earlier
+LOOK_SECONDS = 0.5  # after which a question that is not answered makes us look whether the worker answers anything
+SILENT_SECONDS = 1.5  # without an answer to a look after which nobody waits any more; a busy one is late by less
+WATCH_SECONDS = 0.25  # between two looks at a worker; what it counts in it may die with it
+LOOK_SHARE = 50  # times as long as a look has taken we rest after it: a thousand connections take milliseconds to tell
+DEAF_LOOKS = 6  # without an answer, one after the other, after which a worker is replaced: looks and not seconds, so
+# that a supervisor which was itself stopped for a while ends nobody
 PAUSE_FIRST, PAUSE_MAX = 0.1, 10.0  # seconds before a dead worker is replaced
 YOUNG_SECONDS = 60.0  # who dies earlier makes the pause before the next one longer
 
@@ -39,7 +43,8 @@ class Slot:
     The place of one worker. Loop-only.
 
     Shape: `number` from 1; `restarts` how often the process was replaced; `pid` None while there is none; `started_at`
-    UTC seconds of the process; `is_ready` while it serves; `report` the last one; `retired` what the dead ones counted.
+    UTC seconds of the process; `is_ready` while it serves; `report` the last one; `retired` what the dead ones counted;
+    `is_silent` while it does not answer.
     """
 
     def __init__(self, number: int, begin: Begin) -> None:
@@ -48,8 +53,11 @@ class Slot:
         self.pid: int | None = None
         self.started_at = 0.0
         self.is_ready = False
+        self.is_silent = False
         self.report: WorkerReport | None = None
         self.retired = Retired()
+        self._heard_at = 0.0  # when the last report came, or it began to serve; monotonic seconds
+        self._is_stale = False  # routes have changed since the process was told to begin
         self._begin = begin
         self._asker = Asker(number)
         self._process: asyncio.subprocess.Process | None = None
@@ -76,28 +84,64 @@ class Slot:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
+    @property
+    def problem(self) -> str:
+        """Why this place does not serve now; empty when it does."""
+        if not self.is_ready:
+            return "does not serve at the moment"
+        if not self.is_silent:
+            return ""
+        silent_s, deaf_s = time.monotonic() - self._heard_at, DEAF_LOOKS * (SILENT_SECONDS + WATCH_SECONDS)
+        return f"has not answered for {silent_s:.1f} s; it is replaced after some {deaf_s:.0f} s"
+
     async def ask(self, question: Question, answer: Any, *, seconds: float | None = None) -> Any:
-        """The answer of the process that is here, within `ANSWER_SECONDS` or so many; raises WorkerFailedError."""
-        return await self._asker.ask(question, answer, seconds=seconds or ANSWER_SECONDS)
+        """
+        The answer of the process that is here, within `ANSWER_SECONDS` or so many.
+
+        Raises:
+            WorkerFailedError: it refuses, ends, does not answer in time, or answers nothing at all for two seconds.
+        """
+        asked = self._asker.ask(question, answer, seconds=seconds or ANSWER_SECONDS)
+        asking = asyncio.get_running_loop().create_task(asked)
+        try:
+            while not (await asyncio.wait({asking}, timeout=LOOK_SECONDS))[0]:
+                if self.is_ready:
+                    await self._look()
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
     async def load(self) -> None:
-        """See that the worker decides by the routes as they are now; one that cannot is replaced."""
-        async with self._settled:
+        """
+        See that the worker decides by the routes as they are now; one that cannot is replaced.
+
+        A process that comes up is waited for as long as for one that does not answer. If that is too short it reads
+        them anew before it counts as ready.
+        """
+        try:
+            async with asyncio.timeout(SILENT_SECONDS):
+                await self._settled.acquire()
+        except TimeoutError:
+            self._is_stale = True
+            if self._settled.locked():
+                return
+            await self._settled.acquire()
+        try:
             if self.is_ready:
-                try:
-                    await self.ask(Load(), None, seconds=LOAD_SECONDS)
-                except WorkerFailedError as error:
-                    log.warning("worker has old routes", worker=self.number, reason=error.problem)
-                    self.is_ready = False
-                    self._send(signal.SIGKILL)
+                await self.ask(Load(), None, seconds=LOAD_SECONDS)
+        except WorkerFailedError as error:
+            log.warning("worker has old routes", worker=self.number, reason=error.problem)
+            self.is_ready = False
+            self._send(signal.SIGKILL)
+        finally:
+            self._settled.release()
 
     async def tell(self) -> None:
         """Bring `report` up to date; one that does not answer keeps its old one."""
-        if self.is_ready:
+        if self.is_ready and not self.is_silent:
             with contextlib.suppress(WorkerFailedError):
-                report = await self.ask(Report(), WorkerReport)
-                if self.is_ready:  # else it has died meanwhile, and is retired already
-                    self.report = report
+                await self._look()
 
     async def rows(self, view: str) -> list[tuple[Any, ...]]:
         """The rows of a view; raises WorkerFailedError."""
@@ -138,6 +182,7 @@ class Slot:
         self.pid, self.started_at = process.pid, time.time()
         if self._stopping.is_set():
             self._send(signal.SIGTERM)
+        self.is_silent = self._is_stale = False
         await self._asker.connect(ours)
         answers = asyncio.get_running_loop().create_task(self._asker.run(), name=f"answers of worker {self.number}")
         problem = ""
@@ -155,21 +200,22 @@ class Slot:
             self._process = self.pid = None
             self.is_ready = False
             await asyncio.gather(answers, return_exceptions=True)
-            if self.report is not None:
-                self.retired.add(self.report)
-                self.report = None
+            self._retire()
         return problem or (f"signal {-code}" if code < 0 else f"exit code {code}")
 
     async def _come_up(self, first: asyncio.Future[None]) -> str:
         """Have it serve; why it does not, and then it is ended."""
         async with self._settled:
             try:
-                await self.ask(self._begin, None, seconds=BEGIN_SECONDS)
+                await self._asker.ask(self._begin, None, seconds=BEGIN_SECONDS)
+                while self._is_stale:
+                    self._is_stale = False
+                    await self._asker.ask(Load(), None, seconds=LOAD_SECONDS)
             except WorkerFailedError as error:
                 self._fail(first, error.problem)
                 self._send(signal.SIGKILL)
                 return error.problem
-            self.is_ready = True
+            self.is_ready, self._heard_at = True, time.monotonic()
             log.info("worker ready", worker=self.number, pid=self.pid)
         if not first.done():
             first.set_result(None)
@@ -177,16 +223,45 @@ class Slot:
 
     async def _watch(self) -> None:
         """Keep `report` young, and end a worker that has gone deaf: it still has connections, and serves nobody."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
+        pause, unanswered = WATCH_SECONDS, 0
+        while unanswered < DEAF_LOOKS:
+            await asyncio.sleep(pause)
             if not self.is_ready:
                 continue
+            began = time.monotonic()
             try:
-                self.report = await self.ask(Report(), WorkerReport, seconds=DEAF_SECONDS)
-            except WorkerFailedError as error:
-                log.warning("worker is deaf", worker=self.number, reason=error.problem)
-                self._send(signal.SIGKILL)
-                return
+                await self._look()
+            except WorkerFailedError:
+                pause, unanswered = WATCH_SECONDS, unanswered + 1
+            else:
+                pause = min(max(WATCH_SECONDS, LOOK_SHARE * (time.monotonic() - began)), SILENT_SECONDS)
+                unanswered = 0
+        log.error("worker is deaf", worker=self.number, pid=self.pid, reason=self.problem)
+        self._send(signal.SIGKILL)
+
+    async def _look(self) -> None:
+        """Bring `report` up to date, and find out whether the process answers; raises WorkerFailedError if not."""
+        process = self._process
+        try:
+            report = await self._asker.ask(Report(), WorkerReport, seconds=SILENT_SECONDS)
+        except WorkerFailedError as error:
+            if self.is_ready and not self.is_silent and self._process is process:
+                self.is_silent = True
+                log.warning("worker does not answer", worker=self.number, pid=self.pid, reason=error.problem)
+            raise
+        if self.is_ready and self._process is process:  # else it has died meanwhile, and is retired already
+            if self.is_silent:
+                log.info("worker answers again", worker=self.number, pid=self.pid)
+            self.report, self.is_silent, self._heard_at = report, False, time.monotonic()
+
+    def _retire(self) -> None:
+        """The process has ended: what it told last is what it leaves."""
+        if not self._heard_at:
+            return
+        uncounted_s = time.monotonic() - self._heard_at
+        lost = self.retired.add(self.report, uncounted_s=uncounted_s)
+        self.report, self._heard_at = None, 0.0
+        log.info("worker retired", worker=self.number, lost_messages=lost, uncounted_s=round(uncounted_s, 3))
 
     def _fail(self, first: asyncio.Future[None], problem: str) -> None:
         if not first.done():

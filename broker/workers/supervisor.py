@@ -23,17 +23,20 @@ import structlog
 
 from broker.admin.server import AdminServer
 from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.certificates import security_of
 from broker.control.check import asking_error
 from broker.control.config import Settings
+from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
 from broker.control.listen import ListenAddress
 from broker.control.script import script_files
-from broker.daemon import DRAIN_SECONDS, loop_factory, make_directory
-from broker.dialog.store import broker_instance, lock_store, open_store
+from broker.daemon import DRAIN_SECONDS, loop_factory
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.net.listener import own_addresses, reserve
+from broker.net.tls import Security
 from broker.routing.address import NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION
+from broker.store.database import broker_instance
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import Begin, pack_settings
 from broker.workers.slot import Slot
@@ -61,6 +64,7 @@ class Supervisor:
         self.broker_instance: bytes
         self.catalog: Catalog
         self.admin: AdminServer
+        self.security: Security
         self._has_started = False
         self._changes = 0  # of the catalog, counted
         self._loaded = 0  # the one that every worker has
@@ -70,8 +74,8 @@ class Supervisor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has come up, at least one worker serves, and it does not stop."""
-        return self._has_started and not self.stopping.is_set() and any(slot.is_ready for slot in self.slots)
+        """Whether it has come up, at least one worker serves and answers, and it does not stop."""
+        return self._has_started and not self.stopping.is_set() and any(not slot.problem for slot in self.slots)
 
     @property
     def own(self) -> set[NetworkAddress]:
@@ -87,7 +91,9 @@ class Supervisor:
             StoreUnavailableError, ListenFailedError, StatementError, SettingError, WorkerFailedError: what stands in
                 the way.
         """
-        choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))  # each worker will; a mistake is to be told before they try
+        # Each worker will do so as well; a mistake is to be told before they try.
+        choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
+        self.security = security_of(self.settings)
         self._reserve(stack)
         db = self._open_msdb(stack)
         await self.catalog.load()
@@ -129,11 +135,8 @@ class Supervisor:
             self.listen.append(ListenAddress(host, port))
 
     def _open_msdb(self, stack: AsyncExitStack) -> sqlite3.Connection:
-        path = self.settings.instance.state_dir / "msdb.db"
-        make_directory(path.parent)
-        stack.callback(os.close, lock_store(path))
-        db = open_store(path)
-        stack.callback(db.close)
+        path = path_of(self.settings, MSDB)
+        db = take(self.settings, MSDB, stack)
         lock = threading.Lock()
 
         @contextmanager

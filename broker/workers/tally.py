@@ -2,7 +2,8 @@
 Adding up what workers tell of themselves. Pure functions of values.
 
 Counters and amounts are added, of what is late the latest counts, of an address the best that any worker knows. What a
-worker counted before it died is added from its last report, so no counter of the gateway goes down.
+worker counted before it died is added from its last report, so no counter of the gateway goes down. What it held then
+counts as dropped, `lost with a worker`: the senders still have these messages.
 """
 
 from __future__ import annotations
@@ -22,25 +23,45 @@ COUNTERS = frozenset(metric.name for metric in METRICS if metric.is_counter)
 _BEST_FIRST = (Health.CONNECTED.name, Health.SUPPRESSED.name, Health.UNTRIED.name)
 # What of the forwarding part of a status is counted since the start; the rest is as it is now.
 _COUNTED = ("received", "forwarded", "delivered", "dropped")
+_NOT_ADDED = frozenset({"enabled", "pool_limit_bytes", "unaccounted"})
+_DROPPED = "broker_messages_dropped_total"
+LOST = "lost with a worker"
+"""The reason under which frames are counted as dropped that a worker held when it died."""
 
 Samples = Mapping[str, Iterable[tuple[Labels, float]]]
 
 
 class Retired:
-    """What dead workers counted. Shape: `samples` of counters by metric; `forwarding` as in a status."""
+    """
+    What dead workers counted.
+
+    Shape: `samples` of counters by metric; `forwarding` as in a status; `lost` frames that they held; `uncounted_s`
+    seconds before their deaths after which nobody has heard of their counters.
+    """
 
     def __init__(self) -> None:
         self.samples: dict[str, Counter[Labels]] = {}
         self.forwarding: dict[str, Any] = {}
+        self.lost = 0
+        self.uncounted_s = 0.0
 
-    def add(self, report: WorkerReport) -> None:
-        """One more has died; this was the last it told."""
+    def add(self, report: WorkerReport | None, *, uncounted_s: float) -> int:
+        """One more has died; this was the last it told, so many seconds ago. Returns the frames that it held."""
+        self.uncounted_s += uncounted_s
+        if report is None:
+            return 0
         for name in COUNTERS & report.samples.keys():
             counter = self.samples.setdefault(name, Counter())
             for labels, value in report.samples[name]:
                 counter[labels] += value  # type: ignore[assignment]  # typeshed: counts of a Counter are whole
         forwarding = report.status["forwarding"]
         self.forwarding = _added(self.forwarding, {name: forwarding[name] for name in _COUNTED})
+        held: int = forwarding["held"]
+        if held:
+            self.lost += held
+            self.forwarding["dropped"] = _added(self.forwarding["dropped"], {LOST: held})
+            self.samples.setdefault(_DROPPED, Counter())[(LOST,)] += held
+        return held
 
     def told(self) -> dict[str, list[tuple[Labels, float]]]:
         """Its samples in the form of a report."""
@@ -68,11 +89,16 @@ def add_samples(
 
 
 def add_forwarding(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The forwarding parts of several statuses as one; `enabled` as in any of them."""
+    """
+    The forwarding parts of several statuses as one, without what a gateway has one of.
+
+    `unaccounted` is the difference of the sums, so it tells of dead workers as well.
+    """
     total: dict[str, Any] = {}
     for part in parts:
-        total = _added(total, {name: value for name, value in part.items() if name != "enabled"})
-    return total
+        total = _added(total, {name: value for name, value in part.items() if name not in _NOT_ADDED})
+    told = sum(total["dropped"].values()) + total["forwarded"] + total["delivered"] + total["held"]
+    return total | {"unaccounted": sum(total["received"].values()) - told}
 
 
 def add_addresses(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

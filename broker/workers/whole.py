@@ -22,7 +22,7 @@ from broker.control.config import Settings
 from broker.errors import StoreUnavailableError
 from broker.observe.label import Labels
 from broker.observe.lag import LoopLag
-from broker.observe.metrics import READ_ON_THE_LOOP, Reading
+from broker.observe.metrics import READ_ON_THE_LOOP, UNACCOUNTED, Reading
 from broker.observe.query import Row, Snapshot
 from broker.observe.snapshot import endpoint_row
 from broker.observe.status import loop_name, running_scripts, show_guid
@@ -76,10 +76,7 @@ class Whole:
     @property
     def parts(self) -> Mapping[str, str]:
         """The workers."""
-        return {
-            f"worker {slot.number}": "" if slot.is_ready else "does not serve at the moment"
-            for slot in self._supervisor.slots
-        }
+        return {f"worker {slot.number}": slot.problem for slot in self._supervisor.slots}
 
     def views(self) -> WholeViews:
         """The rows of all workers."""
@@ -94,8 +91,7 @@ class Whole:
         supervisor = self._supervisor
         reports = await self._reports()
         statuses = {number: report.status for number, report in reports.items()}
-        retired = [slot.retired.forwarding for slot in supervisor.slots]
-        forwarding = add_forwarding([_NO_FORWARDING, *(one["forwarding"] for one in statuses.values()), *retired])
+        endpoint = self.settings.endpoint
         kernels = sorted({one["kernel"] for one in statuses.values()})
         return {
             "name": self.settings.instance.name,
@@ -107,7 +103,11 @@ class Whole:
             "loop": loop_name(),
             "kernel": ", ".join(kernels),
             "listen": [f"{one.host}:{one.port}" for one in supervisor.listen],
-            "forwarding": {"enabled": self.settings.endpoint.message_forwarding, **forwarding},
+            "forwarding": {
+                "enabled": endpoint.message_forwarding,
+                **self._forwarding(reports.values()),
+                "pool_limit_bytes": endpoint.message_forward_size,
+            },
             "connections": [
                 {"worker": number, **link} for number, one in statuses.items() for link in one["connections"]
             ],
@@ -124,10 +124,11 @@ class Whole:
         own: dict[str, list[tuple[Labels, float]]] = {
             "broker_uptime_seconds": [((), time.time() - supervisor.started_at)],
             "broker_ready": [((), float(supervisor.is_ready))],
-            "broker_workers": [((), float(sum(slot.is_ready for slot in supervisor.slots)))],
+            "broker_workers": [((), float(sum(not slot.problem for slot in supervisor.slots)))],
             "broker_worker_restarts_total": [((), float(sum(slot.restarts for slot in supervisor.slots)))],
             "broker_forward_pool_limit_bytes": [((), float(self.settings.endpoint.message_forward_size))],
             "broker_build_info": reports[0].samples["broker_build_info"] if reports else [],
+            UNACCOUNTED: [(("",), float(self._forwarding(reports)["unaccounted"]))],
             LAG: [((), self.lag.seconds)],
         }
         retired = [slot.retired.told() for slot in supervisor.slots]
@@ -177,6 +178,11 @@ class Whole:
     async def settle(self) -> None:
         """Wait until every worker decides by what was committed."""
         await self._supervisor.settle()
+
+    def _forwarding(self, reports: Iterable[WorkerReport]) -> dict[str, Any]:
+        """The sums of those that live and those that are dead."""
+        retired = [slot.retired.forwarding for slot in self._supervisor.slots]
+        return add_forwarding([_NO_FORWARDING, *(one.status["forwarding"] for one in reports), *retired])
 
     async def _reports(self) -> dict[int, WorkerReport]:
         return await read_reports(self._supervisor.slots)
@@ -232,6 +238,7 @@ class WholeViews:
             advertise=reports[0].addresses if reports else (),
             pool_bytes=forwarding["pool_bytes"],
             pool_messages=forwarding["held"],
+            own=self._supervisor.security.own,
         )
         return [row]
 
@@ -244,8 +251,6 @@ _NO_FORWARDING: Mapping[str, Any] = {
     "dropped": {},
     "held": 0,
     "pool_bytes": 0,
-    "pool_limit_bytes": 0,
-    "unaccounted": 0,
 }
 
 
@@ -259,4 +264,7 @@ def _worker(slot: Slot, status: Mapping[str, Any] | None) -> dict[str, Any]:
         "connections": 0 if status is None else len(status["connections"]),
         "held": 0 if status is None else status["forwarding"]["held"],
         "restarts": slot.restarts,
+        "lost": slot.retired.lost,
+        "uncounted_s": round(slot.retired.uncounted_s, 3),
+        "problem": slot.problem,
     }

@@ -23,7 +23,6 @@ from broker.control.catalog import MSDB, Database
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
 from broker.daemon import Instance, loop_factory
-from broker.dialog.store import open_watch
 from broker.net.listener import bind
 from broker.observe.lag import LoopLag
 from broker.observe.logs import configure_logging
@@ -32,6 +31,7 @@ from broker.observe.query import shown_value
 from broker.observe.snapshot import Snapshots
 from broker.observe.status import read_status
 from broker.routing.table import RouteTable
+from broker.store.database import open_watch
 from broker.workers.channel import answer_all
 from broker.workers.message import Begin, Load, Passed, Question, Reached, Report, Rows, WorkerReport, unpack_settings
 

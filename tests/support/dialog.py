@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from broker.dialog.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
-from broker.dialog.store import broker_instance, open_store, put_queue, put_service, queues, writing
+from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.store.database import broker_instance, open_store, writing
+from broker.store.metadata import put_queue, put_service, queues
 from broker.wire.frame import Envelope, Fault, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
 

@@ -33,6 +33,9 @@ class Shelf:
     def flush(self, now: float, origin: Origin, way_of: WayOf) -> None:
         raise AssertionError
 
+    def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
+        raise AssertionError
+
 
 class Walker:
     """A kernel whose ways lead to a shelf for each service, or for each disposition; `asked` are its misses."""
@@ -72,10 +75,11 @@ class Walker:
         self.kernel.tally()
         return {key: way.frames for key, way in self.ways.items()}
 
-    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
+    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> tuple[Way, bool | None]:  # noqa: FBT001
         self.asked.append((key, conversation, kind, is_from_target))
         label = conversation if self._is_by_conversation else key[18:].decode()
-        return self.way(label, kind), self._is_by_conversation
+        way = self.way(label, kind)
+        return way, None if way.disposition is Disposition.ASKING_FOR_ROUTE else self._is_by_conversation
 
 
 def hopped(*frames: bytes) -> bytes:

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from broker.forwarding.forwarder import Forwarder, Limits
-from broker.net.link import Link, LinkState
+from broker.net.link import Link
+from broker.net.link_state import LinkState
+from broker.net.transport import PlainTransport
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.facts import hosted
@@ -40,12 +42,13 @@ PLAIN = Header(
 
 
 class LinkEnds:
-    """A link and all it touches; `told` is what its owner heard, in order."""
+    """A link and all it touches; `told` is what its owner heard, in order, `heard` how often it was read."""
 
     def __init__(self, loop: PlayedLoop, *, pool_bytes: int = 1 << 20) -> None:
         self.loop = loop
         self.delivered: list[bytes] = []
         self.told: list[object] = []
+        self.heard = 0
         self.sock = PlayedSocket(loop)
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=MAX_FRAME, max_hops=16),
@@ -60,7 +63,9 @@ class LinkEnds:
         )
         connection = Connection(OWN, now=loop.time(), handshake_timeout=HANDSHAKE)
         sock: Any = self.sock
-        self.link = Link(sock, "tcp://peer:1", is_accept=True, connection=connection, forwarder=self.forwarder)
+        self.link = Link(
+            PlainTransport(sock), "tcp://peer:1", is_accept=True, connection=connection, forwarder=self.forwarder
+        )
 
     def start(self, *, room: int = 1 << 30) -> None:
         self.sock.room = room
@@ -83,8 +88,17 @@ class LinkEnds:
     def on_writable(self, link: Link) -> None:
         self.told.append("writable")
 
+    def on_heard(self, link: Link) -> None:
+        self.heard += 1
+
     def on_event(self, link: Link, event: Event) -> None:
         self.told.append(event)
+
+    def on_ended(self, link: Link) -> None:
+        link.wind_up()
+
+    def on_failed(self, link: Link, error: Exception) -> None:
+        raise error
 
     def on_lost(self, link: Link) -> None:
         self.told.append("lost")

@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.net.housekeeping import Housekeeping
 from broker.net.listener import Listener, bind
 from broker.net.peers import Peers, Timeouts
+from broker.net.tls import NO_SECURITY, Security
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.facts import hosted
 from broker.routing.route import Route
@@ -77,6 +79,7 @@ class Tuning:
     arbitration: bytes = b""
     is_announcing: bool = True
     port: int = 0
+    security: Security = NO_SECURITY
 
 
 class Instance:
@@ -104,14 +107,19 @@ class Instance:
             on_rejected=self.advice.append,
             prove=answer_unknown,
             on_room=lambda: None,
+            security=tuning.security,
         )
+        housekeeping = Housekeeping()
         self.forwarder = Forwarder(
             Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
             want=self.peers.want,
             health_of=self.peers.health_of,
             hold_back=self.peers.backpressure.hold_back,
+            again=housekeeping.again,
+            report=housekeeping.report,
         )
+        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         self.route()
         self.peers.start(self.forwarder)
         self.listener.start()
@@ -200,6 +208,20 @@ class Raw:
         """Read until the other side closes."""
         while not self.has_ended:
             await self.read()
+
+    async def end_of_bytes(self) -> None:
+        """Read until the other side closes, whatever it says."""
+        while not self.has_ended:
+            try:
+                data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
+            except ConnectionResetError:
+                data = b""
+            self.has_ended = not data
+
+    def reset_behind(self, data: bytes) -> None:
+        """Break the connection off so soon behind these bytes that the other side hears of both at once."""
+        assert len(data) == self._sock.send(data)
+        self.reset()
 
     def reset(self) -> None:
         """Break the connection off."""

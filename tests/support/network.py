@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from broker.dialog.contact import Travel
-from broker.dialog.conversation import Backoff
+from broker.conversation.contact import Travel
+from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
@@ -29,6 +29,7 @@ from broker.routing.choose import Health
 from broker.routing.facts import Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
+from broker.store.sqlite_store import SqliteStore
 from broker.wire.frame import Rejected, decode_dialog
 from broker.wire.layout import CONVERSATION_AT
 from tests.support.dialog import open_database
@@ -91,9 +92,14 @@ class Wire:
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Origin at the far node: the advice travels back."""
-        conversation = decode_dialog(frame)[0].conversation_id
+        header = decode_dialog(frame)[0]
         advice = Rejected(
-            conversation=conversation, code=disposition.number, reason=disposition.value, retry_after_ms=200
+            conversation=header.conversation_id,
+            sequence=header.sequence_number,
+            fragment=header.fragment_number,
+            code=disposition.number,
+            reason=disposition.value,
+            retry_after_ms=200,
         )
         if self._network.happens(self._network.weather.reject) and self._near.endpoint is not None:
             self._near.endpoint.transmitter.advise(advice)
@@ -108,8 +114,10 @@ class Wire:
     def _carry(self, frame: bytes) -> None:
         weather = self._network.weather
         self._network.digest = zlib.crc32(frame[CONVERSATION_AT:], self._network.digest)
+        self._network.carried[self._near.name] += 1
         for _ in range(2 if self._network.happens(weather.repeat) else 1):
-            if not self._network.happens(weather.loss):
+            is_lost = self._network.happens(weather.loss) or (self._near.name, self._far.name) in self._network.severed
+            if not is_lost:
                 delay = self._network.random.uniform(0.0005, weather.delay)
                 self._network.loop.call_later(delay, self._arrive, self._network.damaged(frame))
 
@@ -153,7 +161,10 @@ class Node:
         here = Hosted()
         if self.path is not None:
             db = open_database(self.path, self.service)
-            self.endpoint = Endpoint(self.name, self.path, db, settings=self.network.settings, forwarder=self.forwarder)
+            store = self.network.store(self.path, db, fragment_size=self.network.settings.fragment_size)
+            self.endpoint = Endpoint(
+                self.name, self.path, store, settings=self.network.settings, forwarder=self.forwarder
+            )
             self.endpoint.transmitter.table = _table(self.own_routes)
             here = hosted({self.endpoint.broker_instance: [self.service]})
         self.forwarder.surround(table=_table(self.routes), hosted=here, is_forwarding=self.path is None)
@@ -169,8 +180,7 @@ class Node:
             for task in self.endpoint._tasks:
                 task.cancel()
             self.endpoint.transmitter.close()
-            self.endpoint._watch.close()
-            self.endpoint._db.close()
+            self.endpoint._store.close()
             self.endpoint = None
 
     def receive(self, frame: bytes, origin: Origin) -> None:
@@ -209,14 +219,19 @@ class Network:
     """
     All nodes and what lies between them.
 
-    Shape: `weather` holds from the next frame on; `digest` of every frame sent so far, transmission ids left out.
+    Shape: `weather` holds from the next frame on; `severed` (near, far) names between which every frame is lost,
+    although the link stays; `digest` of every frame sent so far, transmission ids left out; `carried` frames by the
+    name of the node that sent them on; `store` makes that of a database.
     """
 
     def __init__(self, loop: VirtualLoop, seed: int, settings: DialogSettings | None = None) -> None:
         self.loop = loop
         self.random = random.Random(seed)
         self.weather = Weather()
+        self.severed: set[tuple[str, str]] = set()
         self.digest = 0
+        self.carried: Counter[str] = Counter()
+        self.store: type[SqliteStore] = SqliteStore
         self.nodes: dict[str, Node] = {}
         self.settings = settings or DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
         loop.executor_delay = lambda: self.random.uniform(0.0, 0.01)

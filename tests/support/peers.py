@@ -11,6 +11,7 @@ import pytest
 
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.net import peers as module
+from broker.net.housekeeping import Housekeeping
 from broker.net.link import Link
 from broker.net.peers import Peers, Timeouts
 from broker.routing.address import TRANSPORT, NetworkAddress
@@ -78,13 +79,17 @@ class Neighbourhood:
             prove=answer_unknown,
             on_room=self._on_room,
         )
+        housekeeping = Housekeeping()
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
             deliver=lambda *_: None,
             want=self.peers.want,
             health_of=self.peers.health_of,
             hold_back=self.peers.backpressure.hold_back,
+            again=housekeeping.again,
+            report=housekeeping.report,
         )
+        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
         self.forwarder.surround(table=table, hosted=Hosted(), is_forwarding=True)
         monkeypatch.setattr(module, "connect", self._connect)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.dialog.store import open_store, put_queue, put_service, queues, writing
+from broker.store.database import open_store, writing
+from broker.store.metadata import put_queue, put_service, queues
 
 
 class FakeAdmin:

@@ -6,6 +6,7 @@ from broker import errors
 from broker.errors import (
     SHOWN_MAX,
     BrokerError,
+    CertificateUnusableError,
     ConversationError,
     DaemonUnreachableError,
     DdlSyntaxError,
@@ -24,6 +25,7 @@ from broker.errors import (
     Span,
     StatementError,
     StoreUnavailableError,
+    TlsRefusedError,
     UnknownNameError,
     caret,
 )
@@ -34,6 +36,7 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (FrameTooLargeError(9, 8), PeerError, "frame of 9 bytes is above max_frame 8"),
     (FrameTooLargeError(9, 8, "TLS?"), PeerError, "frame of 9 bytes is above max_frame 8 (TLS?)"),
     (HandshakeRefusedError("no HELLO"), PeerError, "handshake refused: no HELLO"),
+    (TlsRefusedError("no TLS"), PeerError, "TLS refused: no TLS"),
     (OutOfSequenceError("PING", "new"), PeerError, "PING is not allowed while the connection is new"),
     (PeerSilentError(45.04), PeerError, "nothing heard from the peer for 45.0 s"),
     (ConversationError(8426, "no such handle"), RequestError, "Msg 8426: no such handle"),
@@ -45,6 +48,7 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (SettingsError([SettingError("a", "1"), SettingError("b", "2")]), RequestError, "a: 1\nb: 2"),
     (StoreUnavailableError("a.db", "locked"), ResourceError, "store a.db: locked"),
     (ListenFailedError("[::]:4022", "in use"), ResourceError, "cannot listen on [::]:4022: in use"),
+    (CertificateUnusableError("trust", "a.pem", "is old", "renew it"), ResourceError, "a.pem: is old; renew it"),
     (DaemonUnreachableError("a.sock", "none"), ResourceError, "no daemon answers on a.sock: none"),
 ]
 

@@ -16,6 +16,7 @@ FUNCTION_LINES = 50
 # Tried as a whole, by tests of another kind.
 TESTED_ELSEWHERE = {
     "broker/__main__.py": "tests/loopback",
+    "broker/bench/application.py": "tests/loopback",
     "broker/bench/dialogs.py": "tests/loopback",
     "broker/bench/relay.py": "tests/loopback",
     "broker/bench/twin.py": "tests/loopback",

@@ -15,6 +15,9 @@ from broker.bench.generator import TWIN
         (Scenario(64), "64 B"),
         (Scenario(16 * 1024, destinations=1000, next_hops=4), "16,384 B, 1,000 destinations, 4 next hops"),
         (Scenario(256, connections=1000), "256 B, 1,000 connections"),
+        (Scenario(1024, is_tls=True), "1,024 B, TLS"),
+        (Scenario(256, workers=1), "256 B, 1 worker"),
+        (Scenario(256, connections=100, workers=2), "256 B, 100 connections, 2 workers"),
     ],
 )
 def test_a_scenario_is_called_by_what_is_not_one(scenario: Scenario, name: str) -> None:
@@ -48,8 +51,21 @@ def test_the_reader_is_told_what_this_machine_lacks(monkeypatch: pytest.MonkeyPa
     assert ["No C compiler", "No haproxy on", "One core only"] == [note[:13] for note in notes()]
 
 
+def test_the_reader_is_told_that_tls_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "compiler", lambda: "cc")
+    monkeypatch.setattr(forwarding, "can_speak_tls", lambda: False)
+    monkeypatch.setattr(forwarding, "haproxy_program", lambda: "haproxy")
+    monkeypatch.setattr(forwarding, "CORES", [0, 1])
+
+    (note,) = notes()
+
+    assert "built without TLS" in note
+    assert "libssl-dev" in note
+
+
 def test_a_machine_that_lacks_nothing_needs_no_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "compiler", lambda: "cc")
+    monkeypatch.setattr(forwarding, "can_speak_tls", lambda: True)
     monkeypatch.setattr(forwarding, "haproxy_program", lambda: "haproxy")
     monkeypatch.setattr(forwarding, "CORES", [0, 1])
 

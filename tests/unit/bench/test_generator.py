@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.bench.generator import TWIN, GeneratorError, compiler, make_generator
+from broker.bench.generator import TWIN, GeneratorError, compiler, make_generator, speaks_tls
 
 
 def test_without_a_compiler_it_is_the_twin(tmp_path: Path) -> None:
@@ -46,3 +46,16 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
 def test_a_compiler_that_does_not_run_is_told_by_name(tmp_path: Path) -> None:
     with pytest.raises(GeneratorError, match=r"/none does not run: No such file or directory; set CC"):
         make_generator(tmp_path, str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(("lacks", "expected"), [("nothing", True), ("-lssl", False)])
+def test_without_the_headers_of_openssl_it_is_made_without_tls(lacks: str, *, expected: bool, tmp_path: Path) -> None:
+    played = tmp_path / "cc"
+    played.write_text(f'#!/bin/sh\ncase "$*" in *{lacks}*) exit 1;; esac\n')
+    played.chmod(0o755)
+
+    assert expected is speaks_tls(make_generator(tmp_path, str(played)))
+
+
+def test_twin_has_no_tls() -> None:
+    assert not speaks_tls(TWIN)

@@ -25,7 +25,7 @@ class FakeDaemon:
 
 
 def hop_with(daemon: FakeDaemon | None) -> Hop:
-    return Hop("gateway", 1, 2, (3,), daemon=cast("Any", daemon))
+    return Hop("gateway", (1,), 2, (3,), daemon=cast("Any", daemon))
 
 
 def test_routes_lead_over_the_ports_in_turn() -> None:

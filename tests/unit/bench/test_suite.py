@@ -20,8 +20,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         seen.append(scenarios)
         return [ROWS["forwarding"]]
 
+    def talk(*, is_full: bool, tell: suite.Tell) -> list[Row]:
+        assert not is_full
+        tell(dialogs.CASE)
+        return [ROWS["dialogs"]]
+
     monkeypatch.setattr(codec, "measure", lambda: [ROWS["codec"]])
-    monkeypatch.setattr(dialogs, "measure", lambda: [ROWS["dialogs"]])
+    monkeypatch.setattr(dialogs, "measure", talk)
     monkeypatch.setattr(forwarding, "measure", forward)
     monkeypatch.setattr(forwarding, "notes", lambda: ("a note",))
     return seen

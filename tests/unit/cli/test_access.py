@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.cli.access import admin_client, open_database, read_settings
-from broker.errors import ConversationError
+from broker.errors import ConversationError, StoreUnavailableError
 
 
 def services(db: sqlite3.Connection) -> list[Any]:
@@ -59,3 +60,15 @@ def test_a_database_that_is_not_there_is_911_and_not_made(tmp_path: Path) -> Non
 def test_a_name_that_the_configuration_does_not_have_is_answered_with_those_it_has(configuration: Path) -> None:
     with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
         open_database(configuration, "bill")
+
+
+def test_a_file_that_is_no_database_of_the_broker_is_refused(tmp_path: Path) -> None:
+    text, plain = tmp_path / "passwd", tmp_path / "plain.db"
+    text.write_text("root:x:0:0:" * 200)
+    with closing(sqlite3.connect(plain)) as db:
+        db.execute("CREATE TABLE mine (x)")
+
+    with pytest.raises(StoreUnavailableError, match="passwd: "):
+        open_database(None, str(text))
+    with pytest.raises(StoreUnavailableError, match="no database of the broker; name it in a daemon's configuration"):
+        open_database(None, str(plain))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from broker.wire.frame import Envelope, encode_envelope
 from tests.support.command import run
 
 
@@ -168,6 +169,105 @@ def test_messages_for_a_full_disk_stay_in_the_queue(shop: Path) -> None:
     assert 1 == done.returncode
     assert "[Errno 28] No space left on device" == done.stderr.splitlines()[0]
     assert [(b"one",)] == look(shop, "SELECT message_body FROM broker_message")
+
+
+# --- large bodies, groups -----------------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * 5000  # above 1 MiB
+
+
+def large_sent(shop: Path) -> bytes:
+    rows = look(shop, "SELECT body FROM broker_transmission_part ORDER BY transmission_id, part_number")
+    return b"".join(row[0] for row in rows)
+
+
+def arrive_large(shop: Path) -> str:
+    """A large message that came for Orders in fragments; its handle."""
+    handle = send(shop, "hello").stdout.strip()
+    db = sqlite3.connect(shop)
+    pieces = [encode_envelope(Envelope(type="T")) + LARGE[:700_000], LARGE[700_000:]]
+    with db:
+        (endpoint,) = db.execute(
+            "SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?", (uuid.UUID(handle).bytes,)
+        ).fetchone()
+        db.executemany(
+            "INSERT INTO broker_fragment VALUES (?, 0, ?, 0, ?)", [(endpoint, *p) for p in enumerate(pieces)]
+        )
+        db.execute(
+            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+            " message_enqueue_time, body_fragments) SELECT queue_id, ?, 0, 'T', 0, 2 FROM broker_queue LIMIT 1",
+            (endpoint,),
+        )
+    db.close()
+    return handle
+
+
+@pytest.mark.parametrize("body", [b"small", LARGE])
+def test_send_takes_the_body_from_a_file(shop: Path, tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "body"
+    path.write_bytes(body)
+
+    results = [send(shop, "--file", path), send(shop, "--file", "-", stdin=body), send(shop, stdin=body)]
+
+    assert [0, 0, 0] == [result.exit_code for result in results]
+    if body is LARGE:
+        assert LARGE * 3 == large_sent(shop)
+    else:
+        assert [body] * 3 == sent(shop)
+
+
+def test_send_begins_the_dialog_in_a_group(shop: Path) -> None:
+    group = uuid.uuid4()
+
+    result = send(shop, "--group", group, "x")
+
+    assert 0 == result.exit_code
+    assert [(group.bytes,)] == look(shop, "SELECT conversation_group_id FROM broker_conversation")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--lines", "x"], ["--lines", "--file", "-"], ["--file", "-", "x"], ["--file", "/no/such/file"]]
+)
+def test_body_of_send_is_one_thing(shop: Path, arguments: list[str]) -> None:
+    assert 2 == send(shop, *arguments).exit_code
+    assert [] == sent(shop)
+
+
+def test_receive_takes_from_one_conversation_or_group(shop: Path) -> None:
+    one, two = arrive(shop, b"one"), arrive(shop, b"two")
+    query = "SELECT conversation_group_id FROM broker_conversation WHERE conversation_handle = ?"
+    db = sqlite3.connect(shop)
+    group = uuid.UUID(bytes=db.execute(query, (uuid.UUID(one).bytes,)).fetchone()[0])
+    db.close()
+
+    first = json.loads(receive(shop, "--conversation", two, "-o", "json").stdout)
+    second = json.loads(receive(shop, "--group", group, "-o", "json").stdout)
+
+    assert (["two"], ["one"]) == tuple([row["message_body"] for row in rows] for rows in (first, second))
+    assert 3 == receive(shop, "--conversation", uuid.uuid4()).exit_code
+
+
+def test_receive_saves_bodies_as_files(shop: Path, tmp_path: Path) -> None:
+    handle = arrive_large(shop)
+    arrive(shop, b"small")
+
+    result = receive(shop, "--save", tmp_path, "-o", "json")
+
+    rows = json.loads(result.stdout)
+    assert str(tmp_path / f"{handle}-0") == rows[0]["message_body"]
+    assert [LARGE, b"small"] == [Path(row["message_body"]).read_bytes() for row in rows]
+    assert [] == look(shop, "SELECT * FROM broker_message")
+
+
+def test_large_message_is_not_printed_and_stays(shop: Path) -> None:
+    arrive(shop, b"small")
+    handle = arrive_large(shop)
+
+    result = receive(shop)
+
+    assert (6, "") == (result.exit_code, result.stdout)
+    assert f"message 0 of {handle} has {len(LARGE)} bytes: take it with --save DIRECTORY; all stay" in result.stderr
+    assert [(2,)] == look(shop, "SELECT count(*) FROM broker_message")
 
 
 @pytest.mark.parametrize(

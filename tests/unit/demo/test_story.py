@@ -12,7 +12,7 @@ from broker.control.load import load_settings
 from broker.demo.story import GATEWAYS, INITIATOR, TARGETS, demo_topology, is_settled, ledger_faults
 from broker.demo.topology import Topology
 from broker.demo.workload import Plan, connection
-from broker.dialog.store import open_store
+from broker.store.database import open_store
 
 ENDPOINTS = ("orders", *TARGETS)
 

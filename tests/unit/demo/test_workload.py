@@ -13,7 +13,8 @@ import pytest
 
 from broker.demo.topology import wait_for
 from broker.demo.workload import Plan, Workload, connection, faults, note
-from broker.dialog.store import open_store, put_queue, put_service, queues, writing
+from broker.store.database import open_store, writing
+from broker.store.metadata import put_queue, put_service, queues
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 

@@ -9,8 +9,8 @@ import pytest
 
 from broker.control.config import Settings
 from broker.control.load import load_settings
-from broker.dialog.store import broker_instance, open_store
 from broker.net.listener import reserve
+from broker.store.database import broker_instance, open_store
 from broker.workers.message import Begin, pack_settings
 
 

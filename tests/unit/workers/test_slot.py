@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from broker.workers import slot as slot_module
-from broker.workers.channel import WorkerFailedError
-from broker.workers.message import Begin, Report, WorkerReport
+from broker.workers.channel import Asker, WorkerFailedError
+from broker.workers.message import Begin, Question, Report, Rows, WorkerReport
 from broker.workers.slot import Slot
 from tests.support.loopback import until
 
@@ -46,8 +47,8 @@ async def test_worker_that_dies_is_replaced_and_what_it_counted_stays(begin: Beg
             await until(lambda: slot.restarts == 1 and slot.is_ready, seconds=SECONDS)
 
         assert slot.pid not in {None, pid}
-        assert slot.report is None
         assert slot.retired.forwarding["forwarded"] == 0
+        assert 0 < slot.retired.uncounted_s < SECONDS
         assert [line["reason"] for line in logs if line["event"] == "worker died"] == ["signal 9"]
         assert isinstance(await slot.ask(Report(), WorkerReport), WorkerReport)
 
@@ -90,6 +91,7 @@ async def test_worker_that_cannot_load_is_replaced(begin: Begin, monkeypatch: py
 async def test_worker_that_has_gone_deaf_is_replaced(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(slot_module, "WATCH_SECONDS", 0.01)
+        patch.setattr(slot_module, "DEAF_LOOKS", 2)
         async with occupied(begin) as (slot, first):
             await asyncio.wait_for(first, SECONDS)
             pid = slot.pid
@@ -97,10 +99,8 @@ async def test_worker_that_has_gone_deaf_is_replaced(begin: Begin, monkeypatch: 
             await until(lambda: slot.report is not None, seconds=SECONDS)
 
             with capture_logs() as logs:
-                patch.setattr(slot_module, "DEAF_SECONDS", 0.01)
                 os.kill(pid, signal.SIGSTOP)
                 await until(lambda: slot.restarts == 1, seconds=SECONDS)
-                patch.setattr(slot_module, "DEAF_SECONDS", SECONDS)
 
             await until(lambda: slot.is_ready, seconds=SECONDS)
             assert slot.pid != pid
@@ -116,10 +116,68 @@ async def test_worker_that_does_not_answer_keeps_its_last_report(begin: Begin, m
         os.kill(slot.pid, signal.SIGSTOP)
 
         with monkeypatch.context() as patch:
-            patch.setattr(slot_module, "ANSWER_SECONDS", 0.01)
+            patch.setattr(slot_module, "SILENT_SECONDS", 0.01)
             await slot.tell()
 
         assert slot.report is report
+        assert "has not answered for " in slot.problem
+
+
+async def test_nobody_waits_long_for_a_worker_that_answers_nothing(begin: Begin) -> None:
+    """A load may take minutes and rows seconds, but only of a worker that is alive; the stopped one is replaced."""
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        await until(lambda: slot.report is not None, seconds=SECONDS)
+        pid = slot.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+
+        with pytest.raises(WorkerFailedError, match=r"no answer within 1\.5 s"):
+            await slot.ask(Rows("sys.dm_broker_connections"), list[Any], seconds=SECONDS)
+        assert "it is replaced after" in slot.problem
+        await slot.load()
+        await until(lambda: slot.restarts == 1 and slot.is_ready, seconds=SECONDS)
+
+        assert (slot.problem, slot.pid != pid) == ("", True)
+
+
+async def test_worker_that_goes_on_after_a_while_is_kept(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_module, "WATCH_SECONDS", 0.01)
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        pid = slot.pid
+        assert pid is not None
+        with capture_logs() as logs:
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: slot.is_silent, seconds=SECONDS)
+            os.kill(pid, signal.SIGCONT)
+            await until(lambda: not slot.is_silent, seconds=SECONDS)
+
+        assert (slot.pid, slot.problem) == (pid, "")
+        assert ["worker does not answer", "worker answers again"] == [line["event"] for line in logs]
+
+
+async def test_routes_that_change_while_a_worker_comes_up_are_read_before_it_is_ready(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changed them does not wait for it."""
+    monkeypatch.setattr(slot_module, "SILENT_SECONDS", 0.0)
+    asked: list[str] = []
+    ask = Asker.ask
+
+    async def counted(asker: Asker, question: Question, answer: Any, *, seconds: float) -> Any:
+        asked.append(type(question).__name__)
+        return await ask(asker, question, answer, seconds=seconds)
+
+    monkeypatch.setattr(Asker, "ask", counted)
+    async with occupied(begin) as (slot, first):
+        await until(lambda: asked == ["Begin"], seconds=SECONDS)
+
+        await slot.load()
+        was_ready = first.done()
+        await asyncio.wait_for(first, SECONDS)
+
+    assert (was_ready, asked[:2]) == (False, ["Begin", "Load"])
 
 
 async def test_program_that_cannot_be_started_is_told(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

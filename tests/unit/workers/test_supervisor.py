@@ -17,12 +17,13 @@ from broker.admin.client import AdminClient
 from broker.control.config import Settings
 from broker.control.execute import execute
 from broker.ddl.parser import parse_script
-from broker.dialog.store import open_store, put_routes, writing
 from broker.errors import ListenFailedError, SettingError, StatementError, StoreUnavailableError
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE
 from broker.net.listener import bind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION, Route, row_of
+from broker.store.database import open_store, writing
+from broker.store.metadata import put_routes
 from broker.workers import supervisor as supervisor_module
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import unpack_settings

@@ -7,7 +7,7 @@ from typing import Any
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.workers.message import Reached, WorkerReport
-from broker.workers.tally import LAG, Retired, add_addresses, add_forwarding, add_samples, merge_reached
+from broker.workers.tally import LAG, LOST, Retired, add_addresses, add_forwarding, add_samples, merge_reached
 
 FAR, NEAR = NetworkAddress("far", 4022), NetworkAddress("near", 4022)
 FORWARDED, HELD = "broker_messages_forwarded_total", "broker_forward_pool_messages"
@@ -50,21 +50,45 @@ def test_what_the_supervisor_tells_itself_is_not_added_to() -> None:
 
 def test_dead_workers_keep_their_counters_and_nothing_else() -> None:
     retired = Retired()
-    retired.add(report(3, held=5))
-    retired.add(report(4, held=5))
+    retired.add(report(3), uncounted_s=0.25)
+    retired.add(report(4), uncounted_s=0.5)
 
     assert retired.told() == {FORWARDED: [(("r", "tcp://far:4022"), 7)]}
-    assert retired.forwarding == {"received": {"message": 17, "ack": 0}, "forwarded": 7, "delivered": 0, "dropped": {}}
+    assert retired.forwarding == {"received": {"message": 7, "ack": 0}, "forwarded": 7, "delivered": 0, "dropped": {}}
+    assert (retired.lost, retired.uncounted_s) == (0, 0.75)
+
+
+def test_what_a_worker_held_is_lost_with_it() -> None:
+    """So that what came in is told whole, by the status and by the metrics alike."""
+    retired = Retired()
+    lost = [retired.add(report(3, held=held), uncounted_s=0.0) for held in (5, 0, 2)]
+
+    total = add_forwarding([{**report(1, held=1).status["forwarding"]}, retired.forwarding])
+
+    assert lost == [5, 0, 2]
+    assert retired.told()["broker_messages_dropped_total"] == [((LOST,), 7)]
+    assert total["received"]["message"] == 18 == total["forwarded"] + total["held"] + total["dropped"][LOST]
+    assert total["unaccounted"] == 0
+
+
+def test_worker_that_died_before_it_told_anything_leaves_only_the_time() -> None:
+    retired = Retired()
+    retired.add(None, uncounted_s=0.5)
+
+    assert (retired.told(), retired.forwarding, retired.lost, retired.uncounted_s) == ({}, {}, 0, 0.5)
 
 
 def test_forwarding_is_added_up_by_kind_and_reason() -> None:
-    one = {"enabled": True, "received": {"message": 2}, "dropped": {"no route": 1}, "held": 1}
-    other = {"received": {"message": 3, "ack": 1}, "dropped": {"malformed": 1}}
+    one = {"enabled": True, "received": {"message": 2}, "dropped": {"no route": 1}, "held": 1, "pool_limit_bytes": 9}
+    other = {"received": {"message": 3, "ack": 1}, "dropped": {"malformed": 1}, "forwarded": 1, "delivered": 1}
 
     assert add_forwarding([one, other]) == {
         "received": {"message": 5, "ack": 1},
         "dropped": {"no route": 1, "malformed": 1},
         "held": 1,
+        "forwarded": 1,
+        "delivered": 1,
+        "unaccounted": 1,
     }
 
 

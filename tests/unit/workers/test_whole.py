@@ -12,6 +12,7 @@ from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
 from broker.errors import StoreUnavailableError
+from broker.net.tls import NO_SECURITY
 from broker.observe.metrics import METRICS, Exposition
 from broker.observe.view import make_row
 from broker.routing.address import NetworkAddress
@@ -66,6 +67,13 @@ class Slot:
         self.report: WorkerReport | None = None
         self.retired = Retired()
         self.is_failing = False
+        self.is_silent = False
+
+    @property
+    def problem(self) -> str:
+        if not self.is_ready:
+            return "does not serve at the moment"
+        return "has not answered for 2 s" if self.is_silent else ""
 
     async def tell(self) -> None:
         if self.is_ready:
@@ -100,6 +108,7 @@ class Played:
         self.is_ready = True
         self.own = {NetworkAddress("g", 4022)}
         self.settled = 0
+        self.security = NO_SECURITY
 
     async def settle(self) -> None:
         self.settled += 1
@@ -127,12 +136,15 @@ async def test_whole_is_a_subject_of_the_admin_interface(whole: Whole, played: P
 
 
 async def test_status_adds_up_and_has_a_line_for_each_worker(whole: Whole, played: Played) -> None:
-    played.slots[0].retired.add(report(5))
+    played.slots[0].retired.add(report(5), uncounted_s=0.25)
 
     status = await whole.status()
 
     assert status["forwarding"]["forwarded"] == 1 + 2 + 5
     assert status["forwarding"]["held"] == 3
+    assert status["forwarding"]["dropped"] == {"lost with a worker": 5}
+    assert status["forwarding"]["pool_limit_bytes"] == 64 * 2**20
+    assert [(one["lost"], one["uncounted_s"]) for one in status["workers"]] == [(5, 0.25), (0, 0.0)]
     assert status["forwarding"]["enabled"] is True
     assert status["connections"] == [{"worker": 1, "name": "peer1"}, {"worker": 2, "name": "peer2"}]
     assert status["addresses"] == {str(FAR): {"health": "untried", "problem": "", "held": 3}}
@@ -173,6 +185,30 @@ async def test_every_metric_is_told(whole: Whole, played: Played, *, is_there: b
         body, _ = Exposition().render(await whole.reading(), "")
 
         assert "broker_workers 0.0" in body.decode().splitlines()
+
+
+async def test_one_truth_about_what_is_lost_and_what_is_unaccounted_for(whole: Whole, played: Played) -> None:
+    played.slots[0].retired.add(report(5), uncounted_s=0.25)
+
+    status = await whole.status()
+    body, _ = Exposition().render(await whole.reading(), "")
+
+    lines = body.decode().splitlines()
+    difference = status["forwarding"]["unaccounted"]
+    assert difference == 8 - 8 - 3 - 5, "played workers count the held ones as forwarded, too"
+    assert f'broker_ledger_unaccounted_messages{{database=""}} {float(difference)}' in lines
+    assert 'broker_messages_dropped_total{reason="lost with a worker"} 5.0' in lines
+
+
+async def test_worker_that_does_not_answer_is_told(whole: Whole, played: Played) -> None:
+    played.slots[1].is_silent = True
+
+    status = await whole.status()
+    body, _ = Exposition().render(await whole.reading(), "")
+
+    assert ["", "has not answered for 2 s"] == [one["problem"] for one in status["workers"]]
+    assert whole.parts == {"worker 1": "", "worker 2": "has not answered for 2 s"}
+    assert "broker_workers 1.0" in body.decode().splitlines()
 
 
 async def test_address_that_one_worker_reaches_is_not_down(whole: Whole) -> None:

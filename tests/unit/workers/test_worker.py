@@ -15,11 +15,12 @@ import msgspec
 import pytest
 import structlog
 
-from broker.dialog.store import open_store, put_queue, put_routes, put_service, queues, writing
 from broker.errors import ListenFailedError
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.route import SERVICE_BROKER, Route, row_of
+from broker.store.database import open_store, writing
+from broker.store.metadata import put_queue, put_routes, put_service, queues
 from broker.wire.frame import Hello
 from broker.workers import worker
 from broker.workers.message import Begin, Load, Passed, Report, Rows, WorkerReport, pack_settings, unpack_settings

@@ -1,0 +1,227 @@
+"""
+The commands about a database file that is not what it was: copied, moved, or put back from a backup.
+
+They work on the file itself, with its lock, so no daemon may run on it; `docs/databases.md` tells when to use which.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.access import read_settings
+from broker.cli.exit_code import HARMFUL, fail, with_exit_code
+from broker.cli.option import config_option, examples, output_option
+from broker.cli.output import show_json
+from broker.errors import ConversationError, StoreUnavailableError
+
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from broker.control.config import Settings
+    from broker.store.stake import Stake
+
+_database_argument = click.argument("database")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Tell what would be done and lost, and change nothing.")
+_KEEP_ADVICE = (
+    "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
+    " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
+)
+
+
+@examples("""
+broker database keep orders -c config/endpoint.toml
+broker database new orders -c config/endpoint.toml --dry-run
+""")
+@click.group()
+def database() -> None:
+    """
+    Keep, renew or clear a database file that was copied.
+
+    Exit codes: as each of its commands tells.
+    """
+
+
+@examples("""
+broker database keep orders -c config/endpoint.toml --dry-run
+broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
+""")
+@database.command()
+@config_option
+@_dry_run_option
+@output_option
+@_database_argument
+@with_exit_code
+def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
+    """
+    Go on with this file: it was moved, or restored.
+
+    DATABASE is a name in the configuration, msdb, or the path of a file. The original must not be used any more. Exit
+    codes: 0 done, 3 no such database, 6 refused because a daemon has the file.
+    """
+    from broker.store import fence  # noqa: PLC0415
+    from broker.store.stake import stake_of  # noqa: PLC0415
+
+    settings, path = _find(config, database)
+    with _alone(path) as db:
+        problem = fence.look(db, path, settings.instance.state_dir).problem
+        fence.keep(db, path, settings.instance.state_dir)
+        stake = stake_of(db)
+        instance = _instance(db)
+        _end(db, dry_run=dry_run)
+    if problem:
+        done = "would be the database" if dry_run else "is the database from now on"
+        texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE]
+    else:
+        texts = ["nothing to do: the file is the one that was last used"]
+    _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem)
+
+
+@examples("""
+broker database new orders -c config/endpoint.toml --dry-run
+broker database new copy-of-orders.db -c config/endpoint.toml
+""")
+@database.command()
+@config_option
+@_dry_run_option
+@output_option
+@_database_argument
+@with_exit_code
+def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
+    """
+    Give this copy an identity of its own; see NEW_BROKER.
+
+    All conversations in it are removed, and nobody is told; queues, services and routes stay. DATABASE is a name in the
+    configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a daemon has
+    the file.
+    """
+    from broker.store import fence  # noqa: PLC0415
+    from broker.store.identity import new_broker  # noqa: PLC0415
+    from broker.store.stake import stake_of  # noqa: PLC0415
+
+    settings, path = _find(config, database)
+    with _alone(path) as db:
+        stake, old = stake_of(db), _instance(db)
+        instance = _new_instance(settings, path, old)
+        new_broker(db, instance)
+        fence.keep(db, path, settings.instance.state_dir)
+        _end(db, dry_run=dry_run)
+    texts = [
+        # What a dry run draws is not what is drawn then.
+        f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
+        f"{'would be' if dry_run else 'were'} removed: {stake}",
+        f"routes and dialogs elsewhere that name {old} lead to the original",
+    ]
+    _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
+
+
+@examples("""
+broker database error-conversations orders -c config/endpoint.toml --dry-run
+broker database error-conversations orders.db -c config/endpoint.toml
+""")
+@database.command("error-conversations")
+@config_option
+@_dry_run_option
+@output_option
+@_database_argument
+@with_exit_code
+def error_conversations(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
+    """
+    End all open conversations with an error at both ends.
+
+    What waits to be sent is still sent, then the error; both applications read it. For a file restored from a backup,
+    whose far sides have gone on. DATABASE is a name in the configuration, msdb, or the path of a file. Exit codes: 0
+    done, 3 no such database, 6 refused because a daemon has the file.
+    """
+    from broker.store import identity  # noqa: PLC0415
+    from broker.store.stake import stake_of  # noqa: PLC0415
+
+    _, path = _find(config, database)
+    with _alone(path) as db:
+        stake = stake_of(db)
+        text = "the database was restored from a backup, and an administrator has ended its conversations"
+        count = identity.error_conversations(db, time.time(), text=text)
+        _end(db, dry_run=dry_run)
+    texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
+    _tell(path, output, texts, stake, dry_run=dry_run, ended=count)
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+
+
+def _find(config: Path | None, database: str) -> tuple[Settings, Path]:
+    """The settings, whose state directory knows the databases, and the file. Raises ConversationError 911."""
+    from broker.control.catalog import MSDB  # noqa: PLC0415
+    from broker.control.custody import path_of  # noqa: PLC0415
+
+    settings = read_settings(config)
+    is_named = database == MSDB or database in settings.databases
+    path = path_of(settings, database) if is_named else Path(database)
+    if not path.is_file():
+        known = ", ".join([MSDB, *settings.databases])
+        raise ConversationError(911, f"there is no database file {str(path)!r}; the configuration has: {known}")
+    return settings, path
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
+    from broker.application.transaction import check_schema  # noqa: PLC0415
+    from broker.store.database import BUSY_SECONDS, HELD, lock_store  # noqa: PLC0415
+    from broker.store.fault import sentence  # noqa: PLC0415
+
+    try:
+        lock = lock_store(path)
+    except StoreUnavailableError as error:
+        if error.problem == HELD:
+            hint = "stop it first; of these, only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS can be told to it"
+            fail(f"{error}: {hint}", HARMFUL)
+        raise
+    try:
+        address = f"{path.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+            check_schema(db)
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
+    finally:
+        os.close(lock)
+
+
+def _end(db: sqlite3.Connection, *, dry_run: bool) -> None:
+    db.execute("ROLLBACK" if dry_run else "COMMIT")
+
+
+def _instance(db: sqlite3.Connection) -> uuid.UUID:
+    from broker.store.database import broker_instance  # noqa: PLC0415
+
+    return uuid.UUID(bytes=broker_instance(db))
+
+
+def _new_instance(settings: Settings, path: Path, old: uuid.UUID) -> uuid.UUID:
+    """What the configuration says, else drawn. Raises SettingError: the configuration says what it was."""
+    for name, one in settings.databases.items():
+        if one.broker_instance is not None and one.path.exists() and one.path.samefile(path):
+            if one.broker_instance == old:
+                hint = "take it out of the configuration, or give another GUID, then repeat this"
+                raise settings.error(("databases", name, "broker_instance"), "it is that of the original", hint)
+            return one.broker_instance
+    return uuid.uuid4()
+
+
+def _tell(path: Path, output: str, texts: list[str], stake: Stake, *, dry_run: bool, **more: Any) -> None:
+    if output == "json":
+        values = {key: str(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
+        holds = {"conversations": stake.conversations, "unsent": stake.unsent, "unread": stake.unread}
+        show_json({"path": str(path), "dry_run": dry_run, **holds, **values, "texts": texts})
+        return
+    for text in texts:
+        click.echo(f"{path}: {text}")

@@ -1,0 +1,332 @@
+"""The commands about poison messages: what failed, and what shall become of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.access import open_database
+from broker.cli.exit_code import with_exit_code
+from broker.cli.option import config_option, database_option, examples, output_option
+from broker.cli.output import show_json, show_rows
+from broker.errors import ConversationError
+
+if TYPE_CHECKING:
+    from broker.store.quarantine import Failure
+
+_COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
+_Command = Callable[..., Any]
+
+_ids = click.argument("ids", metavar="[CONVERSATION]...", nargs=-1)
+_all = click.option("--all", "everything", is_flag=True, help="Every dialog in quarantine.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@examples("""
+broker quarantine list -c config/endpoint.toml -d billing
+broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+""")
+@click.group()
+def quarantine() -> None:
+    """
+    Look at dialogs whose message makes its reader fail, and settle them.
+
+    Exit codes: as each of its commands tells.
+    """
+
+
+def _changing(command: _Command) -> _Command:
+    """The options of every command that changes something."""
+    for option in (_ids, output_option, _yes, _dry_run, _all, database_option, config_option):
+        command = option(command)
+    return command
+
+
+@examples("""
+broker quarantine list -c config/endpoint.toml -d billing
+broker quarantine list -d billing.db -o json
+""")
+@quarantine.command("list")
+@config_option
+@database_option
+@output_option
+@with_exit_code
+def list_(config: Path | None, database: str, output: str) -> None:
+    """
+    The dialogs in quarantine, and those that are tried again.
+
+    Exit codes: 0 also when there is none, 3 no such database.
+    """
+    from broker.store.quarantine import failures  # noqa: PLC0415 - see the docstring of broker.cli.group
+
+    with open_database(config, database) as db:
+        rows = [_row(failure) for failure in failures(db)]
+    if output == "json":
+        show_json(rows)
+    else:
+        show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, _COLUMNS)
+
+
+@examples("""
+broker quarantine show -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+broker quarantine show -d billing.db --body invoice.xml 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+""")
+@quarantine.command()
+@config_option
+@database_option
+@click.option("--body", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Write its body there.")
+@output_option
+@click.argument("conversation")
+@with_exit_code
+def show(config: Path | None, database: str, conversation: str, body: Path | None, output: str) -> None:
+    """
+    One failed message: why, since when, how large, what waits.
+
+    CONVERSATION is its handle or its id. Exit codes: 0 shown, 3 no such database or failure.
+    """
+    with open_database(config, database) as db:
+        failure = _find(db, conversation)
+        if body is not None:
+            _write_body(db, failure, body)
+            if str(body) == "-":
+                return
+    row = _row(failure)
+    if output == "json":
+        show_json(row)
+        return
+    traceback = row.pop("traceback")
+    width = max(map(len, row))
+    for name, value in row.items():
+        click.echo(f"{name:{width}}  {'' if value is None else value}")
+    click.echo(f"\n{traceback or 'no traceback is known'}")
+
+
+@examples("""
+broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+broker quarantine resume -c config/endpoint.toml -d billing --all --dry-run
+""")
+@quarantine.command()
+@_changing
+@with_exit_code
+def resume(**options: Any) -> None:
+    """
+    Try again, from the failed message on.
+
+    For when the reader has been mended. Exit codes: 0 done, 3 no such database or failure.
+    """
+    from broker.store.quarantine import resume as resume_one  # noqa: PLC0415
+
+    def change(db: sqlite3.Connection, failure: Failure) -> None:
+        resume_one(db, failure.endpoint_id)
+
+    _settle("resume", "try {message} again, then {behind} behind it", change, asks=False, **options)
+
+
+@examples("""
+broker quarantine skip -d billing.db --dry-run 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+broker quarantine skip -d billing.db --yes 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+""")
+@quarantine.command()
+@_changing
+@with_exit_code
+def skip(**options: Any) -> None:
+    """
+    Drop the failed message, and go on with the next.
+
+    For the far side it has been received. `broker quarantine show --body FILE` keeps it. Exit codes: 0 done, 1 not
+    confirmed, 3 no such database or failure.
+    """
+    from broker.store.quarantine import skip as skip_one  # noqa: PLC0415
+
+    def change(db: sqlite3.Connection, failure: Failure) -> None:
+        skip_one(db, failure)
+
+    _settle("skip", "drop {message}; go on with {behind} behind it", change, asks=True, **options)
+
+
+@examples("""
+broker quarantine discard -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+broker quarantine discard -c config/endpoint.toml -d billing --all --dry-run
+""")
+@quarantine.command()
+@_changing
+@with_exit_code
+def discard(**options: Any) -> None:
+    """
+    End the dialog here, with cleanup: nobody is told.
+
+    Everything of it is forgotten at this side; the far side finds out by its lifetime, or when it sends again. Exit
+    codes: 0 done, 1 not confirmed, 3 no such database or failure.
+    """
+    from broker.application.dialog import get_dialog  # noqa: PLC0415
+
+    def change(db: sqlite3.Connection, failure: Failure) -> None:
+        get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(cleanup=True)
+
+    _settle(
+        "discard", "forget the dialog: drop {message} and {behind} behind it, tell nobody", change, asks=True, **options
+    )
+
+
+@examples("""
+broker quarantine answer -d billing.db --code 1 --text "no such order" 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
+broker quarantine answer -d billing.db --code 1 --text "cannot be read" --all --dry-run
+""")
+@quarantine.command()
+@click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Of the error, above 0.")
+@click.option("--text", required=True, help="What the far side reads beside the code.")
+@_changing
+@with_exit_code
+def answer(*, code: int, text: str, **options: Any) -> None:
+    """
+    End the dialog with an error that the far side reads.
+
+    END CONVERSATION ... WITH ERROR. Exit codes: 0 done, 1 not confirmed, 3 no such database or failure.
+    """
+    from broker.application.dialog import get_dialog  # noqa: PLC0415
+
+    def change(db: sqlite3.Connection, failure: Failure) -> None:
+        get_dialog(db, uuid.UUID(bytes=failure.conversation_handle)).end(error=code, description=text)
+
+    what = f"end the dialog with error {code}: drop {{message}} and {{behind}} behind it, tell {{far}}"
+    _settle("answer", what, change, asks=True, **options)
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def _settle(
+    action: str,
+    sentence: str,
+    change: Callable[[sqlite3.Connection, Failure], None],
+    *,
+    asks: bool,
+    config: Path | None,
+    database: str,
+    ids: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+) -> None:
+    """Say what will be done to each dialog, ask where something is lost, and do all of it or nothing."""
+    from broker.store.quarantine import failures  # noqa: PLC0415
+
+    if everything == bool(ids):
+        raise click.UsageError("name the conversations, or say --all")
+    with open_database(config, database) as db:
+        if everything:
+            chosen = [failure for failure in failures(db) if failure.quarantine_time is not None]
+        else:
+            chosen = list({found.endpoint_id: found for found in (_find(db, one) for one in ids)}.values())
+        plans = [_plan(action, sentence, failure, is_done=not dry_run) for failure in chosen]
+        if asks and not dry_run and chosen and not yes:
+            for plan in plans:
+                click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
+            _confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
+        if not dry_run:
+            db.execute("BEGIN IMMEDIATE")
+            with db:
+                for failure in chosen:
+                    _check_same(db, failure)
+                    change(db, failure)
+    if output == "json":
+        show_json(plans)
+    else:
+        for plan in plans:
+            click.echo(f"{'would ' if dry_run else ''}{plan['what']}  ({plan['conversation_handle']})")
+        if not plans:
+            click.echo("no dialog is in quarantine")
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("something would be lost: say --yes, or look first with --dry-run")
+    click.confirm(question, abort=True, err=True)
+
+
+def _check_same(db: sqlite3.Connection, failure: Failure) -> None:
+    """What was shown must still hold: a reader may have been at it since."""
+    from broker.store.quarantine import find  # noqa: PLC0415
+
+    now = find(db, failure.conversation_handle)
+    if now is None or (now.queuing_order, now.failures) != (failure.queuing_order, failure.failures):
+        handle = uuid.UUID(bytes=failure.conversation_handle)
+        raise ConversationError(8426, f"the dialog {handle} has changed meanwhile; nothing was done, look again")
+
+
+def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dict[str, Any]:
+    message = "a message that is gone already"
+    if failure.queuing_order is not None:
+        kind = f"{failure.message_type_name!r}, {failure.body_bytes} bytes"
+        message = f"message {failure.message_sequence_number} ({kind})"
+    what = sentence.format(message=message, behind=failure.messages_behind, far=failure.far_service)
+    return {
+        "action": action,
+        "is_done": is_done,
+        "what": what,
+        "conversation_handle": str(uuid.UUID(bytes=failure.conversation_handle)),
+        "message_sequence_number": failure.message_sequence_number,
+        "messages_behind": failure.messages_behind,
+    }
+
+
+def _find(db: sqlite3.Connection, conversation: str) -> Failure:
+    from broker.store.quarantine import find  # noqa: PLC0415
+
+    try:
+        guid = uuid.UUID(conversation)
+    except ValueError:
+        raise ConversationError(8413, f"{conversation!r} is no GUID") from None
+    failure = find(db, guid.bytes)
+    if failure is None:
+        raise ConversationError(8426, f"nothing of the conversation {guid} has failed: see broker quarantine list")
+    return failure
+
+
+def _row(failure: Failure) -> dict[str, Any]:
+    return {
+        "conversation_handle": str(uuid.UUID(bytes=failure.conversation_handle)),
+        "conversation_id": str(uuid.UUID(bytes=failure.conversation_id)),
+        "service_name": failure.service_name,
+        "far_service": failure.far_service,
+        "queue_name": failure.queue_name,
+        "state": "retrying" if failure.quarantine_time is None else "quarantined",
+        "message_sequence_number": failure.message_sequence_number,
+        "message_type_name": failure.message_type_name,
+        "body_bytes": failure.body_bytes,
+        "messages_behind": failure.messages_behind,
+        "failures": failure.failures,
+        "first_failure_time": _instant(failure.first_failure_time),
+        "last_failure_time": _instant(failure.last_failure_time),
+        "quarantine_time": None if failure.quarantine_time is None else _instant(failure.quarantine_time),
+        "age_s": round(max(0.0, time.time() - failure.first_failure_time), 3),
+        "error": failure.error,
+        "traceback": failure.traceback,
+    }
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _write_body(db: sqlite3.Connection, failure: Failure, file: Path) -> None:
+    from broker.store.quarantine import body_pieces  # noqa: PLC0415
+
+    if failure.queuing_order is None:
+        raise ConversationError(8426, "the failed message is gone: its dialog has ended, or somebody received it")
+    target: Any = nullcontext(sys.stdout.buffer) if str(file) == "-" else file.open("wb")
+    with target as stream:
+        for piece in body_pieces(db, failure.queuing_order):
+            stream.write(piece)
+        stream.flush()

@@ -1,0 +1,120 @@
+"""The command that asks why a conversation or message is where it is: of every instance that it touched."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from broker.cli.access import read_settings
+from broker.cli.exit_code import NOT_FOUND, with_exit_code
+from broker.cli.neighbour import Where, where_option
+from broker.cli.option import config_option, examples, output_option, socket_option
+from broker.errors import DaemonUnreachableError
+
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from broker.admin.why import WhyAnswer
+    from broker.admin.why_through import Trace
+    from broker.control.config import Settings
+    from broker.observe.explained import Line
+
+_INDENT, _DEEP = 2, 6  # columns
+
+
+@examples("""
+broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 -c config/orders.toml
+broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
+""")
+@click.command()
+@config_option
+@socket_option
+@where_option
+@output_option
+@click.argument("guid", metavar="ID", type=click.UUID)
+@with_exit_code
+def why(config: Path | None, socket: Path | None, where: Where, output: str, guid: UUID) -> None:
+    """
+    Tell where a conversation or message is, why, and what to do.
+
+    ID is a conversation_handle, a conversation_id, or the message_id of a frame that waits at the instance that is
+    asked first. Every instance on the way is asked, each on port 9422 of its host or where --admin says. When no daemon
+    answers, the files of the configuration are read.
+
+    Exit codes: 0 told, 3 the id is not known here, 4 no daemon answers and there is no configuration.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from broker.admin.why_through import WhyDirectory, trace  # noqa: PLC0415
+
+    first, note = _first(config, socket, guid)
+    if not first.is_known:
+        click.echo(f"{guid} is not known at {first.instance}; looked in:", err=True)
+        for place in first.looked_in:
+            click.echo(f"  {place}", err=True)
+        if note:
+            click.echo(note, err=True)
+        sys.exit(NOT_FOUND)
+    told = trace(first, WhyDirectory(where))
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+    else:
+        from broker.observe.explained import print_lines  # noqa: PLC0415
+
+        print_lines(_lines(told, note))
+
+
+def _first(config: Path | None, socket: Path | None, guid: UUID) -> tuple[WhyAnswer, str]:
+    """The answer of the daemon, else that of the files; and what has to be known of it."""
+    from broker.admin.client import AdminClient  # noqa: PLC0415
+    from broker.admin.why_through import ask_why  # noqa: PLC0415
+
+    if socket is not None:
+        return ask_why(AdminClient(socket), guid), ""
+    settings = read_settings(config)
+    try:
+        return ask_why(AdminClient(settings.admin.socket), guid), ""
+    except DaemonUnreachableError as error:
+        if config is None:
+            raise
+        return _offline(settings, guid), f"read from files, for no daemon answers: {error}"
+
+
+def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from broker.admin.explaining import configured_place  # noqa: PLC0415
+    from broker.admin.why_here import answer_why, look  # noqa: PLC0415
+
+    now = time.time()
+    paths = {name: database.path for name, database in settings.databases.items()}
+    told = look(guid, paths, None, now)
+    place = configured_place(settings, now=datetime.now(UTC))
+    return answer_why(place, guid, told, dropped={}, is_running=False, now=now)
+
+
+# --- as it is read --------------------------------------------------------------------------------------------------
+
+
+def _lines(told: Trace, note: str) -> Iterator[Line]:
+    from broker.observe.explained import Line  # noqa: PLC0415
+
+    yield Line(f"conversation {told.conversation_id}", style="bold")
+    if note:
+        yield Line(note, _INDENT, style="yellow")
+    for label, text in (("symptom", told.symptom), ("cause", told.why), ("next", told.next), ("remedy", told.remedy)):
+        yield Line(f"{label + ':':<9}{text}", _INDENT, style="bold" if label == "remedy" else "")
+    yield Line("")
+    yield Line("What each instance says, along the way", style="bold")
+    for finding in told.findings:
+        place = finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"
+        yield Line(f"{place}: {finding.cause}", _INDENT)
+        yield Line(f"{finding.symptom}: {finding.why}", _DEEP)
+    for path in told.paths:
+        yield Line(f"way: {path}", _INDENT)
+    for sentence in told.not_asked:
+        yield Line(f"not asked: {sentence}", _INDENT, style="yellow")

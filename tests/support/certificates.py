@@ -1,0 +1,117 @@
+"""Throw-away certificates: a CA, what it signs, and files of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from broker.net.tls import Encryption, Security, load_security
+
+DAY = timedelta(days=1)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def der(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.DER)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.certificate.fingerprint(SHA256()).hex()
+
+    def key_pem(self, password: str = "") -> bytes:
+        encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+
+    def store(self, directory: Path, name: str) -> tuple[Path, Path]:
+        """Write both; their paths."""
+        certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
+        certificate.write_bytes(self.pem)
+        key.write_bytes(self.key_pem())
+        key.chmod(0o600)
+        return certificate, key
+
+
+def make(
+    name: str,
+    *hosts: str,
+    by: Pair | None = None,
+    is_authority: bool = False,
+    begins: timedelta = -DAY,
+    ends: timedelta = DAY,
+    uses: tuple[x509.ObjectIdentifier, ...] = (),
+) -> Pair:
+    """A certificate for hosts, signed by an authority, else by itself; valid from and until so long from now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_name(name) if name else x509.Name([]))
+        .issuer_name(by.certificate.subject if by else _name(name or "nobody"))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + begins)
+        .not_valid_after(now + ends)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+    )
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+    if uses:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    return Pair(builder.sign(by.key if by else key, SHA256()), key)
+
+
+def authority(name: str = "test CA") -> Pair:
+    return make(name, is_authority=True)
+
+
+SERVER_ONLY = (ExtendedKeyUsageOID.SERVER_AUTH,)
+
+
+def security(
+    directory: Path,
+    name: str,
+    pair: Pair,
+    *trusted: Pair,
+    encryption: Encryption = Encryption.REQUIRED,
+) -> Security:
+    """What an endpoint with these files brings to TLS; it authenticates when it trusts somebody."""
+    certificate, key = pair.store(directory, name)
+    trust = directory / f"{name}.trust"
+    trust.write_bytes(b"".join(one.pem for one in trusted))
+    return load_security(
+        encryption,
+        certificate=certificate,
+        private_key=key,
+        trust=[str(trust)] if trusted else [],
+        is_authenticating=bool(trusted),
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

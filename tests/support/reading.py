@@ -1,0 +1,60 @@
+"""Readers at work in a test's own loop, and what they leave in the file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+from broker.application.runner import run_readers
+from tests.support.shop import Shop
+
+SECONDS = 30.0  # for anything that is waited for
+
+
+@asynccontextmanager
+async def reading(readers: object, path: Path, **options: Any) -> AsyncIterator[asyncio.Task[bool]]:
+    """Readers that run while this lasts; a bug in them is raised at the end."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_readers(readers, path, stop=stop, **options))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await task
+
+
+async def until(condition: Callable[[], bool], what: str = "it") -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        await asyncio.sleep(0.005)
+
+
+class Told:
+    """Stands for a module's `log`: the events, in order, whatever the level."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def _note(self, event: str, **_fields: object) -> None:
+        self.events.append(event)
+
+    debug = info = warning = error = _note
+
+
+def count(shop: Shop, table: str, where: str = "1") -> int:
+    """Rows of a table."""
+    with closing(sqlite3.connect(shop.path)) as db:
+        number: int = db.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchone()[0]
+    return number
+
+
+def is_drained(shop: Shop) -> bool:
+    """Whether nothing waits for a reader, and no group is locked."""
+    return count(shop, "broker_message", "status = 1") == 0 and count(shop, "broker_group_lock") == 0

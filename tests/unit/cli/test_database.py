@@ -1,0 +1,204 @@
+"""What is done with a file that was copied, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application.dialog import begin_dialog
+from broker.control.custody import file_errors, take
+from broker.control.load import load_settings
+from broker.store.database import lock_store
+from tests.support.command import run
+from tests.support.dialog import rows
+
+
+@pytest.fixture
+def used(configuration: Path, shop: Path) -> Path:
+    """The database, with a dialog that has something to send and one that is new, after a start and a stop."""
+    with closing(sqlite3.connect(shop)) as db, db:
+        begin_dialog(db, from_service="Orders", to_service="Billing").send("one")
+        begin_dialog(db, from_service="Orders", to_service="Billing")
+    with ExitStack() as stack:
+        settings = load_settings(configuration, environ={})
+        take(settings, "msdb", stack)
+        take(settings, "orders", stack)
+    return shop
+
+
+@pytest.fixture
+def copied(used: Path) -> Path:
+    """The same, now a copy of what it was."""
+    copy = used.with_name("copy")
+    shutil.copy(used, copy)
+    copy.replace(used)
+    return used
+
+
+def problems(configuration: Path) -> list[str]:
+    return [error.problem for error in file_errors(load_settings(configuration, environ={}))]
+
+
+def content(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        return list(db.iterdump())
+
+
+def told(*arguments: object) -> dict[str, Any]:
+    result = run("database", *arguments, "-o", "json")
+    assert 0 == result.exit_code, result.stderr
+    values: dict[str, Any] = json.loads(result.stdout)
+    return values
+
+
+# --- keep ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["name", "path"])
+def test_a_copy_that_is_kept_passes_and_holds_what_it_held(configuration: Path, copied: Path, by: str) -> None:
+    before = problems(configuration)
+
+    result = run("database", "keep", "-c", configuration, "orders" if by == "name" else copied)
+
+    assert 0 == result.exit_code
+    assert 1 == len(before)
+    assert [] == problems(configuration)
+    assert "the file is a copy" in result.stdout
+    assert "is the database from now on" in result.stdout
+    assert "2 conversations (1 CO, 1 SO), 1 messages to send, 0 unread" in result.stdout
+    assert "unless the file was only moved" in result.stdout
+
+
+def test_keeping_what_was_never_copied_has_nothing_to_do(configuration: Path, used: Path) -> None:
+    before = content(used)
+
+    result = run("database", "keep", "-c", configuration, "orders")
+
+    assert (0, before) == (result.exit_code, content(used))
+    assert "nothing to do" in result.stdout
+
+
+def test_msdb_can_be_kept(configuration: Path, used: Path) -> None:
+    assert str(used.with_name("msdb.db")) == told("keep", "-c", configuration, "msdb")["path"]
+
+
+# --- new ----------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, copied: Path) -> None:
+    values = told("new", "-c", configuration, "orders")
+
+    assert [] == problems(configuration)
+    assert values["broker_instance"] != values["was"]
+    assert {"CO": 1, "SO": 1} == values["conversations"]
+    with closing(sqlite3.connect(copied)) as db:
+        assert [bytes.fromhex(values["broker_instance"].replace("-", ""))] == rows(
+            db, "SELECT broker_instance FROM broker_database"
+        )
+        assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
+        assert ["Orders"] == rows(db, "SELECT name FROM broker_service")
+
+
+@pytest.mark.parametrize(("given", "code"), [("same", 1), ("other", 0)])
+def test_an_identity_of_the_configuration_is_the_new_one(
+    configuration: Path, copied: Path, given: str, code: int
+) -> None:
+    other = "11111111-1111-4111-8111-111111111111"
+    instance = told("new", "-c", configuration, "orders", "--dry-run")["was"] if given == "same" else other
+    configuration.write_text(f'{configuration.read_text()}broker_instance = "{instance}"\n')
+
+    result = run("database", "new", "-c", configuration, copied)
+
+    assert code == result.exit_code
+    if code:
+        assert "broker_instance: it is that of the original; take it out of the configuration" in result.stderr
+    else:
+        assert f"has broker instance {other}, it was" in result.stdout
+
+
+# --- error-conversations ------------------------------------------------------------------------------------
+
+
+def test_all_open_conversations_end_with_an_error(configuration: Path, used: Path) -> None:
+    assert 2 == told("error-conversations", "-c", configuration, "orders")["ended"]
+    assert 0 == told("error-conversations", "-c", configuration, "orders")["ended"]
+
+    with closing(sqlite3.connect(used)) as db:
+        assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
+
+
+# --- what holds for all of them -----------------------------------------------------------------------------
+
+COMMANDS = ["keep", "new", "error-conversations"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_dry_run_tells_and_changes_nothing(configuration: Path, copied: Path, command: str) -> None:
+    before = content(copied)
+
+    result = run("database", command, "-c", configuration, "orders", "--dry-run")
+
+    assert (0, before) == (result.exit_code, content(copied))
+    assert "would" in result.stdout
+    assert [] != problems(configuration)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_a_daemon_has_is_left_alone(configuration: Path, copied: Path, command: str) -> None:
+    before = content(copied)
+    lock = lock_store(copied)
+
+    result = run("database", command, "-c", configuration, "orders")
+
+    os.close(lock)
+    assert (6, before) == (result.exit_code, content(copied))
+    assert "another daemon has it open: stop it first" in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_database_that_is_not_there_is_3_and_is_not_made(configuration: Path, tmp_path: Path, command: str) -> None:
+    result = run("database", command, "-c", configuration, tmp_path / "none.db")
+
+    assert 3 == result.exit_code
+    assert "the configuration has: msdb, orders" in result.stderr
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_is_no_database_is_refused(configuration: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "text").write_text("this is a text, and no database at all")
+
+    result = run("database", command, "-c", configuration, tmp_path / "text")
+
+    assert 1 == result.exit_code
+    assert "store " in result.stderr
+    assert "this is a text, and no database at all" == (tmp_path / "text").read_text()
+
+
+def test_a_lock_that_cannot_be_made_is_an_error(configuration: Path, used: Path) -> None:
+    Path(f"{used}.lock").unlink()
+    Path(f"{used}.lock").mkdir()
+
+    result = run("database", "keep", "-c", configuration, "orders")
+
+    assert (1, True) == (result.exit_code, "Is a directory" in result.stderr)
+
+
+def test_a_file_that_fails_is_told_with_what_to_do(
+    configuration: Path, used: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.store.database.BUSY_SECONDS", 0.01)
+    with closing(sqlite3.connect(used, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        result = run("database", "keep", "-c", configuration, "orders")
+
+    assert 1 == result.exit_code
+    assert "another connection keeps a write transaction open: end it" in result.stderr

@@ -1,0 +1,103 @@
+"""`broker dialogs census`: of files, of a daemon, as tables and sentences and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import run
+from tests.support.shop import Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+def crowd(shop: Shop) -> None:
+    """Ten conversations that the far side has ended long ago."""
+    db = shop.connect()
+    with db:
+        for _ in range(10):
+            shop.begin(db)
+    db = shop.connect(isolation_level=None)
+    db.execute("UPDATE broker_conversation SET state = 'DI', create_date = 0")
+
+
+def test_a_file_is_counted_without_a_daemon(shop: Shop) -> None:
+    crowd(shop)
+
+    done = run("dialogs", "census", "-d", shop.path)
+
+    text = " ".join(done.stdout.split())
+    assert 0 == done.exit_code
+    assert "10 conversations of Orders that began more than a day ago are DI" in text
+    assert "END CONVERSATION" in text
+    assert "BillingQueue" in text
+    assert "sizes are counted" in text
+
+
+def test_a_lifetime_beyond_the_calendar_is_shown(shop: Shop) -> None:
+    crowd(shop)
+    shop.connect(isolation_level=None).execute("UPDATE broker_conversation SET lifetime = 1e15")
+
+    assert "in a far future" in run("dialogs", "census", "-d", shop.path).stdout
+
+
+def test_as_json_it_has_every_figure(shop: Shop) -> None:
+    crowd(shop)
+
+    [told] = json.loads(run("dialogs", "census", "-d", shop.path, "-o", "json").stdout)["databases"]
+
+    assert 10 == told["census"]["groups"][0]["conversations"]
+    assert told["meaning"]
+    assert {"broker_conversation", "broker_queue"} <= {table["table"] for table in told["census"]["tables"]}
+
+
+def test_the_databases_of_a_configuration_are_counted(shop: Shop, tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    other = Shop(tmp_path / "other.db")
+    other.close()
+    config.write_text(
+        '[instance]\nname = "i"\nstate_dir = "."\n'
+        '[databases.shop]\npath = "shop.db"\n[databases.other]\npath = "other.db"\n'
+    )
+
+    both = run("dialogs", "census", "-c", config)
+    one = run("dialogs", "census", "-c", config, "-d", "other")
+
+    assert ["database shop", "database other"] == _heads(both.stdout)
+    assert ["database other"] == _heads(one.stdout)
+    assert shop.path.is_file()
+
+
+def _heads(text: str) -> list[str]:
+    return [line.partition(",")[0] for line in text.splitlines() if line.startswith("database ")]
+
+
+def test_a_daemon_is_asked_where_a_socket_is_named(fake_admin: Any) -> None:
+    told: dict[str, Any] = {"databases": []}
+    fake_admin.answers["/v1/census?database=a%20b"] = (200, told)
+
+    done = run("dialogs", "census", "--socket", fake_admin.path, "-d", "a b", "-o", "json")
+
+    assert (0, told) == (done.exit_code, json.loads(done.stdout))
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    done = run("dialogs", "census", "-d", tmp_path / "absent.db")
+
+    assert 3 == done.exit_code
+    assert "there is no database file" in done.stderr
+
+
+def test_without_a_file_or_a_configuration_there_is_nothing_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BROKER_CONFIG", raising=False)
+
+    assert 2 == run("dialogs", "census").exit_code

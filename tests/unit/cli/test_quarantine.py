@@ -1,0 +1,211 @@
+"""The commands about poison messages: what they show, what they would do, and what they do."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application.dialog import begin_dialog
+from broker.store.quarantine import Blame, note_failure
+from tests.support.command import run
+
+
+@pytest.fixture
+def db(shop: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(shop, isolation_level=None)) as db:
+        yield db
+
+
+def failed(db: sqlite3.Connection, *bodies: bytes, attempts: int = 1, sequence: int = 0) -> str:
+    """A dialog whose message failed; its handle."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
+    dialog.send(b"hello")
+    (endpoint_id,) = db.execute("SELECT max(endpoint_id) FROM broker_conversation").fetchone()
+    for number, body in enumerate(bodies):
+        db.execute(
+            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
+            " message_body, message_enqueue_time) SELECT queue_id, ?, ?, 'T', ?, 0 FROM broker_queue",
+            (endpoint_id, number, body),
+        )
+    what = Blame(endpoint_id, sequence, "KeyError: 'amount'\nmore", "Traceback (most recent call last):\n  File x")
+    note_failure(db, what, now=time.time(), attempts=attempts)
+    return str(dialog.conversation_handle)
+
+
+def bodies(db: sqlite3.Connection) -> list[tuple[bytes, int]]:
+    return db.execute("SELECT message_body, status FROM broker_message ORDER BY queuing_order").fetchall()
+
+
+def snapshot(db: sqlite3.Connection) -> list[Any]:
+    """Everything that a command could change."""
+    tables = ("broker_message", "broker_failure", "broker_group_lock", "broker_conversation", "broker_transmission")
+    return [db.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+
+
+def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db: sqlite3.Connection) -> None:
+    first = failed(db, b"12345", b"two")
+    second = failed(db, b"x", attempts=5)
+
+    rows = json.loads(run("quarantine", "list", "-d", shop, "-o", "json").stdout)
+    table = run("quarantine", "list", "-d", shop).stdout
+
+    assert [first, second] == [row["conversation_handle"] for row in rows]
+    assert ["quarantined", "retrying"] == [row["state"] for row in rows]
+    assert (5, 1, "T", "OrdersQueue", 1) == tuple(
+        rows[0][name] for name in ("body_bytes", "messages_behind", "message_type_name", "queue_name", "failures")
+    )
+    assert "KeyError: 'amount'\nmore" == rows[0]["error"]
+    assert "KeyError" in table
+
+
+def test_list_of_nothing_is_empty(shop: Path) -> None:
+    assert [] == json.loads(run("quarantine", "list", "-d", shop, "-o", "json").stdout)
+
+
+def test_list_finds_its_database_by_the_configuration(shop: Path, configuration: Path, db: sqlite3.Connection) -> None:
+    failed(db, b"x")
+
+    assert 1 == len(json.loads(run("quarantine", "list", "-c", configuration, "-d", "orders", "-o", "json").stdout))
+
+
+def test_show_tells_the_traceback(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"x")
+
+    text = run("quarantine", "show", "-d", shop, handle).stdout
+    row = json.loads(run("quarantine", "show", "-d", shop, "-o", "json", handle.upper()).stdout)
+
+    assert "Traceback (most recent call last):" in text
+    assert "File x" in row["traceback"]
+
+
+def test_show_writes_the_body(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
+    handle = failed(db, b"\xff\x00body")
+
+    run("quarantine", "show", "-d", shop, "--body", tmp_path / "body", handle)
+    printed = run("quarantine", "show", "-d", shop, "--body", "-", handle)
+
+    assert b"\xff\x00body" == (tmp_path / "body").read_bytes() == printed.stdout_bytes
+
+
+def test_resume_tries_again_from_the_failed_message(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"one", b"two")
+
+    result = run("quarantine", "resume", "-d", shop, handle)
+
+    assert f"try message 0 ('T', 3 bytes) again, then 1 behind it  ({handle})\n" == result.stdout
+    assert [(b"one", 1), (b"two", 1)] == bodies(db)
+    assert [] == db.execute("SELECT * FROM broker_failure").fetchall()
+
+
+def test_skip_drops_the_failed_message_alone(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"one", b"two", b"three")
+
+    result = run("quarantine", "skip", "-d", shop, "--yes", handle)
+
+    assert "drop message 0 ('T', 3 bytes); go on with 2 behind it" in result.stdout
+    assert [(b"two", 1), (b"three", 1)] == bodies(db)
+
+
+def test_discard_forgets_the_dialog_and_tells_nobody(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"one", b"two")
+
+    result = run("quarantine", "discard", "-d", shop, "--yes", handle)
+
+    assert "forget the dialog: drop message 0 ('T', 3 bytes) and 1 behind it, tell nobody" in result.stdout
+    tables = ("broker_message", "broker_failure", "broker_conversation", "broker_transmission")
+    assert [0, 0, 0, 0] == [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+
+
+def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"one")
+
+    result = run("quarantine", "answer", "-d", shop, "--yes", "--code", 7, "--text", "no such order", handle)
+
+    assert (
+        "end the dialog with error 7: drop message 0 ('T', 3 bytes) and 0 behind it, tell //far/Bill" in result.stdout
+    )
+    sent = [row[0] for row in db.execute("SELECT message_body FROM broker_transmission ORDER BY transmission_id")]
+    assert b"hello" == sent[0]
+    assert b"<Code>7</Code><Description>no such order</Description>" in sent[1]
+    assert [("DO",)] == db.execute("SELECT state FROM broker_conversation").fetchall()
+
+
+CHANGES = [["resume"], ["skip"], ["discard"], ["answer", "--code", "1", "--text", "x"]]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
+    shop: Path, db: sqlite3.Connection, change: list[str]
+) -> None:
+    handle = failed(db, b"one", b"two")
+    before = snapshot(db)
+
+    result = run("quarantine", *change, "-d", shop, "--dry-run", handle)
+    plans = json.loads(run("quarantine", *change, "-d", shop, "--dry-run", "-o", "json", handle).stdout)
+
+    assert 0 == result.exit_code
+    assert result.stdout.startswith("would ")
+    assert [(change[0], False, handle)] == [
+        (plan["action"], plan["is_done"], plan["conversation_handle"]) for plan in plans
+    ]
+    assert before == snapshot(db)
+
+
+@pytest.mark.parametrize("change", CHANGES[1:], ids=lambda change: change[0])
+def test_what_loses_something_is_not_done_unasked(shop: Path, db: sqlite3.Connection, change: list[str]) -> None:
+    handle = failed(db, b"one")
+    before = snapshot(db)
+
+    result = run("quarantine", *change, "-d", shop, handle)
+
+    assert 2 == result.exit_code
+    assert "say --yes, or look first with --dry-run" in result.stderr
+    assert before == snapshot(db)
+
+
+def test_all_means_all_in_quarantine_and_not_what_is_tried_again(shop: Path, db: sqlite3.Connection) -> None:
+    failed(db, b"one")
+    failed(db, b"two")
+    failed(db, b"three", attempts=5)
+
+    plans = json.loads(run("quarantine", "resume", "-d", shop, "--all", "-o", "json").stdout)
+    nothing = run("quarantine", "resume", "-d", shop, "--all").stdout
+
+    assert [True, True] == [plan["is_done"] for plan in plans]
+    assert "no dialog is in quarantine\n" == nothing
+
+
+def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"one")
+    before = snapshot(db)
+
+    result = run("quarantine", "skip", "-d", shop, "--yes", handle, uuid.uuid4())
+
+    assert 3 == result.exit_code
+    assert before == snapshot(db)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["show", "-d", "SHOP", "x"], 1, "Msg 8413: 'x' is no GUID"),
+        (["show", "-d", "SHOP", str(uuid.UUID(int=7))], 3, "nothing of the conversation 00000000-0000-0000-0000-00"),
+        (["resume", "-d", "SHOP"], 2, "name the conversations, or say --all"),
+        (["resume", "-d", "SHOP", "--all", "x"], 2, "name the conversations, or say --all"),
+        (["list", "-d", "/none.db"], 3, "there is no database file '/none.db'"),
+        (["answer", "-d", "SHOP", "--code", "0", "--text", "x", "--all"], 2, "0 is not in the range"),
+    ],
+)
+def test_what_is_refused(shop: Path, arguments: list[str], code: int, sentence: str) -> None:
+    result = run("quarantine", *(shop if argument == "SHOP" else argument for argument in arguments))
+
+    assert code == result.exit_code
+    assert sentence in result.stderr

@@ -1,0 +1,119 @@
+"""`broker why`: the daemon's answer, that of files, and where an unknown id was looked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from broker.admin.why import Severity
+from tests.support.command import run
+from tests.support.shop import Shop
+from tests.support.why import CONVERSATION, finding, holding, place, told, way
+
+A = place("a", 1, "b")
+ANSWER = told(A, finding("a", "not acknowledged", Severity.WAITING), ways=(way(A),), sides=[holding()])
+
+
+@pytest.fixture
+def daemon(fake_admin: Any) -> Any:
+    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(ANSWER))
+    return fake_admin
+
+
+def asked(daemon: Any, *more: object) -> Any:
+    """The next hop is asked at a socket that nobody has."""
+    nobody = f"tcp://b:4022={daemon.path}.none"
+    return run("why", CONVERSATION, "--socket", daemon.path, "--admin", nobody, *more)
+
+
+def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any) -> None:
+    done = asked(daemon)
+
+    lines = done.stdout.splitlines()
+    assert 0 == done.exit_code
+    assert f"conversation {CONVERSATION}" == lines[0]
+    assert [
+        "  symptom: symptom of not acknowledged",
+        "  cause:   a: why of not acknowledged",
+        "  next:    next of not acknowledged",
+        "  remedy:  remedy of not acknowledged",
+    ] == lines[1:5]
+    assert "not asked: a -> tcp://b:4022: not known from there on" in " ".join(done.stdout.split())
+
+
+def test_as_json_facts_and_findings_are_there(daemon: Any) -> None:
+    trace = json.loads(asked(daemon, "-o", "json").stdout)
+
+    assert ("not acknowledged", "a", 1) == (trace["cause"], trace["where"], len(trace["not_asked"]))
+    assert 1 == trace["answers"][0]["sides"][0]["held"]
+    assert 1 == trace["findings"][0]["severity"]
+
+
+def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> None:
+    unknown = msgspec.structs.replace(told(A), conversation_id=None, looked_in=["database orders", "0 frames"])
+    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(unknown))
+
+    done = asked(fake_admin)
+
+    assert 3 == done.exit_code
+    assert [f"{CONVERSATION} is not known at a; looked in:", "  database orders", "  0 frames"] == (
+        done.stderr.splitlines()
+    )
+
+
+def test_what_is_no_guid_is_refused() -> None:
+    assert 2 == run("why", "nonsense").exit_code
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def config(shop: Shop, tmp_path: Path) -> Path:
+    assert shop.path.parent == tmp_path
+    path = tmp_path / "broker.toml"
+    path.write_text('[instance]\nname = "i"\nstate_dir = "."\n[databases.shop]\npath = "shop.db"\n')
+    return path
+
+
+def test_without_a_daemon_the_files_tell(config: Path, shop: Shop) -> None:
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+
+    done = run("why", dialog.conversation_id, "-c", config)
+
+    text = " ".join(done.stdout.split())
+    assert 0 == done.exit_code
+    assert "read from files, for no daemon answers" in text
+    assert "1 message from Orders to //far/Billing waits in shop" in text
+
+
+def test_an_id_that_no_file_knows_is_unknown_too(config: Path) -> None:
+    done = run("why", uuid4(), "-c", config)
+
+    assert 3 == done.exit_code
+    assert "database shop" in done.stderr
+    assert "no frames under way" in done.stderr
+
+
+def test_a_socket_on_which_nobody_answers_is_told(tmp_path: Path) -> None:
+    assert 4 == run("why", uuid4(), "--socket", tmp_path / "none.sock").exit_code
+
+
+def test_without_a_configuration_there_are_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("BROKER_CONFIG", raising=False)
+    monkeypatch.setenv("BROKER_ADMIN__SOCKET", str(tmp_path / "none.sock"))
+
+    assert 4 == run("why", uuid4()).exit_code
