@@ -4,6 +4,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CHAOS_RUNS ?= 50
+SEEDS ?= 1000
+FROM ?= 1
 KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -11,7 +13,7 @@ KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/prope
     tests/property/test_forwarding_relay.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test style format types layers bench chaos docs coverage lock sanitize clean
+.PHONY: help setup demo test style format types layers bench memory chaos docs coverage lock sanitize clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -63,8 +65,14 @@ coverage: setup  ## Branch coverage of the tests
 bench: setup  ## Figures of this machine, as a table; BENCH="--full", or as bench/run.py tells
 	@$(BIN)/python bench/run.py $(BENCH)
 
+memory: setup  ## The memory test with a thousand links instead of two hundred; a minute, 600 MB
+	@BROKER_TEST_LINKS=1000 $(BIN)/pytest -s -p no:randomly tests/loopback/test_memory.py
+
 chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times
 	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -p no:randomly
+
+simulate: setup  ## Dialogs over a simulated network, SEEDS stories from number FROM on; tells the number of one that fails
+	@$(BIN)/python -m tests.simulation.simulate --seeds $(SEEDS) --from $(FROM)
 
 docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m broker.control.reference docs/configuration.md

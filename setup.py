@@ -12,7 +12,7 @@ setup(
         Extension(
             "broker.forwarding.compiled_kernel",
             ["broker/forwarding/compiled_kernel.pyx"],
-            depends=["broker/forwarding/flat_table.pxi", "broker/forwarding/run_list.pxi"],
+            depends=[f"broker/forwarding/{part}.pxi" for part in ("flat_table", "ring", "run_list")],
             extra_compile_args=["-g0"],  # a fifth of the size
             optional=True,
         )
