@@ -35,6 +35,7 @@ LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read be
 LINGER_BYTES = 1024 * 1024  # what is read and thrown away meanwhile
 
 _numbers = count(1)
+_LOGGED_IN = LinkState.LOGGED_IN  # by name here: asked for every write, and Python is slow to find members of enums
 
 
 class Owner(Protocol):
@@ -140,7 +141,7 @@ class Link:
     @property
     def can_send(self) -> bool:
         """Whether `send` may be called now."""
-        return self.state is LinkState.LOGGED_IN and not self._is_blocked
+        return self.state is _LOGGED_IN and not self._is_blocked
 
     def send(self, data: Buffer) -> int:
         """Hand whole frames to the socket; how many bytes it took at once."""
