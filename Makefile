@@ -71,7 +71,7 @@ memory: setup  ## The memory test with a thousand links instead of two hundred; 
 chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times
 	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -p no:randomly
 
-simulate: setup  ## Dialogs over a simulated network, SEEDS stories from number FROM on; tells the number of one that fails
+simulate: setup  ## Dialogs and mirrored pairs over a simulated network, SEEDS stories of each from number FROM on; tells the number of one that fails
 	@$(BIN)/python -m tests.simulation.simulate --seeds $(SEEDS) --from $(FROM)
 
 docs: setup  ## The documentation as a site, in site/

@@ -1,8 +1,8 @@
 """
-Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`.
+Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, and of mirrored pairs.
 
 A story that goes wrong is made smaller until nothing can be left out, and is then told with its history. The same
-number always tells the same story: `python -m tests.simulation.simulate --seeds 1 --from NUMBER`.
+number always tells the same story: `python -m tests.simulation.simulate --of mirrors --seeds 1 --from NUMBER`.
 
 Exit codes: 0 everything came true; 1 it did not, and the numbers are told.
 """
@@ -15,14 +15,41 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from tests.simulation.play import Outcome, play
-from tests.simulation.story import Story, draw, smaller
+from tests.simulation import mirror_play, mirror_story, play, story
 
 TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
 LOOK_SECONDS = 10.0  # between two lines of progress
+
+
+class Played(Protocol):
+    """How a story went. Shape: `frames` sent, `needed` the least there can be."""
+
+    frames: int
+    needed: int
+
+
+S = TypeVar("S")
+P = TypeVar("P", bound=Played)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What stories are about: how one is drawn from a number, played, and made smaller."""
+
+    draw: Callable[[int], Any]
+    play: Callable[[Any], Played]
+    smaller: Callable[[Any], Iterator[Any]]
+
+
+SUBJECTS = {
+    "dialogs": Subject(story.draw, play.play, story.smaller),
+    "mirrors": Subject(mirror_story.draw, mirror_play.play, mirror_story.smaller),
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +61,7 @@ class Told:
     ratio: float
 
 
-def trouble(story: Story, how: Callable[[Story], Outcome] = play) -> tuple[str, Outcome | None]:
+def trouble(story: S, how: Callable[[S], P]) -> tuple[str, P | None]:
     """What went wrong in a story, in one line; empty when nothing did."""
     try:
         outcome = how(story)
@@ -47,34 +74,36 @@ def trouble(story: Story, how: Callable[[Story], Outcome] = play) -> tuple[str, 
     return "", outcome
 
 
-def tell(seed: int) -> Told:
+def tell(name: str, seed: int) -> Told:
     """Draw it and play it."""
-    problem, outcome = trouble(draw(seed))
+    subject = SUBJECTS[name]
+    problem, outcome = trouble(subject.draw(seed), subject.play)
     ratio = outcome.frames / max(1, outcome.needed) if outcome is not None else 0.0
     return Told(seed, problem, ratio)
 
 
-def shrunk(story: Story, *, seconds: float = 60.0) -> Story:
+def shrunk(subject: Subject, story: Any, *, seconds: float = 60.0) -> Any:
     """The smallest story found in that time that still goes wrong."""
     deadline = time.monotonic() + seconds
     is_smaller = True
     while is_smaller and time.monotonic() < deadline:
         is_smaller = False
-        for candidate in smaller(story):
+        for candidate in subject.smaller(story):
             if time.monotonic() > deadline:
                 break
-            if trouble(candidate)[0]:
+            if trouble(candidate, subject.play)[0]:
                 story, is_smaller = candidate, True
                 break
     return story
 
 
-def explain(seed: int) -> str:
+def explain(name: str, seed: int) -> str:
     """The smallest story of this number, its history, and what went wrong."""
-    story = shrunk(draw(seed))
-    lines = [f"seed {seed}, made smaller: {story}"]
+    subject = SUBJECTS[name]
+    story = shrunk(subject, subject.draw(seed))
+    lines = [f"{name}, seed {seed}, made smaller: {story}"]
     try:
-        play(story)
+        subject.play(story)
     except BaseException as error:  # noqa: BLE001 - likewise
         lines += traceback.format_exception(error)
     return "\n".join(lines)
@@ -86,32 +115,40 @@ def tell_user(text: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
-    """Play the numbers asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many stories")
-    parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
+def simulate(name: str, seeds: range, processes: int) -> bool:
+    """Play these numbers and tell how it went; whether everything came true."""
     begun = looked = time.monotonic()
     failed: list[int] = []
     done, worst = 0, Told(0, "", 0.0)
-    with multiprocessing.Pool(options.processes, maxtasksperchild=500) as pool:
-        for told in pool.imap_unordered(tell, range(options.first, options.first + options.seeds), chunksize=10):
+    with multiprocessing.Pool(processes, maxtasksperchild=500) as pool:
+        for told in pool.imap_unordered(partial(tell, name), seeds, chunksize=10):
             done += 1
             worst = max(worst, told, key=lambda one: one.ratio)
             if told.problem:
                 failed.append(told.seed)
-                tell_user(f"seed {told.seed}: {told.problem}")
+                tell_user(f"{name}, seed {told.seed}: {told.problem}")
             if time.monotonic() - looked > LOOK_SECONDS:
                 looked = time.monotonic()
-                tell_user(f"{done} of {options.seeds}, {done / (looked - begun):.1f} a second")
+                tell_user(f"{name}: {done} of {len(seeds)}, {done / (looked - begun):.1f} a second")
     rate = done / (time.monotonic() - begun)
     most = f"most frames for each needed {worst.ratio:.1f}, in seed {worst.seed}"
-    tell_user(f"{done} stories, {len(failed)} went wrong, {rate:.1f} a second; {most}")
+    tell_user(f"{name}: {done} stories, {len(failed)} went wrong, {rate:.1f} a second; {most}")
     for seed in failed[:TOLD_MAX]:
-        tell_user(explain(seed))
-    return 1 if failed else 0
+        tell_user(explain(name, seed))
+    return not failed
+
+
+def main() -> int:
+    """Play the numbers asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--of", nargs="+", choices=SUBJECTS, default=list(SUBJECTS), help="what the stories are about")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many stories of each")
+    parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
+    is_true = [simulate(name, seeds, options.processes) for name in options.of]
+    return 0 if all(is_true) else 1
 
 
 if __name__ == "__main__":

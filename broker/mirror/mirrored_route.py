@@ -1,0 +1,203 @@
+"""
+What one prober knows of a mirrored route: which of its two addresses is the principal, and whom to ask next.
+
+A prober is a gateway or an endpoint that has frames for one (service, broker instance). It sends frames to
+`principal`, and to nobody while that is None. The states and what changes them are the table in `standing`, the
+back-off is in `asking`; here both are put together with the epoch, what is shown, and what is alarming.
+
+Rules of the file: no clock, no chance, no I/O. `now` is monotonic seconds and never falls. Every method returns the
+addresses that must be sent a PROBE now; when none happens, `due` says when to call `on_time`.
+
+What the caller owes: everything that comes over one link in the order in which it came, and nothing of a link after
+`on_unreachable` for it. More is not needed. An answer that is older than what was heard since can then only be one that
+crossed with a role change; believing it costs frames that are refused by their receiver, whose epoch fences it, and
+`on_denied` puts it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from broker.mirror.asking import Asking
+from broker.mirror.role import EPOCH_MAX, Role
+from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, Side, Standing, Word
+
+Address = TypeVar("Address", bound=Hashable)
+CLAIMS = frozenset({Word.CLAIMS_HIGHER, Word.CLAIMS_EQUAL})
+
+
+class MirroredRouteState(IntEnum):
+    """
+    What event 144, Broker:Mirrored Route State Changed, tells; its numbers, and one for a route not used so far.
+
+    OPERATIONAL: the principal is known, and the partner said `mirror` when it was last asked. PRINCIPAL_ONLY: the
+    partner did not. NOT_OPERATIONAL: frames wait until one claims to be the principal.
+    """
+
+    NOT_USED = 0
+    OPERATIONAL = 1
+    PRINCIPAL_ONLY = 2
+    NOT_OPERATIONAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    What is known of one address.
+
+    Shape: `asked_at`, `answered_at` monotonic seconds, None when it never was; `role` and `epoch` as last answered;
+    `problem` why that does not count any more, empty when it does.
+    """
+
+    asked_at: float | None = None
+    answered_at: float | None = None
+    role: Role | None = None
+    epoch: int | None = None
+    problem: str = ""
+
+
+class MirroredRoute(Generic[Address]):
+    """
+    One (service, broker instance) behind two addresses. Changed by its methods only.
+
+    Args:
+        address: ADDRESS of the route.
+        mirror_address: its MIRROR_ADDRESS; another one.
+        jitter: a number in [0, 1), a new one each time.
+
+    Shape: `epoch` the highest that was ever believed; it never falls.
+    """
+
+    def __init__(self, address: Address, mirror_address: Address, jitter: Callable[[], float]) -> None:
+        if address == mirror_address:
+            raise ValueError(f"both addresses of a mirrored route are {address}")
+        self.addresses: tuple[Address, Address] = (address, mirror_address)
+        self.epoch = 0
+        self.standing = Standing.NEVER_USED
+        self._seen: dict[Address, Seen] = dict.fromkeys(self.addresses, Seen())
+        self._heard: dict[Address, Word] = {}
+        self._claimants: set[Address] = set()  # who has claimed `epoch`
+        self._stale: dict[Address, str] = {}
+        self._asking = Asking(self.addresses, jitter)
+
+    @property
+    def principal(self) -> Address | None:
+        """Where frames may go now; None while they must wait."""
+        side = PRINCIPAL.get(self.standing)
+        return None if side is None else self.addresses[side.value]
+
+    @property
+    def state(self) -> MirroredRouteState:
+        """What is shown of it."""
+        if self.standing is Standing.NEVER_USED:
+            return MirroredRouteState.NOT_USED
+        side = PRINCIPAL.get(self.standing)
+        if side is None:
+            return MirroredRouteState.NOT_OPERATIONAL
+        partner = self._seen[self.addresses[1 - side.value]]
+        if partner.role is Role.MIRROR and not partner.problem and _is_answered(partner):
+            return MirroredRouteState.OPERATIONAL
+        return MirroredRouteState.PRINCIPAL_ONLY
+
+    @property
+    def due(self) -> float | None:
+        """When `on_time` is to be called, monotonic seconds; None while nobody has to be asked."""
+        return self._asking.due
+
+    @property
+    def seen(self) -> Mapping[Address, Seen]:
+        """What is known of each address."""
+        return self._seen
+
+    @property
+    def alarm(self) -> str:
+        """
+        What an administrator has to look at, empty when nothing.
+
+        That both have claimed one epoch is told until a failover raises it; that an address shows a stale copy, until
+        something else is heard of it.
+        """
+        texts = list(self._stale.values())
+        if len(self._claimants) > 1:
+            first, second = self.addresses
+            texts.insert(0, f"{first} and {second} have both claimed to be the principal with epoch {self.epoch}")
+        return "; ".join(texts)
+
+    def use(self, now: float) -> tuple[Address, ...]:
+        """Somebody has a frame to send. To be called for the first one; calling it again does no harm."""
+        before = self.standing
+        self.standing = ON_USE[before]
+        return self._ask(before, now, has_changed=False)
+
+    def on_reply(self, address: Address, role: str, epoch: int, now: float) -> tuple[Address, ...]:
+        """
+        A PROBE_REPLY came, asked for or not: who takes over, or stands back, says so to everybody that has asked.
+
+        A role that is none counts as `unknown`, and so does any role with an epoch that no database can have: the next
+        failover could not raise it.
+        """
+        answer = Seen(self._seen[address].asked_at, now, Role.of(role), epoch)
+        if not 0 <= epoch <= EPOCH_MAX:
+            answer = replace(answer, role=Role.UNKNOWN, epoch=None, problem=f"answered with the epoch {epoch}")
+        self._seen[address] = answer
+        return self._hear(address, self._weigh(answer), now)
+
+    def on_unreachable(self, address: Address, problem: str, now: float) -> tuple[Address, ...]:
+        """A link to it was lost, or none could be made. A link closed for want of use is not lost."""
+        self._seen[address] = replace(self._seen[address], problem=problem or "out of reach")
+        return self._hear(address, Word.LOST, now)
+
+    def on_denied(self, address: Address, now: float) -> tuple[Address, ...]:
+        """It refused a frame, because it is not the principal."""
+        self._seen[address] = replace(
+            self._seen[address], answered_at=now, role=Role.UNKNOWN, problem="refused a frame: it is not the principal"
+        )
+        return self._hear(address, Word.DENIES, now)
+
+    def on_time(self, now: float) -> tuple[Address, ...]:
+        """It is `due`, or may be."""
+        return self._ask(self.standing, now, has_changed=False)
+
+    def _weigh(self, answer: Seen) -> Word:
+        if answer.role is not Role.PRINCIPAL or answer.epoch is None:
+            return Word.DENIES
+        if answer.epoch > self.epoch:
+            return Word.CLAIMS_HIGHER
+        return Word.CLAIMS_EQUAL if answer.epoch == self.epoch else Word.CLAIMS_LOWER
+
+    def _hear(self, address: Address, word: Word, now: float) -> tuple[Address, ...]:
+        before = self.standing
+        has_changed = self._heard.get(address) is not word
+        self._heard[address] = word
+        self.standing = TRANSITIONS[before, Side(self.addresses.index(address)), word]
+        self._stale.pop(address, None)
+        epoch = self._seen[address].epoch
+        if word is Word.CLAIMS_LOWER:
+            told = f"{address} claims to be the principal with epoch {epoch} after epoch {self.epoch}: a stale copy"
+            self._stale[address] = told
+        elif word in CLAIMS and before is not Standing.NEVER_USED and epoch is not None:
+            if epoch > self.epoch:
+                self.epoch = epoch
+                self._claimants.clear()
+            self._claimants.add(address)
+        return self._ask(before, now, has_changed=has_changed)
+
+    def _ask(self, before: Standing, now: float, *, has_changed: bool) -> tuple[Address, ...]:
+        if self.standing not in ASKING:
+            self._asking.stop()
+            return ()
+        if before not in ASKING:
+            self._asking.begin(now)
+        elif has_changed:
+            self._asking.hasten(now)
+        asked = self._asking.take(now)
+        for address in asked:
+            self._seen[address] = replace(self._seen[address], asked_at=now)
+        return asked
+
+
+def _is_answered(seen: Seen) -> bool:
+    return seen.answered_at is not None and (seen.asked_at is None or seen.answered_at >= seen.asked_at)
