@@ -33,7 +33,7 @@ demo: setup  ## The whole system on loopback, with a gateway killed on the way
 	@$(BIN)/broker demo
 
 test: setup  ## All tests; the chaos and the demo in their short form
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n auto
 
 sanitize: setup  ## The compiled kernel over its tests, watched for memory errors and undefined behaviour; needs gcc
 	@rm -rf $(SANITIZED)
