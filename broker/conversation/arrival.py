@@ -11,8 +11,8 @@ from enum import IntEnum
 from broker.wire.layout import Flag
 
 _LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow, and this is asked of every fragment
-EARLY_WINDOW = 4096  # how many messages ahead of the expected one are kept, sender's windows and then some
-EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what a window lets be under way, and then some
+EARLY_WINDOW = 4096  # how many messages from the expected one on are taken: `dialog.window` at its widest
+EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what that window lets be under way
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise, of bodies; a thousand fragments of the default size
 
 

@@ -13,8 +13,9 @@ are those of the engine's message catalogue.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
@@ -71,33 +72,11 @@ class Rule:
 
     def refusal_to_send(self, *, is_initiator: bool) -> Refusal | None:
         """Why this side must not send it, body aside."""
-        name = self.message_type
-        if not self.is_declared:
-            return Refusal(NOT_FOUND, f"the message type {name!r} is not found")
-        if self.sent_by is None:
-            return Refusal(NOT_IN_CONTRACT, f"the message type {name!r} is not part of the service contract")
-        if is_initiator and self.sent_by is SentBy.TARGET:
-            problem = f"the message type {name!r} is marked SENT BY TARGET in the contract; this side is the initiator"
-            return Refusal(TARGET_ONLY, problem)
-        if not is_initiator and self.sent_by is SentBy.INITIATOR:
-            problem = f"the message type {name!r} is marked SENT BY INITIATOR in the contract; this side is the target"
-            return Refusal(INITIATOR_ONLY, problem)
-        return None
+        return self._refusal(_TO_SEND, is_initiator=is_initiator)
 
     def refusal_of_arrival(self, *, is_from_initiator: bool) -> Refusal | None:
         """Why what the far side sent must not be taken, body aside."""
-        name = self.message_type
-        if not self.is_declared:
-            return Refusal(NOT_FOUND, f"the message type {name!r} is not found")
-        if self.sent_by is None:
-            return Refusal(NOT_IN_LOCAL_CONTRACT, f"the message type {name!r} is not part of the contract there")
-        if is_from_initiator and self.sent_by is SentBy.TARGET:
-            problem = f"the initiator has sent the message type {name!r}, which the contract marks SENT BY TARGET"
-            return Refusal(TARGET_ONLY_ARRIVED, problem)
-        if not is_from_initiator and self.sent_by is SentBy.INITIATOR:
-            problem = f"the target has sent the message type {name!r}, which the contract marks SENT BY INITIATOR"
-            return Refusal(INITIATOR_ONLY_ARRIVED, problem)
-        return None
+        return self._refusal(_OF_ARRIVAL, is_initiator=is_from_initiator)
 
     def refusal_of_body(self, body: bytes) -> Refusal | None:
         """Why a body is not what the type says."""
@@ -108,6 +87,57 @@ class Rule:
         """The refusal for a violation that a `Validator` has found."""
         number = XML_INVALID if self.validation is Validation.WELL_FORMED_XML else BODY_INVALID
         return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
+
+    def _refusal(self, told: Mapping[_Breach, tuple[int, str]], *, is_initiator: bool) -> Refusal | None:
+        """What a sender breaks, in the words for whoever looks at it."""
+        if not self.is_declared:
+            breach = _Breach.UNKNOWN
+        elif self.sent_by is None:
+            breach = _Breach.NOT_IN_CONTRACT
+        elif is_initiator and self.sent_by is SentBy.TARGET:
+            breach = _Breach.TARGET_ONLY
+        elif not is_initiator and self.sent_by is SentBy.INITIATOR:
+            breach = _Breach.INITIATOR_ONLY
+        else:
+            return None
+        number, problem = told[breach]
+        return Refusal(number, problem.format(name=self.message_type))
+
+
+class _Breach(Enum):
+    """How a message type can be the wrong one for its sender."""
+
+    UNKNOWN = auto()
+    NOT_IN_CONTRACT = auto()
+    TARGET_ONLY = auto()
+    INITIATOR_ONLY = auto()
+
+
+_IS_UNKNOWN = (NOT_FOUND, "the message type {name!r} is not found")
+_TO_SEND = {
+    _Breach.UNKNOWN: _IS_UNKNOWN,
+    _Breach.NOT_IN_CONTRACT: (NOT_IN_CONTRACT, "the message type {name!r} is not part of the service contract"),
+    _Breach.TARGET_ONLY: (
+        TARGET_ONLY,
+        "the message type {name!r} is marked SENT BY TARGET in the contract; this side is the initiator",
+    ),
+    _Breach.INITIATOR_ONLY: (
+        INITIATOR_ONLY,
+        "the message type {name!r} is marked SENT BY INITIATOR in the contract; this side is the target",
+    ),
+}
+_OF_ARRIVAL = {
+    _Breach.UNKNOWN: _IS_UNKNOWN,
+    _Breach.NOT_IN_CONTRACT: (NOT_IN_LOCAL_CONTRACT, "the message type {name!r} is not part of the contract there"),
+    _Breach.TARGET_ONLY: (
+        TARGET_ONLY_ARRIVED,
+        "the initiator has sent the message type {name!r}, which the contract marks SENT BY TARGET",
+    ),
+    _Breach.INITIATOR_ONLY: (
+        INITIATOR_ONLY_ARRIVED,
+        "the target has sent the message type {name!r}, which the contract marks SENT BY INITIATOR",
+    ),
+}
 
 
 class Validator(Protocol):

@@ -168,10 +168,10 @@ def decode_link(frame: bytes | bytearray | memoryview) -> LinkMessage:
 # --- dialog frames ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen ones take as long to make as all the rest of decoding
 class Header:
     """
-    Everything a dialog frame carries before its body; field names as in the layout.
+    Everything a dialog frame carries before its body; field names as in the layout. Not to be changed.
 
     Shape: GUIDs are 16 bytes in RFC 9562 order, zero = not specified; times are milliseconds; names 1 .. 512 bytes
     of UTF-8.
@@ -263,24 +263,26 @@ def decode_dialog(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]
         from_service = str(frame[HEADER_BYTES + to_length : body_at], "utf-8")
     except UnicodeDecodeError as error:
         raise FrameMalformedError(f"service name is not UTF-8: {error.reason}") from error
-    header = Header(
-        kind=fields[1],
-        flags=fields[2],
-        hop_count=fields[3],
-        hop_limit=fields[4],
-        time_to_live=fields[5],
-        time_consumed=fields[6],
-        message_id=fields[7],
-        conversation_id=fields[8],
-        sequence_number=fields[9],
-        fragment_number=fields[10],
-        ack_fragment=fields[11],
-        ack_sequence=fields[12],
-        body_checksum=fields[13],
-        from_broker_instance=fields[16],
-        to_broker_instance=fields[17],
-        to_service=to_service,
-        from_service=from_service,
+    _, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, message_id, conversation_id, *rest = fields
+    sequence, fragment, ack_fragment, ack_sequence, body_checksum, _, _, from_instance, to_instance, _ = rest
+    header = Header(  # by position: every frame that ends here pays for this
+        kind,
+        flags,
+        message_id,
+        conversation_id,
+        to_service,
+        from_service,
+        from_instance,
+        to_instance,
+        sequence,
+        fragment,
+        ack_sequence,
+        ack_fragment,
+        body_checksum,
+        hop_count,
+        hop_limit,
+        time_to_live,
+        time_consumed,
     )
     return header, bytes(frame[body_at:])
 

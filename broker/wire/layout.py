@@ -66,6 +66,7 @@ PRELUDE = Struct(">IBBBB")  # length, kind, flags, hop_count, hop_limit
 
 HEADER_BYTES = 114  # without the two names
 HEADER = Struct(">IBBBBII16s16sQIIQIHH16s16sH")
+KIND_AT = 4
 HOP_COUNT_AT = 6
 TIME_TO_LIVE_AT = 8
 TIMES = Struct(">II")  # time_to_live, time_consumed, at TIME_TO_LIVE_AT
@@ -88,6 +89,7 @@ NO_GUID = bytes(16)  # "not specified"
 
 NAME_MAX_BYTES = 512  # a service name, 1 .. 512 bytes of UTF-8
 MIN_DIALOG_FRAME = HEADER_BYTES + 2  # two names of one byte
+HEAD_MAX_BYTES = HEADER_BYTES + 2 * NAME_MAX_BYTES  # all of a dialog frame but its body
 LINK_BODY_MAX_BYTES = 16 * 1024  # body of any link frame: a HELLO is small, more is an attack
 MAX_FRAME = 1024 * 1024  # bytes, when HELLO says nothing
 MAX_FRAME_RANGE = (4 * 1024, 16 * 1024 * 1024)  # what HELLO may say

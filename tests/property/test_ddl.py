@@ -103,7 +103,7 @@ statements: st.SearchStrategy[Statement] = st.one_of(
     st.builds(CreateRoute, names, properties.filter(lambda p: p.address is not None), st.none() | names),
     st.builds(AlterRoute, names, properties.filter(lambda p: p != RouteProperties())),
     st.builds(DropRoute, names),
-    st.builds(CreateQueue, queues, status=st.booleans(), poison_message_handling=st.booleans()),
+    st.builds(CreateQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.booleans()),
     st.builds(
         AlterQueue, queues, status=st.none() | st.booleans(), poison_message_handling=st.none() | st.booleans()
     ).filter(lambda alter: (alter.status, alter.poison_message_handling) != (None, None)),
