@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.application.ready import Choice, Scope, first_group, next_messages
-from broker.application.transaction import ask
 from broker.store.database import open_watch
-from broker.store.group_lock import Abandoned, path_of, rows_of_dead_slots
+from broker.store.group_lock import Abandoned, rows_of_dead_slots
 from broker.store.quarantine import (
     ATTEMPTS,
     READY,
@@ -34,6 +33,7 @@ from broker.store.quarantine import (
     note_success,
     remove_message,
 )
+from broker.store.rows import ask, path_of
 
 BATCH_MAX_BYTES = 16 * 1024 * 1024  # of bodies in one claim, unless its first message alone is larger
 _WEIGHT = "m.queuing_order, coalesce(length(m.message_body), 0)"

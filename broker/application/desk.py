@@ -22,6 +22,7 @@ from broker.application.reader import Reader
 from broker.application.reader_connection import ReaderConnection, open_connection
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.database import open_watch
+from broker.store.fault import sentence
 from broker.store.group_lock import QueueRecord, ReaderSlot, disown
 from broker.store.metadata import queues
 
@@ -155,7 +156,7 @@ class Desk:
                 db.close_all()
         except sqlite3.Error as error:
             self._slot.close()
-            raise StoreUnavailableError(str(self.path), str(error)) from error
+            raise StoreUnavailableError(str(self.path), sentence(error)) from error
 
     def _has_messages(self, db: ReaderConnection, queue: str) -> bool:
         """A look that locks nothing."""
@@ -212,7 +213,7 @@ def _rules(name: str, path: Path, readers: Iterable[Reader]) -> dict[int, Rule]:
         with closing(open_watch(path)) as db:
             known = queues(db)
     except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), str(error)) from error
+        raise StoreUnavailableError(str(path), sentence(error)) from error
     for reader in readers:
         if reader.queue not in known:
             problem = (

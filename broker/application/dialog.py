@@ -21,14 +21,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from broker.application import ending, sending, status
+from broker.application.argument import check_seconds
 from broker.application.body import Body
 from broker.application.name import check_name, check_text, guid_of
 from broker.application.sending import Item
-from broker.application.transaction import ask, check_schema, look, plain, transaction
+from broker.application.transaction import check_schema, look, transaction
 from broker.conversation.state import State
 from broker.conversation.well_known import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import ConversationError
 from broker.store.metadata import priority_for
+from broker.store.rows import ask, plain
 
 _TIMED = frozenset({State.DISCONNECTED_OUTBOUND, State.CLOSED})  # ended here: no timer any more
 _BEGIN = (
@@ -137,8 +139,8 @@ class Dialog:
             cleanup: END .. WITH CLEANUP: this side forgets everything and tells nobody; for administrators.
 
         Raises:
-            ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is not positive;
-                8424 a description that is too long, or no UTF-8.
+            ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is no positive
+                whole number; 8424 a description that is too long, or no UTF-8.
             StoreUnavailableError: the database stayed locked.
         """
         if cleanup:
@@ -152,15 +154,14 @@ class Dialog:
         """
         BEGIN CONVERSATION TIMER: after this time a DialogTimer message comes to this side's own queue, once.
 
-        A timer set before is replaced.
+        A timer set before is replaced; `cancel_timer` ends one.
 
         Raises:
-            ConversationError: 8410 not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended here.
+            ConversationError: 8410 no number, not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended
+                here.
             StoreUnavailableError: the database stayed locked.
         """
-        delay = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
-        if not delay > 0:
-            raise ConversationError(8410, f"a timer of {delay:g} seconds is not above 0; cancel_timer() ends one")
+        delay = check_seconds(seconds, "a conversation timer's seconds", 8410)
         self._set_timer(time.time() + delay)
 
     def cancel_timer(self) -> None:
@@ -231,13 +232,11 @@ def begin_dialog(
 
     Raises:
         ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID, or the zero GUID;
-            8489 a lifetime that is over before it begins, or is longer than LIFETIME_MAX seconds; 8426 the related
-            conversation is unknown; 8414 its group belongs to another queue; 102 both relations at once.
+            8489 a lifetime that is no number, is over before it begins, or is longer than LIFETIME_MAX seconds; 8426
+            the related conversation is unknown; 8414 its group belongs to another queue; 102 both relations at once.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
-    seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else float(lifetime)
-    if not 0 < seconds <= LIFETIME_MAX:
-        raise ConversationError(8489, f"a lifetime of {seconds:g} seconds is not above 0 and at most {LIFETIME_MAX}")
+    seconds = check_seconds(lifetime, "lifetime", 8489, most=LIFETIME_MAX)
     check_text(from_service, "the initiator's name")
     check_name(to_service, "target")
     check_name(contract, "contract")
@@ -273,7 +272,7 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     check_schema(db)
     handle = guid_of(conversation_handle)
     query = "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?"
-    row = ask(db, query, (handle.bytes,)).fetchone()
+    row = look(db, lambda: ask(db, query, (handle.bytes,)).fetchone())
     if row is None:
         raise _unknown(conversation_handle)
     return Dialog(db, row[0], handle, uuid.UUID(bytes=row[1]))

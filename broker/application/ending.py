@@ -10,12 +10,14 @@ import sqlite3
 import time
 import uuid
 
+from broker.application.argument import check_count
 from broker.application.name import check_text
-from broker.application.transaction import ask, plain, whole
+from broker.application.transaction import whole
 from broker.conversation.state import TRANSITIONS, Happening, State
 from broker.conversation.well_known import END_DIALOG, ERROR, error_body
 from broker.errors import ConversationError
 from broker.store.ledger import Reason, fail, remove
+from broker.store.rows import ask, plain
 from broker.store.tombstone import close
 from broker.wire.layout import Flag
 
@@ -44,12 +46,11 @@ _REASONS = {State.DISCONNECTED_INBOUND: Reason.FAR_SIDE_ENDED}
 
 def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int | None, description: str) -> None:
     """End one side. Raises: see `Dialog.end`."""
-    if error is not None and not 0 < error < 2**31:
-        problem = f"the error code {error} is not in 1 .. {2**31 - 1}; negative codes are the broker's"
-        raise ConversationError(8403, problem)
+    if error is not None:
+        error = check_count(error, "error, the application's code,", 8403, least=1)
+    check_text(description, "the description", 8424)
     if len(description) > DESCRIPTION_MAX:
         raise ConversationError(8424, f"a description of {len(description)} characters is above {DESCRIPTION_MAX}")
-    check_text(description, "the description", 8424)
     flags, type_name, body = int(Flag.END_DIALOG), END_DIALOG, b""
     if error is not None:
         flags, type_name, body = int(Flag.ERROR), ERROR, error_body(error, description)

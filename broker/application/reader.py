@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from broker.application.argument import check_count, check_seconds
+from broker.errors import ConversationError
 from broker.store.quarantine import ATTEMPTS, REST_FIRST
 
 CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
@@ -93,11 +95,13 @@ def reader(
     """
     if not isinstance(queue, str):
         raise TypeError("a reader needs the name of its queue: @broker.reader('BillingQueue')")
-    if not 1 <= concurrency <= CONCURRENCY_MAX:
-        raise ValueError(f"concurrency {concurrency} is not in 1 .. {CONCURRENCY_MAX}")
-    for name, value, least in (("top", top, 1), ("attempts", attempts, 1), ("retry_delay", retry_delay, 0)):
-        if not value >= least:
-            raise ValueError(f"{name} {value} is below {least}")
+    try:
+        concurrency = check_count(concurrency, "concurrency", 0, least=1, most=CONCURRENCY_MAX)
+        top = check_count(top, "top", 0, least=1)
+        attempts = check_count(attempts, "attempts", 0, least=1)
+        retry_delay = check_seconds(retry_delay, "retry_delay", 0, may_be_zero=True)
+    except ConversationError as error:
+        raise ValueError(error.problem) from None
     if single and top not in (1, TOP):
         raise ValueError(f"single gives one message at a time: leave out top={top}")
 

@@ -12,8 +12,8 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from broker.application.transaction import ask
 from broker.store.group_lock import LOCKED_GROUPS_SQL, READ_GROUPS_SQL, locked_groups
+from broker.store.rows import ask
 
 HEAD = 1000  # messages at the head of a queue among which one of a free group is looked for first
 

@@ -20,16 +20,18 @@ import uuid
 from functools import partial
 from typing import Any
 
+from broker.application.argument import check_count, check_seconds
 from broker.application.dialog import Dialog, Related
 from broker.application.message import COLUMNS, Message
 from broker.application.name import check_text, guid_of
 from broker.application.ready import Choice, Scope, first_group, next_messages
 from broker.application.rollback import next_admitted
 from broker.application.stream import LargeBody
-from broker.application.transaction import ask, check_schema, is_autocommit, plain, transaction
+from broker.application.transaction import check_schema, is_autocommit, transaction
 from broker.application.waiting import Waiting, wait_here, waiting
 from broker.errors import ConversationError
 from broker.store.quarantine import ATTEMPTS, note_success
+from broker.store.rows import ask, plain
 
 _TAKEN = "DELETE FROM broker_message WHERE queuing_order = ?"
 _TAKEN_LARGE = "INSERT OR IGNORE INTO broker_received VALUES (?, ?)"
@@ -54,8 +56,8 @@ def receive(
         db: The application's connection; its transaction holds what is taken until it commits or rolls back.
         queue: Its name.
         top: At most so many messages, at least 1.
-        wait: Seconds to wait for the first one; 0 looks once, and so does a call inside a transaction that is open
-            already, where nothing new can be seen.
+        wait: Seconds to wait for the first one, `math.inf` for ever; 0 looks once, and so does a call inside a
+            transaction that is open already, where nothing new can be seen.
         conversation: Only messages of this one, a dialog or its handle; none while a reader has its group.
         conversation_group: Only messages of this group; none while a reader has it.
         poison: After so many rollbacks a message that was received alone puts its dialog in quarantine, and after two
@@ -65,8 +67,9 @@ def receive(
         The messages, none when the wait was over.
 
     Raises:
-        ConversationError: 127 `top` is not positive; 208 no such queue; 9617 the queue is disabled; 8426 no such
-            conversation; 8413 no GUID; 102 a conversation and a group at once.
+        ConversationError: 127 `top` or `poison` is no whole number of its range; 148 `wait` is no time; 208 no such
+            queue; 9617 the queue is disabled; 8426 no such conversation; 8413 no GUID; 102 a conversation and a group
+            at once.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
     steps = receiving(
@@ -97,7 +100,7 @@ def get_conversation_group(db: sqlite3.Connection, *, queue: str, wait: float = 
         The group, None when the wait was over.
 
     Raises:
-        ConversationError: 208 no such queue; 9617 the queue is disabled.
+        ConversationError: 148 `wait` is no time; 208 no such queue; 9617 the queue is disabled.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
     found = wait_here(getting_group(db, queue, wait))
@@ -115,8 +118,9 @@ def receiving(
     poison: int = ATTEMPTS,
 ) -> Waiting[list[tuple[Row, LargeBody | None, Dialog]]]:
     """RECEIVE as steps between which nothing is held; see `receive`."""
-    if top < 1:
-        raise ConversationError(127, f"TOP {top} is not positive")
+    top = check_count(top, "top", 127, least=1)
+    wait = check_seconds(wait, "wait", 148, may_be_zero=True)
+    poison = check_count(poison, "poison", 127, least=0)
     if conversation is not None and conversation_group is not None:
         raise ConversationError(102, "give conversation or conversation_group, not both")
     if not db.in_transaction:
@@ -134,6 +138,7 @@ def receiving(
 
 def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[list[uuid.UUID]]:
     """GET CONVERSATION GROUP as steps between which nothing is held; see `get_conversation_group`."""
+    wait = check_seconds(wait, "wait", 148, may_be_zero=True)
     if not db.in_transaction:
         check_schema(db)
     is_there = partial(_is_there, queue=queue, scope=Scope())

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from broker.application.transaction import ask
-from broker.store.group_lock import path_of
 from broker.store.quarantine import ROLLBACKS_MAX, Blame, note_failure
+from broker.store.rows import ask, path_of
 
 REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more than are open at once
 

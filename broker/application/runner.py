@@ -23,11 +23,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
+from broker.application.argument import check_seconds
 from broker.application.desk import Desk
 from broker.application.reader import Reader, find_readers
 from broker.application.work import Worker
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.database import open_watch
+from broker.store.fault import sentence
 from broker.store.metadata import find_queue
 
 GRACE = (
@@ -57,7 +59,7 @@ async def run_readers(
 
     Raises:
         TypeError: there is no reader.
-        ConversationError: 911 no such database; 208 no such queue.
+        ConversationError: 148 `grace` is no time; 911 no such database; 208 no such queue.
         StoreUnavailableError: a file cannot be used.
     """
     runner = Runner(find_readers(readers), databases, grace=grace)
@@ -99,7 +101,7 @@ class Runner:
 
     def __init__(self, readers: list[Reader], databases: Databases, *, grace: float | None = None) -> None:
         """Find the database of each reader, and open all. Raises: see `run_readers`."""
-        self._grace = GRACE if grace is None else grace
+        self._grace = GRACE if grace is None else check_seconds(grace, "grace", 148, may_be_zero=True)
         self._desks: list[Desk] = []
         self._workers: list[Worker] = []
         self._tasks: dict[asyncio.Task[None], Worker] = {}
@@ -153,7 +155,7 @@ class Runner:
         try:
             return Worker(desk, reader)
         except sqlite3.Error as error:
-            raise StoreUnavailableError(str(desk.path), str(error)) from error
+            raise StoreUnavailableError(str(desk.path), sentence(error)) from error
 
     async def _finish(self) -> bool:
         """Claim nothing new, wait for what is under way, then cut off what can be cut."""
@@ -272,4 +274,4 @@ def _has_queue(path: Path, queue: str) -> bool:
         with closing(open_watch(path)) as db:
             return find_queue(db, queue) is not None
     except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), str(error)) from error
+        raise StoreUnavailableError(str(path), sentence(error)) from error

@@ -22,12 +22,13 @@ from typing import TypeAlias
 from broker.application.body import Body, read_body
 from broker.application.name import check_name
 from broker.application.spool import Spool, settled
-from broker.application.transaction import ask, plain, transaction, whole
+from broker.application.transaction import transaction, whole
 from broker.conversation.state import CAN_SEND, State
 from broker.conversation.validation import Refusal, Rule, Validator, validator
 from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from broker.errors import ConversationError
 from broker.store.metadata import message_rule
+from broker.store.rows import ask, plain
 
 Item: TypeAlias = Body | tuple[str, Body]
 """A body, or its message type and the body."""

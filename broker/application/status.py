@@ -11,7 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from broker.application.transaction import ask, path_of, plain
+from broker.store.rows import ask, path_of, plain
 
 _ROW = (
     "SELECT c.transmission_status, c.send_sequence, c.state,"

@@ -14,7 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from broker.application.transaction import ask
+from broker.application.transaction import look
+from broker.errors import StoreUnavailableError
+from broker.store.rows import ask
 from broker.wire.frame import decode_envelope
 
 BUFFER_BYTES = 64 * 1024  # of a reader beside the fragment that it has
@@ -69,19 +71,29 @@ class LargeBody:
 
     def fragment(self, number: int) -> bytes:
         """One fragment as it came."""
-        row = ask(self.db, _FRAGMENT, (self.endpoint_id, self.sequence, number)).fetchone()
+        key = (self.endpoint_id, self.sequence, number)
+        row = look(self.db, lambda: ask(self.db, _FRAGMENT, key).fetchone())
         if row is None:
             raise ValueError("the body of a large message is read before the transaction that received it ends")
         body: bytes = row[0]
         return body
 
     def copied(self) -> LargeBody:
-        """The same body in a file without a name, which lasts as long as somebody has it."""
-        with tempfile.TemporaryFile() as file:
-            for piece in self.pieces():
-                file.write(piece)
-            file.flush()
-            copy = Copy(os.dup(file.fileno()))
+        """
+        The same body in a file without a name, which lasts as long as somebody has it.
+
+        Raises:
+            StoreUnavailableError: there is no room for it where temporary files are.
+        """
+        try:
+            with tempfile.TemporaryFile() as file:
+                for piece in self.pieces():
+                    file.write(piece)
+                file.flush()
+                copy = Copy(os.dup(file.fileno()))
+        except OSError as error:
+            problem = f"a body cannot be kept in a temporary file: {error.strerror or error}"
+            raise StoreUnavailableError(tempfile.gettempdir(), problem) from error
         return LargeBody(self.db, self.endpoint_id, self.sequence, self.count, copy)
 
     def pieces(self) -> Iterator[bytes]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TypeVar
 
 from broker.errors import StoreUnavailableError
 from broker.store.database import BUSY_SECONDS, SCHEMA_VERSION, is_busy
-from broker.store.fault import sentence
+from broker.store.fault import is_about_file, sentence
+from broker.store.rows import ask, path_of
 
 BUSY_PAUSE = 0.002  # seconds between two attempts where the connection itself does not wait (`timeout=0`)
 
@@ -38,7 +39,7 @@ def check_schema(db: sqlite3.Connection) -> None:
     if version != SCHEMA_VERSION:
         what = "start the daemon of this release on it" if version and version < SCHEMA_VERSION else "use that release"
         problem = f"its schema has version {version}, this release knows {SCHEMA_VERSION}: {what}"
-        raise StoreUnavailableError(path_of(db), problem)
+        raise StoreUnavailableError(path_of(db) or ":memory:", problem)
 
 
 @contextmanager
@@ -49,8 +50,9 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     In it the database is this connection's alone to write, also when the transaction was joined.
 
     Raises:
-        StoreUnavailableError: the database stayed locked for BUSY_SECONDS, cannot be written, is none of the broker;
-            or the transaction that was joined has read before others wrote, so that it can only be begun again.
+        StoreUnavailableError: the database stayed locked for BUSY_SECONDS, cannot be written, is damaged or none of
+            the broker, or the disk is full, also at the COMMIT made here; or the transaction that was joined has read
+            before others wrote, so that it can only be begun again.
     """
     try:
         if db.in_transaction:
@@ -61,13 +63,14 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         try:
             yield
             if is_autocommit(db):
-                db.execute("COMMIT")
+                db.execute("COMMIT")  # `commit` does nothing where SQLite's own autocommit is on
         except BaseException:
             if db.in_transaction:  # a full disk may have ended it already
                 db.execute("ROLLBACK")
             raise
-    except sqlite3.OperationalError as error:
-        raise StoreUnavailableError(path_of(db), _sentence(error)) from error
+    except sqlite3.DatabaseError as error:
+        blame_file(db, error)
+        raise
 
 
 @contextmanager
@@ -89,6 +92,20 @@ def whole(db: sqlite3.Connection) -> Iterator[None]:
         db.execute(f"RELEASE {_SAVEPOINT}")
 
 
+def commit(db: sqlite3.Connection) -> None:
+    """
+    Commit what the application did on a connection whose transactions the broker ends.
+
+    Raises:
+        StoreUnavailableError: the disk is full, the file is locked, damaged or cannot be written: nothing is committed.
+    """
+    try:
+        db.commit()
+    except sqlite3.DatabaseError as error:
+        blame_file(db, error)
+        raise
+
+
 def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     """
     What a call reads, with patience.
@@ -99,32 +116,19 @@ def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     try:
         return _patiently(call)
     except sqlite3.DatabaseError as error:
-        raise StoreUnavailableError(path_of(db), _sentence(error)) from error
+        blame_file(db, error)
+        raise
 
 
-def ask(db: sqlite3.Connection, statement: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
-    """Execute with rows as tuples, whatever row factory the application has set."""
-    cursor = db.cursor()
-    cursor.row_factory = None
-    return cursor.execute(statement, parameters)
+def blame_file(db: sqlite3.Connection, error: sqlite3.DatabaseError) -> None:
+    """
+    Tell an error about the file as applications are told; of any other nothing.
 
-
-def plain(db: sqlite3.Connection) -> AbstractContextManager[None]:
-    """For code that reads rows on the connection itself: they are tuples, with text as text, while this lasts."""
-    return _PLAIN_ALREADY if db.row_factory is None and db.text_factory is str else _made_plain(db)
-
-
-_PLAIN_ALREADY = nullcontext()
-
-
-@contextmanager
-def _made_plain(db: sqlite3.Connection) -> Iterator[None]:
-    row_factory, text_factory = db.row_factory, db.text_factory
-    db.row_factory, db.text_factory = None, str
-    try:
-        yield
-    finally:
-        db.row_factory, db.text_factory = row_factory, text_factory
+    Raises:
+        StoreUnavailableError: the file behind the connection cannot be used.
+    """
+    if is_about_file(error):
+        raise StoreUnavailableError(path_of(db) or ":memory:", _sentence(error)) from error
 
 
 def is_autocommit(db: sqlite3.Connection) -> bool:
@@ -136,12 +140,6 @@ def is_autocommit(db: sqlite3.Connection) -> bool:
 def is_always_open(db: sqlite3.Connection) -> bool:
     """Whether the connection is in a transaction even when nothing was done in it: `autocommit=False`, Python 3.12."""
     return getattr(db, "autocommit", None) is False
-
-
-def path_of(db: sqlite3.Connection) -> str:
-    """The file behind a connection."""
-    with plain(db):
-        return ask(db, "PRAGMA database_list").fetchone()[2] or ":memory:"
 
 
 def _patiently(call: Callable[[], _T]) -> _T:
@@ -174,6 +172,4 @@ def _sentence(error: sqlite3.DatabaseError) -> str:
             f"another connection has had a write transaction open for more than {BUSY_SECONDS:.0f} s (database is"
             " locked): keep transactions short, and wait for nothing inside them"
         )
-    if "no such table: broker_" in str(error):
-        return "no database of the broker; name it in a daemon's configuration and start that once"
     return sentence(error)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
 from typing import TypeAlias, TypeVar
 
-from broker.application.transaction import ask, is_always_open, look, path_of
+from broker.application.transaction import is_always_open, look
 from broker.store.database import open_watch
+from broker.store.rows import ask, path_of
 
 PAUSE_SECONDS = (0.001, 0.02)  # between two looks at the version: first, and at most
 RELOOK_SECONDS = 0.25  # between two looks into the queue when nothing has changed in the file
@@ -40,7 +41,7 @@ def waiting(
     """
     deadline = time.monotonic() + wait
     path = path_of(db) if is_always_open(db) else ""
-    if db.in_transaction and (not path or path == ":memory:"):
+    if db.in_transaction and not path:
         return take()
     with closing(open_watch(path)) if path else nullcontext(db) as watch:
 
@@ -57,7 +58,7 @@ def waiting(
                 if look(db, lambda: is_there(watch)) and (taken := take()):
                     return taken
             left = deadline - time.monotonic()
-            if not left > 0:  # also when `wait` is no number
+            if left <= 0:
                 return []
             yield min(pause, left)
             pause = min(longest, pause * 1.5)

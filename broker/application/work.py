@@ -26,15 +26,16 @@ from broker.application.message import COLUMNS, Message
 from broker.application.reader import Reader
 from broker.application.reader_connection import ReaderConnection
 from broker.application.stream import LargeBody
-from broker.application.transaction import ask
 from broker.errors import StoreUnavailableError
 from broker.store.quarantine import Blame, Verdict, blame, note_failure, rest
+from broker.store.rows import ask
 
 log = structlog.get_logger(__name__)
 
 _STORE_TROUBLE = frozenset(  # primary result codes of SQLite that speak of the file or its users, not of a statement
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
     | {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL}
+    | {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 )
 
 

@@ -21,9 +21,11 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
 from broker.application.rollback import pardon
-from broker.application.transaction import path_of
+from broker.application.transaction import commit
 from broker.application.waiting import Waiting
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.fault import sentence
+from broker.store.rows import path_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -147,11 +149,16 @@ class Connection:
         return result
 
     def _finish(self, *, is_committed: bool) -> bool:
-        """In the thread, behind every call of the transaction; whether it may be committed."""
+        """
+        In the thread, behind every call of the transaction; whether it may be committed.
+
+        Raises:
+            StoreUnavailableError: the file cannot be written, so that all of the transaction is undone.
+        """
         is_doomed = self._doomed is self._transaction
         try:
             if is_committed and not is_doomed:
-                self._db.commit()
+                commit(self._db)
         finally:
             if self._db.in_transaction:
                 self._db.rollback()
@@ -221,14 +228,14 @@ class Connecting:
             opening.add_done_callback(_close_unseen)
             executor.shutdown(wait=False)
             if isinstance(error, sqlite3.Error):
-                raise StoreUnavailableError(self._path, str(error)) from error
+                raise StoreUnavailableError(self._path, sentence(error)) from error
             raise
         return Connection(path, executor, db)
 
     def _open_in_thread(self) -> tuple[sqlite3.Connection, str]:
         """The connection, and its file as SQLite names it."""
         db = sqlite3.connect(self._path, isolation_level=None, **self._options)
-        return db, path_of(db)
+        return db, path_of(db) or self._path
 
 
 def _close_unseen(opening: Future[tuple[sqlite3.Connection, str]]) -> None:

@@ -7,27 +7,29 @@ module knows the schema's version and the database's identity. An older version 
 what happens to messages in `receiving` and `sending`, what applications do in `broker.application`.
 
 A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
-writers wait for each other instead of failing.
+writers wait for each other instead of failing. A daemon's connection knows the epoch in which its daemon became the
+principal; when the file has another one, somebody else is, and nothing is committed.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.errors import StoreUnavailableError
+from broker.errors import DemotedError, StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.fault import sentence
 from broker.store.metadata import put_routes
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 OLDEST_VERSION = 1  # that can be brought up to this one
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 CATALOG = (  # what statements read and change
@@ -42,11 +44,18 @@ CATALOG = (  # what statements read and change
     "conversation",
 )
 HELD = "another daemon has it open"
+_TABLE = re.compile(r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)", re.MULTILINE)
 _LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock
 _MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
 
 
-def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) -> sqlite3.Connection:
+class Connection(sqlite3.Connection):
+    """A connection of a daemon. Shape: `epoch` in which it may write; None = in any."""
+
+    epoch: int | None = None
+
+
+def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) -> Connection:
     """
     A connection to a database of the broker, which is made when the file or the schema is missing.
 
@@ -59,7 +68,9 @@ def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) ->
             older schema that could not be brought up to this release's.
     """
     try:
-        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
+        )
     except sqlite3.Error as error:
         raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
@@ -89,9 +100,8 @@ def lock_store(path: str | Path) -> int:
         StoreUnavailableError: another daemon has it, the file has two names, or the directory cannot be written.
     """
     check_links(path)
-    name = f"{os.path.realpath(path)}.lock"  # by whichever name, it is one file
     try:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
     try:
@@ -100,6 +110,25 @@ def lock_store(path: str | Path) -> int:
         os.close(descriptor)
         raise StoreUnavailableError(str(path), HELD) from None
     return descriptor
+
+
+def is_locked(path: str | Path) -> bool:
+    """Whether a daemon has the lock now; nothing is made or changed."""
+    try:
+        descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _lock_path(path: str | Path) -> str:
+    return f"{os.path.realpath(path)}.lock"  # by whichever name, it is one file
 
 
 def check_links(path: str | Path) -> None:
@@ -123,7 +152,8 @@ def check_links(path: str | Path) -> None:
 
 def open_watch(path: str | Path) -> sqlite3.Connection:
     """A connection that only looks: commits of all other connections change its `data_version`."""
-    db = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    address = f"{Path(path).absolute().as_uri()}?mode=ro"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA query_only = ON")
     return db
 
@@ -157,13 +187,14 @@ def has_schema(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_database'").fetchone() is not None
 
 
-def make_tables(db: sqlite3.Connection) -> None:
-    """Make all tables of the broker, empty; inside the caller's transaction."""
+def make_tables(db: sqlite3.Connection, names: Collection[str] | None = None) -> None:
+    """Make the tables of the broker, all or those of these names, empty; inside the caller's transaction."""
     from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
 
     script = files("broker.store").joinpath("schema.sql").read_text(encoding="utf-8")
     for statement in _statements(script):
-        db.execute(statement)
+        if names is None or _TABLE.findall(statement)[0] in names:
+            db.execute(statement)
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
@@ -178,15 +209,41 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
 
     Raises:
         sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
+        DemotedError: somebody else is the principal by now.
     """
     _begin(db)
     try:
+        check_epoch(db)
         yield
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:  # a full disk may have ended it already
             db.execute("ROLLBACK")
         raise
+
+
+def check_epoch(db: sqlite3.Connection) -> None:
+    """
+    See that whoever has this connection is still the principal; inside a write transaction that stays so.
+
+    Cost: one SELECT of some microseconds.
+
+    Raises:
+        DemotedError: somebody else has taken the database over.
+    """
+    known = db.epoch if isinstance(db, Connection) else None
+    if known is None:
+        return
+    found = epoch(db)
+    if found != known:
+        path = str(db.execute("PRAGMA database_list").fetchone()[2])
+        raise DemotedError(path, f"another daemon has taken it over: its epoch is {found}, ours was {known}")
+
+
+def epoch(db: sqlite3.Connection) -> int:
+    """How often somebody has taken this database over."""
+    found: int = db.execute("SELECT epoch FROM broker_database").fetchone()[0]
+    return found
 
 
 def _begin(db: sqlite3.Connection) -> None:
@@ -226,6 +283,8 @@ def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
     The far side may have some fragments of a message, so a message that was cut once must always be cut alike: the
     size configured before holds until no message of several fragments waits any more.
     """
+    if db.execute("SELECT fragment_size FROM broker_database").fetchone()[0] == configured:
+        return configured  # what waits need not be looked through
     with writing(db):
         db.execute(
             "UPDATE broker_database SET fragment_size = ?1 WHERE fragment_size IS NULL OR NOT EXISTS"

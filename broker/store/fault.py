@@ -36,7 +36,17 @@ _SENTENCES = {
 }
 
 
+_NOT_OURS = "no database of the broker; name it in a daemon's configuration and start that once"
+
+
+def is_about_file(error: sqlite3.DatabaseError) -> bool:
+    """Whether an error tells of the file or of those who use it; else it is about a statement or its values."""
+    return not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
+
+
 def sentence(error: sqlite3.Error) -> str:
     """What is wrong with a file and what to do, with SQLite's own words in brackets; those alone when they say all."""
+    if "no such table: broker_" in str(error):
+        return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
     return str(error) if known is None else f"{known} ({error})"

@@ -11,25 +11,31 @@ on shared storage, passes: each instance knows only how many there were at least
 What passes unseen: a copy of the whole machine or disk, state directory and all; an older copy that was put back into
 the same file behind a daemon that was killed and had started only once since.
 
+Taking a database over raises its epoch, in the transaction that counts the start. Whoever has an older epoch commits
+nothing any more, wherever it comes from (`database.writing`), so two that both believe to be the principal do no harm.
+
 Everything here is for whoever has the lock of the file (`lock_store`), but for `look`, which only reads.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import uuid
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.errors import StoreUnavailableError
-from broker.store.database import BUSY_SECONDS, broker_instance, writing
+from broker.errors import DemotedError, StoreUnavailableError
+from broker.store.database import BUSY_SECONDS, Connection, broker_instance, writing
+from broker.store.record import write_record
 
 RECORD = "databases.json"  # in the state directory
-_SEEN = "UPDATE broker_database SET starts = starts + 1, file_number = ?"
+_SEEN = (
+    "UPDATE broker_database SET starts = starts + 1, file_number = ?1,"
+    " epoch = CASE WHEN ?2 IS NULL THEN epoch ELSE max(epoch + 1, ?2) END RETURNING epoch"
+)
 _KEEP = "UPDATE broker_database SET starts = max(starts, ?), file_number = ?"
 
 
@@ -78,35 +84,48 @@ def look(db: sqlite3.Connection, path: Path, state_dir: Path) -> Sighting:
     return Sighting(path.stat().st_ino, number, starts, int(known.get("starts", 0)), str(known.get("path", "")))
 
 
-def note_start(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
+def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epoch: int | None = None) -> int:
     """
     A daemon starts on this file: count it, here and in the state directory.
+
+    Args:
+        db: The database.
+        path: Its file.
+        state_dir: That of the instance.
+        least_epoch: Take it over: the epoch grows, and is not below this one. None leaves it as it is.
+
+    Returns:
+        The epoch from now on.
 
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read or written.
         sqlite3.Error, OSError: the file cannot be read or written.
     """
     with writing(db):
-        db.execute(_SEEN, (path.stat().st_ino,))
+        ((epoch,),) = db.execute(_SEEN, (path.stat().st_ino, least_epoch)).fetchall()
     # Behind the commit: what the instance has seen is never more than what the file says.
     _write(db, path, state_dir)
+    return int(epoch)
 
 
-def note_stop(path: Path, state_dir: Path) -> None:
+def note_stop(path: Path, state_dir: Path, epoch: int) -> None:
     """
     The daemon stops, on a connection of its own: whatever is put back from before this moment is known by its count.
 
-    A file that has been replaced or removed meanwhile is left alone.
+    A file that has been replaced or removed meanwhile, or taken over by somebody else, is left alone.
 
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read or written.
         sqlite3.Error, OSError: the file cannot be read or written.
     """
     address = f"{path.absolute().as_uri()}?mode=rw"
-    with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+    db = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, factory=Connection)
+    with closing(db):
+        db.epoch = epoch
         number = db.execute("SELECT file_number FROM broker_database").fetchone()[0]
         if number == path.stat().st_ino:
-            note_start(db, path, state_dir)
+            with suppress(DemotedError):
+                note_start(db, path, state_dir)
 
 
 def keep(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
@@ -151,18 +170,4 @@ def _write(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
     seen = _read(state_dir)
     starts = db.execute("SELECT starts FROM broker_database").fetchone()[0]
     seen[_key(db)] = {"starts": starts, "path": str(path.absolute())}
-    file = state_dir / RECORD
-    beside = file.with_suffix(".new")
-    try:
-        with beside.open("w", encoding="utf-8") as stream:
-            json.dump(seen, stream, indent=2, sort_keys=True)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(file)
-        directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
+    write_record(state_dir / RECORD, seen)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.errors import StoreUnavailableError
+from broker.store.rows import ask, path_of
 
 RECORD_BYTES = 4096  # of a slot's record: some dozens of queues
 SLOTS_MAX = 1024  # reader processes on one database: more cannot get at one writer's file in any useful time
@@ -194,12 +195,6 @@ def lock_file(path: str) -> str:
     return f"{os.path.realpath(path)}.readers"
 
 
-def path_of(db: sqlite3.Connection) -> str:
-    """The file behind a connection; empty for one in memory."""
-    path: str = ask(db, "PRAGMA database_list").fetchone()[2]
-    return path
-
-
 def _open_lock_file(path: str) -> int:
     try:
         return os.open(lock_file(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -230,10 +225,3 @@ def _decode(text: bytes) -> list[list[Any]]:
     except ValueError:
         return []
     return told
-
-
-def ask(db: sqlite3.Connection, query: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
-    """Rows as tuples, whatever row factory the application has set."""
-    cursor = db.cursor()
-    cursor.row_factory = None
-    return cursor.execute(query, parameters)

@@ -1,18 +1,19 @@
 """
 A file of an older schema becomes one of this release, in one transaction: killed at any moment, nothing has changed.
 
-Every old version is brought up to the present one at once: the old tables are put aside, all tables are made as in a
-new file, the rows are copied, the old tables go. So a migrated file has the same schema as a new one, to the letter.
+Every old version is brought up to the present one at once: the tables that have changed are put aside, made as in a new
+file, their rows are copied, the old ones go. So a migrated file has the same schema as a new one, to the letter.
 What an application has put on these tables (indexes, triggers) is made again, its own tables are not touched, and
 the views that read ours go on to do so.
 
-It takes free disk of up to three times the file: twice in the write-ahead log, which has the new rows and the pages of
-the old ones, once in the file, which uses the room of the old tables for what comes later. Nobody else can write
-meanwhile; readers see the old file. 600 MB with 200,000 messages and 100,000 closed conversations took 16 s, in 44 MB
-of memory.
+From version 1, whose tables have all changed, it takes free disk of up to three times the file: twice in the log, which
+has the new rows and the pages of the old ones, once in the file, which uses the room of the old tables for
+what comes later. Nobody else can write meanwhile; readers see the old file. 600 MB with 200,000 messages and 100,000
+closed conversations took 16 s, in 44 MB of memory.
 
 Version 1 had no tombstones, ledger or parts: closed sides become tombstones, large bodies parts, and messages that
-nobody acknowledged and no row holds any more count in the ledger under `BEFORE`.
+nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, and nothing
+else was different, so of such a file one row is copied, however large it is.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _MESSAGE_1 = (
     " message_body"
 )
 _TRANSMISSION_1 = "transmission_id, endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time"
+_DATABASE_2 = "id, broker_instance, create_date, fragment_size, file_number, starts"
 # Of a version: each table, the columns that are filled in, and what with.
 _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
     1: (
@@ -87,7 +89,14 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             "endpoint_id, message_sequence_number, fragment_number, flags, body",
             "endpoint_id, message_sequence_number, fragment_number, flags, body",
         ),
-    )
+    ),
+    2: (
+        (
+            "database",
+            f"{_DATABASE_2}, schema_version",
+            f"{_DATABASE_2}, {SCHEMA_VERSION}",
+        ),
+    ),
 }
 _ON_TABLES = (
     "SELECT name, type, sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND sql IS NOT NULL"
@@ -133,23 +142,30 @@ def migrate(db: sqlite3.Connection, path: Path, *, now: Callable[[], float] = ti
 
 
 def _rebuild(db: sqlite3.Connection, version: int, now: float) -> None:
-    """Inside the transaction: all tables as in a new file, with what the old ones hold."""
+    """Inside the transaction: the tables as in a new file, with what the old ones hold."""
     tables = [name for name, _, _ in _ROWS[version]]
     extras = _put_aside(db, tables)
-    make_tables(db)
+    make_tables(db, None if version == 1 else tables)
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     for name, columns, values in _ROWS[version]:
         db.execute(f"INSERT INTO broker_{name} ({columns}) SELECT {values} FROM {_ASIDE}{name}")  # noqa: S608 - names above
-    _cut_large_bodies(db)
+    if version == 1:
+        _cut_large_bodies(db)
     _keep_numbers(db, tables)
     for name in reversed(tables):
         db.execute(f"DROP TABLE {_ASIDE}{name}")
-    db.execute(_UNTOLD, (BEFORE,))
-    for (endpoint_id,) in db.execute("SELECT endpoint_id FROM broker_conversation WHERE state = 'CD'").fetchall():
-        close(db, endpoint_id, now, BEFORE)
+    if version == 1:
+        _bury_the_closed(db, now)
     for name, sql in extras:
         if name not in known:
             db.execute(sql)
+
+
+def _bury_the_closed(db: sqlite3.Connection, now: float) -> None:
+    """Closed sides become tombstones; what is missing then goes into the ledger."""
+    db.execute(_UNTOLD, (BEFORE,))
+    for (endpoint_id,) in db.execute("SELECT endpoint_id FROM broker_conversation WHERE state = 'CD'").fetchall():
+        close(db, endpoint_id, now, BEFORE)
 
 
 def _put_aside(db: sqlite3.Connection, tables: list[str]) -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ def open_side(db: sqlite3.Connection, instance: bytes, group: Group, receipt: Re
         return None
     first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and pair[0].place == (0, 0)), None)
     if first is None or header.is_from_target:
-        receipt.dropped[Disposition.UNKNOWN_CONVERSATION] += len(group)
+        receipt.drop(Disposition.UNKNOWN_CONVERSATION, header, len(group))
         _strange(instance, group, receipt)
         return None
     return _begin(db, _contact(first[0], instance), first, receipt, now, frames=len(group))
@@ -65,12 +65,12 @@ def _thrown_away(group: Group, expected: Place, receipt: Receipt) -> Place:
         if header.kind != Kind.MESSAGE:
             continue
         if header.place < expected:
-            receipt.dropped[Disposition.DUPLICATE] += 1
+            receipt.drop(Disposition.DUPLICATE, header)
         elif header.sequence_number >= expected[0] + EARLY_WINDOW or header.fragment_number >= _FRAGMENT_MAX:
-            receipt.dropped[Disposition.OUT_OF_SEQUENCE] += 1
+            receipt.drop(Disposition.OUT_OF_SEQUENCE, header)
         else:
             # Nothing of it is kept, so a gap is none: else every early frame would cost its sender a time-out.
-            receipt.dropped[Disposition.CONVERSATION_ENDED] += 1
+            receipt.drop(Disposition.CONVERSATION_ENDED, header)
             expected = after(header.place, header.flags)
     return expected
 
@@ -98,23 +98,23 @@ def _begin(
     service = db.execute("SELECT contracts FROM broker_service WHERE name = ?", (contact.service_name,)).fetchone()
     if service is None:
         # Without the service a frame comes here only when the dialog or its route names this database (R4.1).
-        receipt.dropped[Disposition.SERVICE_NOT_FOUND] += frames
+        receipt.drop(Disposition.SERVICE_NOT_FOUND, header, frames)
         text = f"the service {contact.service_name!r} does not exist in the broker instance that was named"
         receipt.faults.append((contact, Fault(-8490, text)))
         return None
     try:
         envelope, _ = decode_envelope(body)
     except FrameMalformedError:
-        receipt.dropped[Disposition.CORRUPTED] += frames
+        receipt.drop(Disposition.CORRUPTED, header, frames)
         return None
     if not is_name(envelope.contract):
-        receipt.dropped[Disposition.CORRUPTED] += frames
+        receipt.drop(Disposition.CORRUPTED, header, frames)
         text = f"the message body failed validation: a contract's name has at most {NAME_MAX_BYTES} bytes"
         receipt.faults.append((contact, Fault(-8430, text)))
         return None
     contracts = json.loads(service[0])
     if contracts and envelope.contract not in contracts:
-        receipt.dropped[Disposition.CONTRACT_REFUSED] += frames
+        receipt.drop(Disposition.CONTRACT_REFUSED, header, frames)
         text = f"the service {contact.service_name!r} does not accept the contract {envelope.contract!r}"
         receipt.faults.append((contact, Fault(-8408, text)))
         return None

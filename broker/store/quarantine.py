@@ -20,7 +20,7 @@ import traceback as traceback_module
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from broker.store.group_lock import ask
+from broker.store.rows import ask
 from broker.wire.frame import decode_envelope
 
 ATTEMPTS = 5  # failures after which a dialog is put in quarantine; the original's number of rollbacks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from broker.conversation.contact import Contact, Place
 from broker.flow import Disposition
-from broker.wire.frame import Fault
+from broker.wire.frame import Fault, Header
 
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
@@ -36,7 +36,8 @@ class Receipt:
     which the far side has everything, `held_there` what it has behind that; `contacts` endpoints whose far side became
     known; `finished` endpoints that have nothing to send any more; `faults` to send; `strangers` dialogs of which
     nothing is known here though they name this database, and whether that is certain or their beginning may still
-    come; `delivered` whole messages by service; `dropped` frames by disposition.
+    come; `delivered` whole messages by service; `dropped` frames by disposition, and in `last_dropped` the header of
+    the last of them, None when it cannot be read.
     """
 
     stored: dict[int, Standing] = field(default_factory=dict)
@@ -49,3 +50,9 @@ class Receipt:
     strangers: list[tuple[Contact, bool]] = field(default_factory=list)
     delivered: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Disposition] = field(default_factory=Counter)
+    last_dropped: dict[Disposition, Header | None] = field(default_factory=dict, compare=False)  # a sample, no outcome
+
+    def drop(self, disposition: Disposition, header: Header | None, frames: int = 1) -> None:
+        """Count frames that end here; this is the header of one of them."""
+        self.dropped[disposition] += frames
+        self.last_dropped[disposition] = header

@@ -54,6 +54,7 @@ def store_in_writer(db: sqlite3.Connection, instance: bytes, frames: Iterable[by
             side = open_side(db, instance, group, receipt, now)
         if side is not None:
             Reception(db, side, delivery, receipt, now).run(group)
+    delivery.flush()
     receipt.delivered = delivery.delivered
     return receipt
 
@@ -65,11 +66,11 @@ def _grouped(frames: Iterable[bytes], receipt: Receipt) -> dict[tuple[bytes, boo
         try:
             header, body = decode_dialog(frame)
         except FrameMalformedError:
-            receipt.dropped[Disposition.MALFORMED] += 1
+            receipt.drop(Disposition.MALFORMED, None)
             continue
         flags = header.flags
         if flags & _SEALED or (header.body_checksum and header.body_checksum != checksum(body)):
-            receipt.dropped[Disposition.CORRUPTED] += 1
+            receipt.drop(Disposition.CORRUPTED, header)
             continue
         groups.setdefault((header.conversation_id, flags & _FROM_TARGET > 0), []).append((header, body))
     return groups

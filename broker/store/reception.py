@@ -47,6 +47,7 @@ class Reception:
         self._now = now
         self._assembly = Assembly(db, side.endpoint_id, side.expected, side.early_fragments)
         self._reason: Reason | None = None  # why what is held will not be sent
+        self._header: Header  # of the frame that is looked at
         self._frames = 0
         self._has_come = False
         self._is_urgent = False
@@ -54,6 +55,7 @@ class Reception:
     def run(self, group: Group) -> None:
         """Apply the group in order and write the row once."""
         for header, body in group:
+            self._header = header
             if self._is_from_far_side(header, body):
                 is_believed = self._acknowledge(header)
                 if header.kind == Kind.MESSAGE:
@@ -71,14 +73,14 @@ class Reception:
         if side.end_dialog_sequence is not None and side.acknowledged_sequence > side.end_dialog_sequence:
             self._change(Happening.END_ACKNOWLEDGED)
         side.early_fragments = self._assembly.count
-        self._delivery.flush()
         save_side(self._db, side, self._before)
         if side.state is State.CLOSED and self._before.state is not State.CLOSED:
+            self._delivery.flush()  # so that it goes with the rest
             close(self._db, side.endpoint_id, self._now, self._reason or Reason.FAR_SIDE_ENDED)
         elif self._reason is not None:
             fail(self._db, side.endpoint_id, self._reason)
         if self._has_come:
-            held = self._assembly.held()
+            held = self._assembly.held() if self._assembly.count else ()
             self._receipt.stored[side.endpoint_id] = Standing(
                 side.contact, side.expected, held, self._frames, self._is_urgent or bool(held)
             )
@@ -328,4 +330,4 @@ class Reception:
             self._receipt.finished.add(side.endpoint_id)
 
     def _drop(self, disposition: Disposition) -> None:
-        self._receipt.dropped[disposition] += 1
+        self._receipt.drop(disposition, self._header)

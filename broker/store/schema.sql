@@ -1,4 +1,4 @@
--- What a database of the broker keeps, version 2. The application's own tables live beside these in the same file.
+-- What a database of the broker keeps, version 3. The application's own tables live beside these in the same file.
 -- GUIDs are blobs of 16 bytes (RFC 9562 order); instants are UTC seconds since 1970 as REAL; names compare byte for byte.
 
 CREATE TABLE broker_database (
@@ -8,7 +8,8 @@ CREATE TABLE broker_database (
     create_date       REAL NOT NULL,
     fragment_size     INTEGER,                          -- by which what waits here is cut; NULL before the first start
     file_number       INTEGER,                          -- of the file at the last start of a daemon: a copy has another
-    starts            INTEGER NOT NULL DEFAULT 0        -- and stops of daemons: an older copy, put back, has fewer
+    starts            INTEGER NOT NULL DEFAULT 0,       -- and stops of daemons: an older copy, put back, has fewer
+    epoch             INTEGER NOT NULL DEFAULT 0        -- raised by every takeover: who has an older one commits nothing
 );
 
 -- --- what the statements make ---

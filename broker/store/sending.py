@@ -8,7 +8,7 @@ dialog are read by sequence number, as far as its window asks, and large message
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
@@ -17,6 +17,27 @@ from broker.conversation.outbound import Outgoing
 from broker.store.large import PART_BYTES
 from broker.wire.frame import Envelope, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
+
+_LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow
+_NEWEST = "SELECT max(transmission_id) FROM broker_transmission"
+_DIALOG = (
+    " c.conversation_id, c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence,"
+    " c.receive_sequence_frag, c.priority, c.transmission_status"
+)
+_FIND_NEW = (  # NOT INDEXED: by its key, for SQLite would rather go through the whole of the other index
+    f"SELECT t.endpoint_id, min(t.message_sequence_number),{_DIALOG}"  # noqa: S608 - columns listed above
+    " FROM broker_transmission t NOT INDEXED JOIN broker_conversation c USING (endpoint_id)"
+    " WHERE t.transmission_id > ? GROUP BY t.endpoint_id ORDER BY min(t.transmission_id)"
+)
+_FIND_ALL = (
+    "WITH RECURSIVE e (endpoint_id) AS (SELECT min(endpoint_id) FROM broker_transmission UNION ALL"  # noqa: S608
+    " SELECT (SELECT min(endpoint_id) FROM broker_transmission WHERE endpoint_id > e.endpoint_id)"
+    " FROM e WHERE e.endpoint_id IS NOT NULL)"
+    f" SELECT t.endpoint_id, t.message_sequence_number,{_DIALOG} FROM e CROSS JOIN broker_transmission t"
+    " ON t.transmission_id = (SELECT first.transmission_id FROM broker_transmission first"
+    " WHERE first.endpoint_id = e.endpoint_id ORDER BY first.message_sequence_number LIMIT 1)"
+    " CROSS JOIN broker_conversation c ON c.endpoint_id = e.endpoint_id ORDER BY t.transmission_id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +70,26 @@ class Want:
     max_bytes: int
 
 
+class Loaded(NamedTuple):
+    """What was loaded for a want. Shape: `is_all` when nothing waits behind the fragments."""
+
+    want: Want
+    fragments: list[Outgoing]
+    is_all: bool
+
+
 def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[Found]]:
     """
     The dialogs with rows behind `after` in the transmission queue.
 
     Returns:
         The highest transmission_id seen, and the dialogs in the order in which they began to wait.
+
+    Cost: a look at each row behind `after`; for all rows, as at the start of a daemon, some looks at each dialog that
+    has rows, however many.
     """
-    rows = db.execute(
-        "SELECT max(t.transmission_id), t.endpoint_id, min(t.message_sequence_number), c.conversation_id,"
-        " c.is_initiator, c.service_name, c.far_service, c.far_broker_instance,"
-        " c.receive_sequence, c.receive_sequence_frag, c.priority, c.transmission_status"
-        " FROM broker_transmission t JOIN broker_conversation c USING (endpoint_id)"
-        " WHERE t.transmission_id > ? GROUP BY t.endpoint_id ORDER BY min(t.transmission_id)",
-        (after,),
-    ).fetchall()
+    newest: int | None = db.execute(_NEWEST).fetchone()[0]
+    rows = db.execute(_FIND_ALL) if after <= 0 else db.execute(_FIND_NEW, (after,))
     found = [
         Found(
             endpoint_id,
@@ -73,15 +99,13 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
             priority,
             status,
         )
-        for _, endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
+        for endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
         for sequence, fragment, priority, status in (rest,)
     ]
-    return max((row[0] for row in rows), default=after), found
+    return after if newest is None else max(after, newest), found
 
 
-def load_in_writer(
-    db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int
-) -> list[Outgoing] | None:
+def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, now: float, room: int) -> Loaded | None:
     """
     The next fragments of a dialog in order. Cost: what is loaded, and of a message in one row that row.
 
@@ -93,7 +117,7 @@ def load_in_writer(
         room: Bytes of bodies that may be loaded at all.
 
     Returns:
-        None when not even the first of them fits in `room`; an empty list when nothing waits there.
+        None when not even the first of them fits in `room`; no fragments when nothing waits there.
     """
     sequence, number = want.place
     rows = db.execute(
@@ -108,18 +132,23 @@ def load_in_writer(
         first = number if row_sequence == sequence else 0
         envelope = b""
         if first == 0:
-            opening = _opening(db, want.endpoint_id, now) if row_sequence == 0 else _Opening()
+            opening = _opening(db, want.endpoint_id, now) if row_sequence == 0 else _NOT_OPENING
             envelope = encode_envelope(Envelope(type=type_name, sent_us=int(enqueued * 1_000_000), **opening))
-        message = _Message(transmission_id, row_sequence, flags, envelope, body, length)
-        for fragment in _cut(db, message, first, fragment_size):
+        fragments: Iterable[Outgoing]
+        if first == 0 and body is not None and len(body) <= fragment_size:
+            fragments = (Outgoing((row_sequence, 0), flags | _LAST, envelope + body),)
+        else:
+            message = _Message(transmission_id, row_sequence, flags, envelope, body, length)
+            fragments = _cut(db, message, first, fragment_size)
+        for fragment in fragments:
             size = len(fragment.body)
             if size > left and (loaded or size > room):
-                return loaded or None
+                return Loaded(want, loaded, is_all=False) if loaded else None
             loaded.append(fragment)
             left -= size
             if len(loaded) == want.fragments:
-                return loaded
-    return loaded
+                return Loaded(want, loaded, is_all=False)
+    return Loaded(want, loaded, is_all=True)
 
 
 def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], now: float) -> None:
@@ -146,6 +175,9 @@ class _Opening(TypedDict, total=False):
     lifetime: int
 
 
+_NOT_OPENING = _Opening()
+
+
 def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> _Opening:
     """What the first message of an initiator tells beside what every message tells; nothing for a target."""
     contract, lifetime, is_initiator = db.execute(
@@ -168,8 +200,8 @@ def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: i
         body = message.body
         pieces = (body[start : start + fragment_size] for start in range(first * fragment_size, length, fragment_size))
     for number, piece in enumerate(pieces, first):
-        flags = message.flags | (Flag.LAST_FRAGMENT if number == last else 0)
-        yield Outgoing((message.sequence, number), int(flags), piece if number else message.envelope + piece)
+        flags = message.flags | (_LAST if number == last else 0)
+        yield Outgoing((message.sequence, number), flags, piece if number else message.envelope + piece)
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:

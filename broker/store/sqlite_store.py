@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
-from broker.store.database import broker_instance, open_watch, settle_fragment_size
+from broker.store.database import broker_instance, check_epoch, epoch, open_watch, settle_fragment_size
 from broker.store.fault import sentence
 from broker.store.presence import Presence
 from broker.store.turn import Turn, TurnResult, turn_in_writer
@@ -24,7 +24,8 @@ class SqliteStore:
     """
     One open file. Its methods are for the writer thread, but for `version`, which is for the loop.
 
-    Shape: `broker_instance` 16 bytes; `connection` what statements about queues, services and routes run on.
+    Shape: `broker_instance` 16 bytes; `epoch` in which it was taken; `connection` what statements about queues,
+    services and routes run on.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, *, fragment_size: int) -> None:
@@ -43,6 +44,7 @@ class SqliteStore:
         self.connection = connection
         with self._telling():
             self.broker_instance = broker_instance(connection)
+            self.epoch = epoch(connection)
             self._fragment_size = settle_fragment_size(connection, fragment_size)
             self._watch = open_watch(path)
         self._presence = Presence(path)
@@ -53,6 +55,7 @@ class SqliteStore:
 
         Raises:
             StoreUnavailableError: nothing of the turn may be acknowledged; its frames come again.
+            DemotedError: nor will it ever be, for somebody else is the principal.
         """
         with self._telling():
             self._presence.check()
@@ -61,8 +64,10 @@ class SqliteStore:
         return result
 
     def check(self) -> None:
-        """See that the path still leads to the file. Raises StoreUnavailableError."""
+        """See that the path still leads to the file, and that it is still ours. Raises StoreUnavailableError."""
         self._presence.check()
+        with self._telling():
+            check_epoch(self.connection)
 
     def version(self) -> int:
         """

@@ -10,15 +10,16 @@ arrivals of a turn are one transaction, so the more arrives at once, the less a 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from broker.conversation.outbound import Outgoing
-from broker.store.database import writing
+from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES
+from broker.store.database import check_epoch, writing
 from broker.store.expiry import next_timer
 from broker.store.housekeeping import Housekeeping, Kept
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
-from broker.store.sending import Found, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.store.sending import Found, Loaded, Want, find_in_writer, load_in_writer, say_in_writer
 
 _PROBE = (  # takes more pages than may be lying about
     "INSERT INTO broker_fragment VALUES (-1, 0, 0, 0, zeroblob(65536))",
@@ -32,9 +33,10 @@ class Turn:
     What to do.
 
     Shape: `now` UTC seconds since 1970; `frames` whole dialog frames for this database; `find_after` a transmission_id,
-    None when no application has committed; `load_max_bytes` of bodies, never exceeded; `housekeeping` when it is time
-    for that; `statuses` why dialogs wait, by endpoint_id; `is_probe` when the store failed before, so that a turn with
-    nothing else to write shows whether it works again.
+    None when no application has committed; `load_max_bytes` of bodies, never exceeded; `known` whether the loop loads
+    for this dialog itself, asked by endpoint_id from the writer thread; `first_frames` at most are loaded of one that
+    was found and is not known; `housekeeping` when it is time for that; `statuses` why dialogs wait, by endpoint_id;
+    `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again.
     """
 
     now: float
@@ -42,6 +44,8 @@ class Turn:
     find_after: int | None
     wants: list[Want]
     load_max_bytes: int
+    known: Callable[[int], bool] = lambda _: True
+    first_frames: int = FIRST_FRAMES
     housekeeping: Housekeeping | None = None
     statuses: dict[int, str | None] = field(default_factory=dict)
     is_probe: bool = False
@@ -65,14 +69,14 @@ class TurnResult:
     """
     What came of it.
 
-    Shape: `found_up_to` the next turn's `find_after`; `postponed` what there was no room to load; `next_timer` UTC
-    instant of the next conversation timer.
+    Shape: `found_up_to` the next turn's `find_after`; `loaded` what was wanted, or found and not known; `postponed`
+    what there was no room to load; `next_timer` UTC instant of the next conversation timer.
     """
 
     receipt: Receipt = field(default_factory=Receipt)
     found: list[Found] = field(default_factory=list)
     found_up_to: int | None = None
-    loaded: list[tuple[Want, list[Outgoing]]] = field(default_factory=list)
+    loaded: list[Loaded] = field(default_factory=list)
     postponed: list[Want] = field(default_factory=list)
     kept: Kept = field(default_factory=Kept)
     next_timer: float | None = None
@@ -84,6 +88,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
 
     Raises:
         sqlite3.Error: the store failed; nothing of `frames` was stored and nothing may be acknowledged.
+        DemotedError: likewise, because somebody else is the principal of this database.
     """
     result = TurnResult()
     if turn.find_after is not None:
@@ -110,16 +115,23 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
                 keeper.forget()
             raise
     else:
+        check_epoch(db)
         result.next_timer = next_timer(db)
     return result
 
 
 def _load(db: sqlite3.Connection, turn: Turn, fragment_size: int, result: TurnResult) -> None:
+    """What was wanted; and of dialogs that begin to wait what they may send at once, which saves them a turn."""
     room = turn.load_max_bytes
-    for want in turn.wants:
-        fragments = load_in_writer(db, want, fragment_size, now=turn.now, room=room)
-        if fragments is None:
+    wants = [(want, True) for want in turn.wants]
+    for found in result.found:
+        if not turn.known(found.endpoint_id):
+            place = (found.first_sequence, 0)
+            wants.append((Want(found.endpoint_id, place, turn.first_frames, FIRST_BYTES), False))
+    for want, is_asked_for in wants:
+        loaded = load_in_writer(db, want, fragment_size, now=turn.now, room=room)
+        if loaded is not None:
+            room -= sum([len(fragment.body) for fragment in loaded.fragments])
+            result.loaded.append(loaded)
+        elif is_asked_for:
             result.postponed.append(want)
-        else:
-            room -= sum([len(fragment.body) for fragment in fragments])
-            result.loaded.append((want, fragments))

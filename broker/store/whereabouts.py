@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from html import unescape
 
 from broker.conversation.well_known import ERROR, ERROR_PRIORITY
-from broker.store.group_lock import LOCKED_GROUPS_SQL, ask, locked_groups, path_of
+from broker.store.group_lock import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.group_lock import records as reader_records
+from broker.store.rows import ask, path_of
 
 _ERROR_BODY_MAX = 32_768  # bytes of an Error message that are looked at
 _CODE = re.compile(rb"<Code>\s*(-?\d{1,10})\s*</Code>")

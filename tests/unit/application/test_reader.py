@@ -40,12 +40,15 @@ def test_single_is_a_batch_of_one() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"concurrency": 0}, "concurrency 0 is not in 1 .. 1024"),
-        ({"concurrency": 1025}, "concurrency 1025 is not in 1 .. 1024"),
-        ({"top": 0}, "top 0 is below 1"),
-        ({"attempts": 0}, "attempts 0 is below 1"),
-        ({"retry_delay": -1}, "retry_delay -1 is below 0"),
-        ({"retry_delay": float("nan")}, "retry_delay nan is below 0"),
+        ({"concurrency": 0}, "concurrency has to be a whole number, 1 .. 1024, not 0"),
+        ({"concurrency": 1025}, "concurrency has to be a whole number, 1 .. 1024, not 1025"),
+        ({"concurrency": True}, "concurrency has to be a whole number, 1 .. 1024, not True"),
+        ({"top": 0}, "top has to be a whole number, 1 .. 2147483647, not 0"),
+        ({"top": 1.5}, "top has to be a whole number, 1 .. 2147483647, not 1.5"),
+        ({"attempts": 0}, "attempts has to be a whole number, 1 .. 2147483647, not 0"),
+        ({"retry_delay": -1}, "retry_delay has to be a number of seconds, 0 or more, not -1"),
+        ({"retry_delay": float("nan")}, "retry_delay has to be a number of seconds, 0 or more, not nan"),
+        ({"retry_delay": "1"}, "retry_delay has to be a number of seconds, 0 or more, not '1'"),
         ({"single": True, "top": 5}, "leave out top=5"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 
 from broker.application.dialog import Dialog
 from broker.application.message import Message
-from broker.application.reader import Readers, reader
+from broker.application.reader import Reader, Readers, reader
 from broker.application.receiving import receive
 from broker.application.runner import run_readers, run_until_signal
 from broker.conversation.well_known import END_DIALOG, ERROR
@@ -25,6 +25,19 @@ from broker.store.group_lock import live_slots
 from broker.store.quarantine import failures
 from tests.support.reading import Told, count, is_drained, reading, until
 from tests.support.shop import Shop
+
+
+def held_up() -> tuple[Reader, threading.Event, threading.Event]:
+    """A reader that tells when it has begun, and goes on when it is told."""
+    started, go = threading.Event(), threading.Event()
+
+    @reader("OrdersQueue")
+    def handle(db: Any, messages: list[Message]) -> None:
+        started.set()
+        assert go.wait(30)
+        write(db, messages)
+
+    return handle, started, go
 
 
 def arrived(shop: Shop, *bodies: bytes, **options: Any) -> Dialog:
@@ -169,13 +182,7 @@ async def test_a_group_has_one_reader_at_a_time_and_groups_run_beside_each_other
 
 async def test_nobody_waits_for_the_file_while_a_function_computes(shop: Shop) -> None:
     arrived(shop, b"one")
-    started, go = threading.Event(), threading.Event()
-
-    @reader("OrdersQueue")
-    def handle(db: Any, messages: list[Message]) -> None:
-        started.set()
-        assert go.wait(30)
-        write(db, messages)
+    handle, started, go = held_up()
 
     async with reading(handle, shop.path):
         await until(started.is_set)
@@ -433,13 +440,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_is_taken(shop: Shop
 
 async def test_a_cancelled_application_ends_like_a_stopped_one(shop: Shop) -> None:
     arrived(shop, b"one")
-    started, go = threading.Event(), threading.Event()
-
-    @reader("OrdersQueue")
-    def handle(db: Any, messages: list[Message]) -> None:
-        started.set()
-        assert go.wait(30)
-        write(db, messages)
+    handle, started, go = held_up()
 
     task = asyncio.create_task(run_readers(handle, shop.path))
     await until(started.is_set)
@@ -475,13 +476,7 @@ async def test_a_coroutine_that_takes_too_long_is_cut_off_and_nobody_is_blamed(s
 
 async def test_a_thread_that_takes_too_long_keeps_its_group_until_it_ends(shop: Shop) -> None:
     arrived(shop, b"one")
-    started, go = threading.Event(), threading.Event()
-
-    @reader("OrdersQueue")
-    def handle(db: Any, messages: list[Message]) -> None:
-        started.set()
-        assert go.wait(30)
-        write(db, messages)
+    handle, started, go = held_up()
 
     stop = asyncio.Event()
     task = asyncio.create_task(run_readers(handle, shop.path, stop=stop, grace=0.05))

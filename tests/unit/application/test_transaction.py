@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.application import transaction as module
-from broker.application.transaction import (
-    ask,
-    check_schema,
-    is_always_open,
-    is_autocommit,
-    look,
-    plain,
-    transaction,
-    whole,
-)
+from broker.application.transaction import check_schema, commit, is_always_open, is_autocommit, look, transaction, whole
 from broker.errors import StoreUnavailableError
+from broker.store.rows import ask
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -132,6 +127,83 @@ def test_commit_that_fails_leaves_no_transaction_open(shop: Shop) -> None:
         failing()
 
     assert not db.in_transaction
+
+
+# --- a file that cannot be used -----------------------------------------------------------------------------
+
+
+def _damage(path: Path) -> None:
+    """Overwrite all of a database but its first page, which has the names of the tables."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+
+
+@pytest.mark.parametrize("isolation_level", ["IMMEDIATE", None])
+def test_damaged_file_is_told_inside_a_transaction_too(shop: Shop, isolation_level: Any) -> None:
+    shop.close()
+    _damage(shop.path)
+    db = shop.connect(isolation_level=isolation_level)
+    db.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailableError, match="the file is damaged: stop whoever uses it") as caught:
+        shop.begin(db)
+
+    assert str(shop.path) == caught.value.path
+    db.rollback()
+
+
+@contextmanager
+def _no_room(path: Path) -> Iterator[None]:
+    """No file of this process may grow above the log of the database as it is now."""
+    size = Path(f"{path}-wal").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_full_disk_at_the_commit_is_told_and_nothing_is_committed(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+
+    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
+        dialog.send(b"x" * 2000)
+
+    assert not db.in_transaction
+    assert [] == shop.seen()["sent"]
+
+
+def test_commit_of_the_broker_for_the_application_tells_a_full_disk(shop: Shop) -> None:
+    db = shop.connect()
+    shop.begin(db).send(b"x" * 2000)
+
+    with _no_room(shop.path), pytest.raises(StoreUnavailableError, match=r"see .* whether there is room"):
+        commit(db)
+
+    db.rollback()
+    assert {"conversations": [], "sent": []} == shop.seen()
+
+
+def test_commit_that_breaks_a_rule_of_the_application_is_told_as_it_is(shop: Shop) -> None:
+    db = shop.connect()
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("CREATE TABLE child (id REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+    db.execute("INSERT INTO child VALUES (99)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        commit(db)
+
+
+def test_closed_connection_is_no_fault_of_the_file(shop: Shop) -> None:
+    db = shop.connect()
+    db.close()
+
+    with pytest.raises(sqlite3.ProgrammingError):
+        look(db, lambda: db.execute("SELECT 1"))
 
 
 # --- waiting for other writers ------------------------------------------------------------------------------
@@ -295,30 +367,6 @@ def test_call_after_which_no_transaction_is_left_tells_its_own_failure(shop: Sho
 
 
 # --- the connection is the application's --------------------------------------------------------------------
-
-
-def test_rows_are_tuples_whatever_the_application_wants_of_its_own(shop: Shop) -> None:
-    db = shop.connect()
-    db.row_factory = lambda cursor, row: {
-        column[0]: value for column, value in zip(cursor.description, row, strict=True)
-    }
-
-    rows = ask(db, "SELECT 1 AS one, ? AS two", (2,)).fetchall()
-
-    assert rows == [(1, 2)]
-    assert db.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
-
-
-def test_settings_of_the_application_are_aside_for_a_while_and_back_again(shop: Shop) -> None:
-    db = shop.connect()
-    db.row_factory, db.text_factory = sqlite3.Row, bytes
-
-    with plain(db):
-        inside = db.execute("SELECT 'text'").fetchall()
-
-    assert [("text",)] == inside
-    assert b"text" == db.execute("SELECT 'text'").fetchone()[0]
-    assert sqlite3.Row is db.row_factory
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,10 @@ def test_a_database_that_stays_locked_is_nobodys_fault(shop: Shop) -> None:
         shop.connect(timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
 
     assert is_store_trouble(caught.value)
+
+
+def test_a_damaged_file_is_nobodys_fault() -> None:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
+
+    assert is_store_trouble(error)

@@ -97,6 +97,26 @@ async def test_commit_that_fails_is_told_and_leaves_no_transaction(shop: Shop) -
     assert [1] == ids(shop)
 
 
+class FullDisk(sqlite3.Connection):
+    """One that finds no room at the COMMIT."""
+
+    def commit(self) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+
+async def test_full_disk_at_the_end_of_a_transaction_is_told_and_nothing_is_kept(shop: Shop) -> None:
+    async with Connecting(shop.path, {"factory": FullDisk}) as db:
+        with pytest.raises(StoreUnavailableError, match="the disk is full: make room") as caught:
+            async with db:
+                await db.execute(INSERT, [1])
+
+        assert str(shop.path) == caught.value.path
+        assert not db.is_in_transaction
+    assert [] == ids(shop)
+
+
 async def test_others_wait_for_the_end_of_a_transaction_and_its_own_tasks_do_not(shop: Shop) -> None:
     async with connect(shop) as db:
         order: list[str] = []

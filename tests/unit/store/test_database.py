@@ -12,13 +12,15 @@ from uuid import UUID
 
 import pytest
 
-from broker.errors import StoreUnavailableError
+from broker.errors import DemotedError, StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store import database, metadata
 from broker.store.database import (
     SCHEMA_VERSION,
     broker_instance,
+    epoch,
     has_schema,
+    is_locked,
     lock_store,
     open_store,
     open_watch,
@@ -214,7 +216,7 @@ def _busy(code: int = sqlite3.SQLITE_BUSY) -> sqlite3.OperationalError:
 def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[..., sqlite3.Connection]:
     """A `connect` whose connections fail to change the mode of the file with these errors first."""
 
-    class Failing(sqlite3.Connection):
+    class Failing(database.Connection):
         def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
             if errors and sql.startswith("PRAGMA journal_mode"):
                 raise errors.pop()
@@ -223,7 +225,7 @@ def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[.
     connect = sqlite3.connect
 
     def connecting(path: Path, **options: object) -> sqlite3.Connection:
-        return connect(path, factory=Failing, **options)  # type: ignore[call-overload, no-any-return]
+        return connect(path, **{**options, "factory": Failing})  # type: ignore[call-overload, no-any-return]
 
     return connecting
 
@@ -428,3 +430,29 @@ def test_a_copy_of_the_catalog_has_what_statements_read_and_none_of_the_messages
             assert copy.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)
         db.execute("ROLLBACK")
         assert set(metadata.queues(db)) == {"Inbox"}
+
+
+def test_a_lock_is_seen_without_taking_it(path: Path) -> None:
+    open_store(path).close()
+    before = is_locked(path), Path(f"{path}.lock").exists()
+    lock = lock_store(path)
+    held = is_locked(path)
+    os.close(lock)
+
+    assert ((False, False), True, False) == (before, held, is_locked(path))
+
+
+def test_a_connection_writes_in_its_own_epoch_only(path: Path) -> None:
+    with closing(open_store(path)) as db:
+        with writing(db):
+            db.execute("UPDATE broker_database SET epoch = 3")
+        db.epoch = 3
+        with writing(db):
+            db.execute("UPDATE broker_database SET epoch = 4")
+
+        with pytest.raises(DemotedError, match="its epoch is 4, ours was 3"), writing(db):
+            db.execute("DELETE FROM broker_route")
+
+        assert 4 == epoch(db)
+        assert not db.in_transaction
+        assert 1 == db.execute("SELECT count(*) FROM broker_route").fetchone()[0]

@@ -9,7 +9,7 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.store.database import open_store
-from broker.store.fault import sentence
+from broker.store.fault import is_about_file, sentence
 
 
 def _error(code: int) -> sqlite3.Error:
@@ -54,3 +54,26 @@ def test_a_directory_in_the_place_of_the_file_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailableError, match=r"it has to be a plain file, or none yet.*\(unable to open"):
         open_store(tmp_path / "orders.db")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (sqlite3.OperationalError("disk I/O error"), True),
+        (sqlite3.DatabaseError("database disk image is malformed"), True),
+        (sqlite3.IntegrityError("UNIQUE constraint failed"), False),
+        (sqlite3.ProgrammingError("Cannot operate on a closed database."), False),
+        (sqlite3.DataError("string or blob too big"), False),
+    ],
+)
+def test_only_errors_of_the_file_are_about_the_file(error: sqlite3.DatabaseError, *, expected: bool) -> None:
+    assert expected is is_about_file(error)
+
+
+def test_a_file_without_our_tables_is_none_of_ours() -> None:
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        sqlite3.connect(":memory:").execute("SELECT * FROM broker_queue")
+
+    assert "no database of the broker; name it in a daemon's configuration and start that once" == sentence(
+        caught.value
+    )

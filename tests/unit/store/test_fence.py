@@ -36,7 +36,7 @@ def run(path: Path, state_dir: Path) -> str:
         if not problem:
             note_start(db, path, state_dir)
     if not problem:
-        note_stop(path, state_dir)
+        note_stop(path, state_dir, 0)
     return problem
 
 
@@ -131,7 +131,7 @@ def test_a_copy_made_while_the_daemon_ran_is_older_than_its_stop(path: Path, tmp
         note_start(db, path, tmp_path)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         shutil.copyfile(path, tmp_path / "backup")
-    note_stop(path, tmp_path)
+    note_stop(path, tmp_path, 0)
 
     shutil.copyfile(tmp_path / "backup", path)
 
@@ -190,14 +190,14 @@ def test_a_stop_leaves_a_file_alone_that_has_taken_the_place(path: Path, tmp_pat
     shutil.copy(path, tmp_path / "other")
     (tmp_path / "other").rename(path)
 
-    note_stop(path, tmp_path)
+    note_stop(path, tmp_path, 0)
 
     assert 2 == starts(path)
 
 
 def test_a_stop_makes_no_file_anew(path: Path, tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        note_stop(path, tmp_path)
+        note_stop(path, tmp_path, 0)
 
     assert not path.exists()
 
@@ -210,7 +210,7 @@ def test_the_record_names_each_database_once(path: Path, tmp_path: Path) -> None
     record = json.loads((tmp_path / RECORD).read_text())
 
     assert {str(path): 4, str(tmp_path / "billing.db"): 2} == {one["path"]: one["starts"] for one in record.values()}
-    assert not (tmp_path / "databases.new").exists()
+    assert not (tmp_path / "databases.json.new").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": {"starts": "x", "path": ""}}', "\xff"])
@@ -223,7 +223,7 @@ def test_a_record_that_was_damaged_says_what_to_do(path: Path, tmp_path: Path, t
     assert str(tmp_path / RECORD) == caught.value.path
 
 
-@pytest.mark.parametrize("what", [RECORD, "databases.new"])
+@pytest.mark.parametrize("what", [RECORD, "databases.json.new"])
 def test_a_record_that_cannot_be_used_is_told(path: Path, tmp_path: Path, what: str) -> None:
     (tmp_path / what).mkdir()
 
@@ -233,3 +233,24 @@ def test_a_record_that_cannot_be_used_is_told(path: Path, tmp_path: Path, what: 
 
 def test_a_file_that_no_daemon_has_started_on_passes() -> None:
     assert "" == Sighting(number=5, known_number=None, starts=0).problem
+
+
+# --- the epoch ----------------------------------------------------------------------------------------------
+
+
+def test_a_takeover_raises_the_epoch_and_a_start_leaves_it(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        epochs = [note_start(db, path, tmp_path, least_epoch=least) for least in (0, 0, None, 7, 3)]
+
+    assert [1, 2, 2, 7, 8] == epochs
+    assert 5 == starts(path)
+
+
+def test_a_stop_of_whoever_was_followed_changes_nothing(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        old = note_start(db, path, tmp_path, least_epoch=0)
+        note_start(db, path, tmp_path, least_epoch=0)
+
+    note_stop(path, tmp_path, old)
+
+    assert 2 == starts(path)

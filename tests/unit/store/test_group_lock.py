@@ -24,10 +24,10 @@ from broker.store.group_lock import (
     live_slots,
     lock_file,
     locked_groups,
-    path_of,
     records,
     rows_of_dead_slots,
 )
+from broker.store.rows import path_of
 
 HOLDER = """
 import sys, time

@@ -25,6 +25,11 @@ from tests.support import version_1
 from tests.support.dialog import rows
 
 NOW = 1_800_000_000.0
+DATABASE_2 = (  # as version 2 made it
+    "CREATE TABLE broker_database (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL,"
+    " broker_instance BLOB NOT NULL CHECK (length(broker_instance) = 16), create_date REAL NOT NULL,"
+    " fragment_size INTEGER, file_number INTEGER, starts INTEGER NOT NULL DEFAULT 0)"
+)
 MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 
@@ -267,7 +272,7 @@ def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
         with pytest.raises(StoreUnavailableError) as caught:
             migration.migrate(db, old)
 
-    assert "from version 1 to 2, and nothing was changed: the disk is full: make room" in caught.value.problem
+    assert "from version 1 to 3, and nothing was changed: the disk is full: make room" in caught.value.problem
     assert "bytes free" in caught.value.problem
     assert before == content(old)
 
@@ -292,7 +297,7 @@ def test_another_identity_than_the_configured_is_refused_before_anything_is_chan
     assert before == content(old)
 
 
-@pytest.mark.parametrize(("version", "what"), [(1, "start the daemon of this release on it"), (3, "use that release")])
+@pytest.mark.parametrize(("version", "what"), [(1, "start the daemon of this release on it"), (4, "use that release")])
 def test_an_application_on_another_version_is_told_what_to_do(old: Path, version: int, what: str) -> None:
     with closing(sqlite3.connect(old, isolation_level=None)) as db:
         db.execute("UPDATE broker_database SET schema_version = ?", (version,))
@@ -325,3 +330,53 @@ def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytes
     open_store(old).close()
 
     assert [(1, len(version_1.CONVERSATIONS))] == seen
+
+
+# --- version 2 ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    """A file of version 2 with what it held, made of a migrated one: but for the epoch they are the same."""
+    path = tmp_path / "second.db"
+    version_1.make(path)
+    open_store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        known = "id, broker_instance, create_date, fragment_size"
+        db.execute("ALTER TABLE broker_database RENAME TO newer")
+        db.execute(DATABASE_2)
+        db.execute(
+            f"INSERT INTO broker_database (schema_version, {known}, file_number, starts)"
+            f" SELECT 2, {known}, 77, 5 FROM newer"
+        )
+        db.execute("DROP TABLE newer")
+    return path
+
+
+def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(second)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        numbers = set(db.execute("SELECT * FROM sqlite_sequence"))
+
+    with closing(open_store(second)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert before == {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
+        assert [(SCHEMA_VERSION, 5, 77, 0, 65536)] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch, fragment_size FROM broker_database"
+        )
+        assert version_1.INSTANCE.bytes == broker_instance(db)
+
+
+def test_version_2_writes_next_to_nothing(second: Path) -> None:
+    """However much is in the file, one row is copied."""
+    with closing(sqlite3.connect(second, isolation_level=None)) as db:
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        with structlog.testing.capture_logs() as logs:
+            migration.migrate(db, second)
+            size = second.stat().st_size
+
+    assert ["database migrates", "database migrated"] == [one["event"] for one in logs]
+    assert size < 1_000_000 + 3 * len(version_1.LARGE)

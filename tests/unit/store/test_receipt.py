@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.conversation.contact import Contact
+from broker.flow import Disposition
 from broker.store.receipt import Receipt, Standing
+from broker.wire.frame import Header
 
 
 def test_receipts_share_nothing() -> None:
@@ -20,3 +22,15 @@ def test_place_alone_is_neither_new_nor_urgent() -> None:
     standing = Standing(Contact(bytes(16), True, "Orders", bytes(16), "Billing"), (1, 0))
 
     assert ((), 0, False) == (standing.held, standing.frames, standing.is_urgent)
+
+
+def test_drops_are_counted_with_the_header_of_the_last() -> None:
+    receipt = Receipt()
+    first, last = (Header(0x10, 0, bytes([number]) * 16, b"c" * 16, "//b", "//a", b"f" * 16) for number in (1, 2))
+
+    receipt.drop(Disposition.DUPLICATE, first, 3)
+    receipt.drop(Disposition.DUPLICATE, last)
+    receipt.drop(Disposition.MALFORMED, None)
+
+    assert Counter({Disposition.DUPLICATE: 4, Disposition.MALFORMED: 1}) == receipt.dropped
+    assert {Disposition.DUPLICATE: last, Disposition.MALFORMED: None} == receipt.last_dropped

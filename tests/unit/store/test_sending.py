@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def load(
     now = lifetime_of(db) - more.get("left", 60)
     loaded = load_in_writer(db, want, more.get("size", SIZE), now=now, room=room)
     assert loaded is not None
-    return loaded
+    return loaded.fragments
 
 
 def payload(fragment: Outgoing) -> bytes:
@@ -349,3 +350,23 @@ def test_fragment_size_holds_while_a_large_message_waits_that_was_cut_by_it(db: 
     sizes.append(settle_fragment_size(db, 1000))
 
     assert sizes == [65_536, 65_536, 1000]
+
+
+@pytest.mark.parametrize("is_start", [True, False])
+def test_finding_does_not_go_through_what_waits_already(db: sqlite3.Connection, *, is_start: bool) -> None:
+    """Cost in instructions of SQLite's machine: the same beside many rows as beside few."""
+
+    def cost() -> int:
+        steps = count()
+        after = db.execute("SELECT max(transmission_id) FROM broker_transmission").fetchone()[0] - 1
+        db.set_progress_handler(lambda: bool(next(steps)) and False, 1)
+        find_in_writer(db, broker_instance(db), 0 if is_start else after)
+        db.set_progress_handler(None, 0)
+        return next(steps)
+
+    dialog = begin(db)
+    dialog.send_many([b"a"] * 10)
+    few = cost()
+    dialog.send_many([b"a"] * 2000)
+
+    assert cost() < 2 * few

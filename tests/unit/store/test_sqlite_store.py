@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import StoreUnavailableError
-from broker.store.database import broker_instance, open_store
+from broker.errors import DemotedError, StoreUnavailableError
+from broker.store.database import Connection, broker_instance, open_store
 from broker.store.sqlite_store import SqliteStore
 from broker.store.turn import Turn
 from tests.support.dialog import far_initiator, open_database, queued, rows
@@ -163,3 +163,23 @@ def test_a_file_that_cannot_be_looked_at_is_told(store: SqliteStore) -> None:
 
     with pytest.raises(StoreUnavailableError, match="closed database"):
         store.version()
+
+
+@pytest.mark.parametrize("is_writing", [True, False])
+def test_whoever_is_not_the_principal_any_more_stores_and_reads_nothing(path: Path, *, is_writing: bool) -> None:
+    db = open_database(path, "Billing")
+    with closing(SqliteStore(path, db, fragment_size=1000)) as store:
+        assert isinstance(db, Connection)
+        db.epoch = store.epoch
+        store.turn_in_writer(turn())
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute("UPDATE broker_database SET epoch = 5")
+
+        with pytest.raises(DemotedError, match="its epoch is 5, ours was 0") as caught:
+            store.turn_in_writer(turn(*[far_initiator().message(0, b"hello")] * is_writing))
+        with pytest.raises(DemotedError):
+            store.check()
+
+        assert str(path) == caught.value.path
+        assert [] == queued(db)
+        assert not db.in_transaction

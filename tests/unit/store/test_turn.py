@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
+from broker.conversation.window import FIRST_BYTES
 from broker.store.database import broker_instance
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt
@@ -61,7 +62,7 @@ def test_turn_loads_what_is_wanted(db: sqlite3.Connection, dialog: Dialog) -> No
 
     loaded = do(db, replace(NOTHING, wants=[WANT, gone])).loaded
 
-    assert [(WANT, [b"body"]), (gone, [])] == [(want, [m.body[-4:] for m in messages]) for want, messages in loaded]
+    assert [(WANT, [b"body"]), (gone, [])] == [(want, [m.body[-4:] for m in messages]) for want, messages, _ in loaded]
 
 
 def test_turn_notes_why_dialogs_wait(db: sqlite3.Connection, dialog: Dialog) -> None:
@@ -99,13 +100,34 @@ def test_other_turns_stay_whole(more: dict[str, Any]) -> None:
     assert turn.parts() == [turn]
 
 
+def test_dialog_that_begins_to_wait_is_loaded_in_the_turn_that_finds_it(db: sqlite3.Connection, dialog: Dialog) -> None:
+    dialog.send(b"more")
+
+    result = do(db, replace(NOTHING, find_after=0, known=lambda _: False, first_frames=1))
+
+    want = Want(1, (0, 0), 1, FIRST_BYTES)
+    assert [(want, [(0, 0)])] == [(one.want, [m.place for m in one.fragments]) for one in result.loaded]
+
+
+def test_what_the_loop_loads_itself_is_only_found(db: sqlite3.Connection, dialog: Dialog) -> None:
+    result = do(db, replace(NOTHING, find_after=0, known={1}.__contains__))
+
+    assert ([1], []) == ([found.endpoint_id for found in result.found], result.loaded)
+
+
+def test_what_was_found_and_does_not_fit_is_left_to_the_loop(db: sqlite3.Connection, dialog: Dialog) -> None:
+    result = do(db, replace(NOTHING, find_after=0, known=lambda _: False, load_max_bytes=10))
+
+    assert ([1], [], []) == ([found.endpoint_id for found in result.found], result.loaded, result.postponed)
+
+
 def test_turn_stops_loading_when_there_is_no_more_room(db: sqlite3.Connection, dialog: Dialog) -> None:
     dialog.send(b"more")
     wants = [WANT, replace(WANT, place=(1, 0)), replace(WANT, place=(0, 0))]
 
     result = do(db, replace(NOTHING, wants=wants, load_max_bytes=80))
 
-    assert ([WANT], wants[1:]) == ([want for want, _ in result.loaded], result.postponed)
+    assert ([WANT], wants[1:]) == ([loaded.want for loaded in result.loaded], result.postponed)
 
 
 def test_turn_looks_for_expired_dialogs_only_when_it_is_time(db: sqlite3.Connection, dialog: Dialog) -> None:
@@ -163,7 +185,7 @@ def test_what_arrived_is_stored_last(db: sqlite3.Connection, dialog: Dialog) -> 
 
     result = do(db, replace(NOTHING, frames=frames, wants=[WANT]))
 
-    assert [m.place for _, messages in result.loaded for m in messages] == [(0, 0)]
+    assert [m.place for loaded in result.loaded for m in loaded.fragments] == [(0, 0)]
     assert result.receipt.acknowledged == {1: (1, 0)}
 
 

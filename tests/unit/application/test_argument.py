@@ -1,0 +1,205 @@
+"""Numbers of applications: what does not fit is told with its argument, its range and what was given."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from broker import aio
+from broker.application.argument import INT_MAX, check_count, check_seconds
+from broker.application.dialog import Dialog
+from broker.application.receiving import get_conversation_group, receive
+from broker.application.runner import Runner
+from broker.errors import ConversationError
+from tests.support.shop import Shop
+
+HUGE = 10**5000  # above what Python writes out
+
+
+class Seven:
+    """A whole number of some library."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(("value", "count"), [(1, 1), (INT_MAX, INT_MAX), (Seven(), 7)])
+def test_whole_number_of_the_range_is_taken(value: object, count: int) -> None:
+    assert count == check_count(value, "top", 127, least=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (-1, "-1"),
+        (2**31, "2147483648"),
+        pytest.param(HUGE, "a number of thousands of digits", id="huge"),
+        (1.5, "1.5"),
+        (1.0, "1.0"),
+        (math.nan, "nan"),
+        (True, "True"),
+        ("7", "'7'"),
+        (None, "None"),
+        ("x" * 100, "'" + "x" * 79 + "..."),
+    ],
+)
+def test_what_is_no_whole_number_of_the_range_is_told(value: object, shown: str) -> None:
+    with pytest.raises(ConversationError) as caught:
+        check_count(value, "top", 127, least=1)
+
+    assert f"Msg 127: top has to be a whole number, 1 .. 2147483647, not {shown}" == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (1, 1.0),
+        (0.5, 0.5),
+        (timedelta(minutes=1), 60.0),
+        (Decimal("2.5"), 2.5),
+        (Fraction(1, 2), 0.5),
+        (math.inf, math.inf),
+    ],
+)
+def test_time_is_taken_however_it_is_given(value: object, seconds: float) -> None:
+    assert seconds == check_seconds(value, "wait", 148)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (-0.1, "-0.1"),
+        (-math.inf, "-inf"),
+        (11, "11"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
+        (True, "True"),
+        ("5", "'5'"),
+        (None, "None"),
+        (timedelta(-1), "datetime.timedelta(days=-1)"),
+        pytest.param(HUGE, "a number of thousands of digits", id="huge"),
+        ([], "[]"),
+    ],
+)
+def test_what_is_no_time_of_the_range_is_told(value: object, shown: str) -> None:
+    with pytest.raises(ConversationError) as caught:
+        check_seconds(value, "lifetime", 8489, most=10)
+
+    sentence = f"Msg 8489: lifetime has to be a number of seconds, above 0 and at most 10, not {shown}"
+    assert sentence == str(caught.value)
+
+
+def test_zero_is_a_time_where_it_may_be() -> None:
+    assert 0.0 == check_seconds(0, "wait", 148, may_be_zero=True)
+    with pytest.raises(ConversationError, match="wait has to be a number of seconds, 0 or more, not -1"):
+        check_seconds(-1, "wait", 148, may_be_zero=True)
+
+
+# --- where applications give them -------------------------------------------------------------------------------
+
+
+RECEIVED = [
+    ({"top": 1.5}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not 1.5"),
+    ({"top": True}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not True"),
+    ({"top": "5"}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not '5'"),
+    ({"top": 2**63}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not 9223372036854775808"),
+    ({"poison": -1}, "Msg 127: poison has to be a whole number, 0 .. 2147483647, not -1"),
+    ({"poison": 0.5}, "Msg 127: poison has to be a whole number, 0 .. 2147483647, not 0.5"),
+    ({"wait": math.nan}, "Msg 148: wait has to be a number of seconds, 0 or more, not nan"),
+    ({"wait": -1}, "Msg 148: wait has to be a number of seconds, 0 or more, not -1"),
+    ({"wait": "1"}, "Msg 148: wait has to be a number of seconds, 0 or more, not '1'"),
+    ({"wait": None}, "Msg 148: wait has to be a number of seconds, 0 or more, not None"),
+]
+ON_DIALOG: list[tuple[Callable[[Any], Any], str]] = [
+    (
+        lambda dialog: dialog.end(error=1.5),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not 1.5",
+    ),
+    (
+        lambda dialog: dialog.end(error=True),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not True",
+    ),
+    (
+        lambda dialog: dialog.end(error="5"),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not '5'",
+    ),
+    (
+        lambda dialog: dialog.end(error=-1),
+        "Msg 8403: error, the application's code, has to be a whole number, 1 .. 2147483647, not -1",
+    ),
+    (lambda dialog: dialog.end(error=1, description=7), "Msg 8424: the description has to be text, not 7"),
+    (
+        lambda dialog: dialog.set_timer("60"),
+        "Msg 8410: a conversation timer's seconds has to be a number of seconds, above 0, not '60'",
+    ),
+    (
+        lambda dialog: dialog.set_timer(True),
+        "Msg 8410: a conversation timer's seconds has to be a number of seconds, above 0, not True",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), RECEIVED)
+async def test_receive_says_which_argument_is_wrong(shop: Shop, wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConversationError) as plain:
+        receive(shop.connect(), queue="OrdersQueue", **wrong)
+    async with aio.connect(shop.path) as db, db:
+        with pytest.raises(ConversationError) as awaited:
+            await aio.receive(db, queue="OrdersQueue", **wrong)
+
+    assert [sentence, sentence] == [str(plain.value), str(awaited.value)]
+
+
+async def test_get_conversation_group_says_that_its_wait_is_no_time(shop: Shop) -> None:
+    with pytest.raises(ConversationError, match="wait has to be a number of seconds, 0 or more, not nan"):
+        get_conversation_group(shop.connect(), queue="OrdersQueue", wait=math.nan)
+    async with aio.connect(shop.path) as db, db:
+        with pytest.raises(ConversationError, match="wait has to be a number of seconds, 0 or more, not nan"):
+            await aio.get_conversation_group(db, queue="OrdersQueue", wait=math.nan)
+
+
+@pytest.mark.parametrize(("call", "sentence"), ON_DIALOG)
+async def test_dialog_says_which_argument_is_wrong(shop: Shop, call: Callable[[Any], Any], sentence: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog: Dialog = shop.begin(db)
+    with pytest.raises(ConversationError) as plain:
+        call(dialog)
+    async with aio.connect(shop.path) as connection:
+        with pytest.raises(ConversationError) as awaited:
+            await call(await aio.get_dialog(connection, dialog.conversation_handle))
+
+    assert [sentence, sentence] == [str(plain.value), str(awaited.value)]
+    assert ["SO"] == shop.seen()["conversations"]
+
+
+@pytest.mark.parametrize("lifetime", ["3600", True, math.nan, None, 2**31])
+async def test_lifetime_that_is_none_is_told(shop: Shop, lifetime: Any) -> None:
+    sentence = f"lifetime has to be a number of seconds, above 0 and at most 2147483647, not {lifetime!r}"
+    with pytest.raises(ConversationError, match=sentence):
+        shop.begin(shop.connect(), lifetime=lifetime)
+    async with aio.connect(shop.path) as db:
+        with pytest.raises(ConversationError, match=sentence):
+            await aio.begin_dialog(db, from_service="Orders", to_service="far", lifetime=lifetime)
+
+
+def test_readers_are_not_started_with_a_grace_that_is_no_time(shop: Shop) -> None:
+    with pytest.raises(ConversationError, match="grace has to be a number of seconds, 0 or more, not nan"):
+        Runner([], str(shop.path), grace=math.nan)
+
+
+async def test_wait_may_be_for_ever(shop: Shop) -> None:
+    async with aio.connect(shop.path) as db, db:
+        waiting = asyncio.create_task(aio.receive(db, queue="OrdersQueue", wait=math.inf))
+        other = shop.connect(isolation_level=None)
+        shop.arrive(shop.begin(other), b"at last")
+
+        assert [b"at last"] == [message.body for message in await waiting]

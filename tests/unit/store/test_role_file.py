@@ -1,0 +1,66 @@
+"""What is told beside a database file about its principal is read as it was written, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StoreUnavailableError
+from broker.store.role_file import Reign, read_reign, role_path, write_reign
+
+REIGN = Reign(b"i" * 16, 7, "first", 1_800_000_000.5)
+
+
+def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    write_reign(path, Reign(b"i" * 16, 6, "second", 1.0))
+
+    write_reign(path, REIGN)
+
+    assert REIGN == read_reign(path)
+
+
+def test_by_whichever_name_it_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "orders.db").touch()
+    (tmp_path / "link.db").symlink_to(tmp_path / "orders.db")
+
+    write_reign(tmp_path / "link.db", REIGN)
+
+    assert REIGN == read_reign(tmp_path / "orders.db")
+
+
+def test_nobody_has_taken_it_over_where_nothing_is_told(tmp_path: Path) -> None:
+    assert read_reign(tmp_path / "orders.db") is None
+    assert read_reign(tmp_path / "gone" / "orders.db") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"broker_instance": "no", "epoch": 1, "principal": "a", "since": 1}',
+        '{"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": null, "principal": "a", "since": 1}',
+        "[" * 100_000,
+        "\xff",
+    ],
+)
+def test_what_was_damaged_says_what_to_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "orders.db"
+    role_path(path).write_text(text, encoding="latin-1")
+
+    with pytest.raises(StoreUnavailableError, match="it does not hold what the principal wrote into it: remove it"):
+        read_reign(path)
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    role_path(path).mkdir()
+
+    with pytest.raises(StoreUnavailableError, match="Is a directory") as caught:
+        read_reign(path)
+
+    assert str(role_path(path)) == caught.value.path
