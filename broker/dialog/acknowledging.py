@@ -17,7 +17,7 @@ from dataclasses import replace
 from broker.conversation.contact import Place
 from broker.store.receipt import Standing
 
-DELAY = 0.02  # seconds: an application's answer takes some milliseconds, a far side resends after 200 at the earliest
+DELAY = 0.05  # seconds: whoever answers has most often done so by then; a far side resends after 200 ms at the earliest
 ENOUGH = 4  # frames not told of yet; a window that is small stays open
 
 Tell = Callable[[Mapping[int, Standing]], None]

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from broker.application.dialog import Dialog, begin_dialog, get_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
-from broker.application.transaction import ask
 from broker.conversation.state import TAKES_MESSAGES, State
 from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.flat_xml import parse_flat_xml
@@ -26,6 +25,7 @@ from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.database import writing
 from broker.store.metadata import put_queue, put_service, queues, services
+from broker.store.rows import ask
 
 FAILED = 9761  # the original's message for a request that ended with an error
 ANSWER_SECONDS = 7 * 86_400.0  # for which an answer is sent again until who asked has it; then that asks nobody

@@ -10,10 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Decision
+
+FINAL = frozenset(  # why the next hop refused a frame that it will refuse again, whatever it says of retrying
+    disposition.number
+    for disposition in (
+        Disposition.MALFORMED,
+        Disposition.HOPS_EXHAUSTED,
+        Disposition.FORWARDING_DISABLED,
+        Disposition.ROUTE_INVALID,
+        Disposition.FRAME_TOO_LARGE,
+    )
+)
 
 
 def alternatives(decision: Decision) -> list[Decision]:

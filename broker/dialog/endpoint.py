@@ -31,7 +31,7 @@ from broker.dialog.store_port import Store
 from broker.dialog.stranger import GONE, Strangers
 from broker.dialog.transmitter import DialogSettings, Transmitter
 from broker.dialog.wall_clock import WallClock
-from broker.errors import StoreUnavailableError
+from broker.errors import DemotedError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.way import Buffer, Origin, Way
@@ -41,12 +41,17 @@ from broker.routing.route import SERVICE_BROKER
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt, Standing
 from broker.store.turn import Turn, TurnResult
-from broker.wire.layout import Kind
+from broker.wire.frame import Header
+from broker.wire.layout import KIND_AT, Kind
 
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 POLL_SECONDS = (0.002, 0.02)  # between two looks at data_version: right after a change, and at most
+RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: one that is lost costs a resend at most
+TURN_SECONDS = 0.004  # behind a turn with work for several: what comes meanwhile shares one commit, and costs the less
 KEEP_SECONDS = 1.0  # between two looks for what is past its lifetime or has served
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
+
+_ACK = int(Kind.ACK)  # an enum's operators are slow
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -57,7 +62,8 @@ class Endpoint:
     One database at work. Loop-only, but for what its writer thread does.
 
     Shape: `broker_instance` 16 bytes; `delivered` whole messages by service, `dropped` frames by disposition since the
-    start; `problem` what the store last failed with, empty while it works.
+    start; `problem` what the store last failed with, empty while it works; `on_demoted` is told when another daemon has
+    taken the database over, and nothing is stored any more.
     """
 
     def __init__(self, name: str, path: Path, store: Store, *, settings: DialogSettings, forwarder: Forwarder) -> None:
@@ -71,7 +77,9 @@ class Endpoint:
         self.transmitter.asked = self.inquirer.status
         self.delivered: Counter[str] = Counter()
         self.dropped: Counter[Disposition] = Counter()
+        self.last_dropped: dict[Disposition, tuple[float, Header | None]] = {}
         self.problem = ""
+        self.on_demoted: Callable[[str], None] = lambda _: None
         self._store = store
         self._travel = settings.travel
         self._forwarder = forwarder
@@ -86,6 +94,8 @@ class Endpoint:
         self._clock = WallClock()
         self._housekeeping = Housekeeping()
         self._keep_at = 0.0
+        self._turn_at = 0.0
+        self._ride: asyncio.TimerHandle | None = None
         self._next_timer: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -105,6 +115,8 @@ class Endpoint:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._ride is not None:
+            self._ride.cancel()
         self._acknowledging.close()
         self.transmitter.close()
         await self._loop.run_in_executor(None, self._writer.shutdown)
@@ -145,14 +157,19 @@ class Endpoint:
 
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
+        is_urgent = False
         for frame in frames:
+            is_urgent |= frame[KIND_AT] != _ACK
             if self._inbox_bytes >= INBOX_MAX_BYTES:
                 self.dropped[Disposition.STORE_BUSY] += 1
                 origin.reject(frame, Disposition.STORE_BUSY)
             else:
                 self._inbox.append(frame)
                 self._inbox_bytes += len(frame)
-        self._wake_up()
+        if is_urgent:
+            self._wake_up()
+        elif self._ride is None:
+            self._ride = self._loop.call_later(RIDE_SECONDS, self._on_ride)
 
     def ask(self, facts: Facts) -> None:
         """What has these facts has no route, and its table says whom to ask for one (R2.4)."""
@@ -162,6 +179,12 @@ class Endpoint:
             self.inquirer.ask(facts.to_service, facts.to_broker_instance)
         else:  # its route leads back to this very instance, whose own table did not know on (R3.9)
             self._forwarder.ask(facts)
+
+    def _on_ride(self) -> None:
+        """Acknowledgements found nothing to share a commit with."""
+        self._ride = None
+        if self._inbox:
+            self._wake_up()
 
     def _wake_up(self) -> None:
         self._wake.set()
@@ -178,19 +201,26 @@ class Endpoint:
     async def _work(self) -> None:
         while True:
             await self._wake.wait()
+            await asyncio.sleep(max(0.0, self._turn_at - self._loop.time()))
             self._wake.clear()
             left = self._next_turn().parts()
+            done = 0
             while left:
                 try:
                     result = await self._loop.run_in_executor(self._writer, self._store.turn_in_writer, left[0])
                 except StoreUnavailableError as error:
+                    if isinstance(error, DemotedError):
+                        self.on_demoted(error.problem)
                     await self._rest(left, error.problem)
                     break
                 if self.problem:
                     self.problem = ""
                     log.info("store works again", database=self.name)
+                done += len(left[0].frames) + len(result.found)
                 del left[0]
                 self._note(result)
+            if done > 1:
+                self._turn_at = self._loop.time() + TURN_SECONDS
 
     def _note(self, result: TurnResult) -> None:
         """After a turn: what was found and loaded is sent, what was stored is answered."""
@@ -198,8 +228,8 @@ class Endpoint:
             self._found_up_to = result.found_up_to
         for found in result.found:
             self.transmitter.found(found)
-        for want, messages in result.loaded:
-            self.transmitter.loaded(want, messages)
+        for loaded in result.loaded:
+            self.transmitter.loaded(loaded)
         self.transmitter.unwanted(result.postponed)
         for endpoint_id in result.kept.finished:
             self.transmitter.finish(endpoint_id)
@@ -223,6 +253,8 @@ class Endpoint:
             find_after=self._found_up_to if self._has_news else None,
             wants=self.transmitter.wants(),  # before the next line: it may make room
             load_max_bytes=self.transmitter.load_max_bytes,
+            known=self.transmitter.senders.__contains__,
+            first_frames=self.transmitter.first_frames,
             housekeeping=self._housekeeping if is_time_to_keep else None,
             is_probe=bool(self.problem),
             statuses=self.transmitter.statuses(),
@@ -249,6 +281,7 @@ class Endpoint:
         transmitter, travel = self.transmitter, self._travel
         self.delivered += receipt.delivered
         self.dropped += receipt.dropped
+        self.last_dropped |= {what: (self._loop.time(), header) for what, header in receipt.last_dropped.items()}
         if receipt.delivered[SERVICE_BROKER]:
             self.inquirer.look()
         for endpoint_id, contact in receipt.contacts.items():

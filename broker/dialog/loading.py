@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.conversation.outbound import Outgoing
 from broker.dialog.sender import Sender
-from broker.store.sending import Want
+from broker.store.sending import Loaded, Want
 
 LOADED_MAX_BYTES = 64 * 1024 * 1024  # bodies in memory, all dialogs together
 LOAD_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time: a turn of the writer thread stays short
@@ -67,15 +66,15 @@ class Loading:
             wants.append(Want(endpoint_id, sender.outbound.load_from, max(1, frames), min(size, LOAD_BYTES)))
         return wants
 
-    def loaded(self, sender: Sender, want: Want, fragments: list[Outgoing]) -> bool:
+    def loaded(self, sender: Sender, loaded: Loaded) -> bool:
         """What was asked for has come; False when it belongs behind something that was unloaded meanwhile."""
         sender.is_loading = False
-        if want.place != sender.outbound.load_from:
+        if loaded.want.place != sender.outbound.load_from:
             return False
-        for fragment in fragments:
+        for fragment in loaded.fragments:
             sender.outbound.offer(fragment)
         self.charge(sender)
-        sender.has_more = bool(fragments)
+        sender.has_more = not loaded.is_all
         return True
 
     def unwanted(self, want: Want) -> None:

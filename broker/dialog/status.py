@@ -16,13 +16,19 @@ from broker.conversation.round_trip import NEVER
 from broker.dialog.sender import Sender
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import Outbox
+from broker.forwarding.outbox import Destination, Outbox
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision
 
+REFUSED = "refused by the next hop: "  # stands before the disposition and its number, at the end of a status
+
 
 class Trouble(NamedTuple):
-    """Why an address is not reached. Shape: `problem` empty while nothing is known; `retry_at` monotonic seconds."""
+    """
+    Why an address is not reached, or the principal of a pair not known.
+
+    Shape: `problem` empty while nothing is known; `retry_at` monotonic seconds.
+    """
 
     problem: str = ""
     retry_at: float = NEVER
@@ -47,8 +53,8 @@ class Surroundings(Protocol):
     def memory(self) -> tuple[int, int]:
         """Bytes loaded for all dialogs, and the bound."""
 
-    def trouble_of(self, address: NetworkAddress, /) -> Trouble:
-        """What keeps a connection to this address from coming about."""
+    def trouble_of(self, destination: Destination, /) -> Trouble:
+        """What keeps a connection to this address from coming about, or what this pair says of its principal."""
 
     def asked(self, service_name: str, /) -> str:
         """What is known of the request for a route to this service, as the end of a sentence."""
@@ -61,7 +67,7 @@ def transmission_status(sender: Sender, decision: Decision, here: Surroundings) 
     if problem is None and outbound.resend_at != NEVER:
         count = outbound.in_flight
         under_way = "" if not count else f", {count} fragment{'s' if count > 1 else ''} under way"
-        again = _at(outbound.alarm_at, here)
+        again = _at(outbound.alarm_at, here.wall_offset)
         status = f"sent to {_goal(decision)} and not acknowledged yet{under_way}: sent again {again}"
         status += ", window full" if outbound.is_window_full else ""
     elif problem is None:
@@ -70,7 +76,7 @@ def transmission_status(sender: Sender, decision: Decision, here: Surroundings) 
         status = problem
     if outbound.round_trip.attempts:
         status += f", attempt {outbound.round_trip.attempts + 1}"
-    return f"{status}; refused by the next hop: {sender.advice}" if sender.advice else status
+    return f"{status}; {REFUSED}{sender.advice}" if sender.advice else status
 
 
 def connecting(address: NetworkAddress, trouble: Trouble, when: str = "") -> str:
@@ -78,6 +84,14 @@ def connecting(address: NetworkAddress, trouble: Trouble, when: str = "") -> str
     if not trouble.problem:
         return f"waiting for a connection to {address}"
     return f"waiting for a connection to {address}: {trouble.problem}{when}"
+
+
+def unknown_principal(trouble: Trouble, wall_offset: float) -> str:
+    """What the partners of a pair say of which none is the principal, and when they are asked again."""
+    if not trouble.problem:
+        return "both partners are about to be asked"
+    again = "" if trouble.retry_at == NEVER else f"; asked again {_at(trouble.retry_at, wall_offset)}"
+    return trouble.problem + again
 
 
 def _goal(decision: Decision) -> str:
@@ -92,23 +106,29 @@ def _path_problem(sender: Sender, decision: Decision, here: Surroundings) -> str
     if disposition is Disposition.DELIVERED:
         return None
     if disposition is Disposition.FORWARDED:
-        return _connection_problem(decision.candidates[0].address, here)
+        return _connection_problem(decision, here)
     number = disposition.number
+    if disposition is Disposition.PRINCIPAL_UNKNOWN and decision.route is not None and decision.route.pair is not None:
+        pair = decision.route.pair
+        return f"delayed, {disposition} ({number}): {unknown_principal(here.trouble_of(pair), here.wall_offset)}"
     if disposition is Disposition.ASKING_FOR_ROUTE and decision.route is not None:
         whom = f"by {decision.route.name} to {decision.route.address_text}"
         return f"delayed, {disposition} ({number}) {whom}: {here.asked(sender.contact.far_service)}"
     what = f"delayed, {disposition} ({number})"
     if disposition is Disposition.NO_ROUTE:
         what = f"no route to {sender.contact.far_service!r} ({number})"
-    again = f"{_at(sender.armed_at, here)}, or " if sender.armed_at != NEVER else ""
+    again = f"{_at(sender.armed_at, here.wall_offset)}, or " if sender.armed_at != NEVER else ""
     return f"{what}: matched again {again}when routes or services change"
 
 
-def _connection_problem(address: NetworkAddress, here: Surroundings) -> str | None:
-    outbox: Outbox | None = here.forwarder.outboxes.get(address)
+def _connection_problem(decision: Decision, here: Surroundings) -> str | None:
+    address = decision.candidates[0].address
+    pair = None if decision.route is None else decision.route.pair
+    forwarder = here.forwarder
+    outbox: Outbox | None = forwarder.outboxes.get(address) if pair is None else forwarder.pairs.get(pair)
     if outbox is None or outbox.outlet is None:
         trouble = here.trouble_of(address)
-        when = f", next attempt {_at(trouble.retry_at, here)}" if trouble.retry_at != NEVER else ""
+        when = f", next attempt {_at(trouble.retry_at, here.wall_offset)}" if trouble.retry_at != NEVER else ""
         return connecting(address, trouble, when)
     return None if outbox.is_ready else f"waiting for room on the connection to {address}"
 
@@ -120,5 +140,5 @@ def _waiting_for_turn(sender: Sender, here: Surroundings) -> str:
     return "waiting for its turn"
 
 
-def _at(instant: float, here: Surroundings) -> str:
-    return f"at {datetime.fromtimestamp(instant + here.wall_offset, UTC):%Y-%m-%d %H:%M:%S} UTC"
+def _at(instant: float, wall_offset: float) -> str:
+    return f"at {datetime.fromtimestamp(instant + wall_offset, UTC):%Y-%m-%d %H:%M:%S} UTC"

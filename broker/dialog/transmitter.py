@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from broker.conversation.contact import Contact, Fragment, Place, Travel, message_frame
-from broker.conversation.outbound import Held, Outbound, Outgoing
+from broker.conversation.outbound import Held, Outbound
 from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import FIRST_FRAMES, Window
 from broker.dialog.alarm import Alarms
-from broker.dialog.detour import detour
+from broker.dialog.detour import FINAL, detour
 from broker.dialog.loading import LOADED_MAX_BYTES, Loading
 from broker.dialog.sender import Sender
 from broker.dialog.status import Trouble, transmission_status
@@ -32,12 +32,11 @@ from broker.dialog.turns import FRAME_COST, Turns
 from broker.flow import Disposition
 from broker.forwarding.deciding import Ask
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import Outbox
+from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.way import Buffer, Way
-from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
-from broker.store.sending import Found, Want
+from broker.store.sending import Found, Loaded, Want
 from broker.wire.frame import Rejected
 from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
 
@@ -45,16 +44,6 @@ PUMP_BYTES = 256 * 1024  # handed to the forwarder at once: the loop does other 
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes
 DECISIONS_MAX = 100_000  # remembered routing decisions, one a dialog
 CLOCK_JUMP = 1.0  # seconds by which the wall clock has to move for instants to be told anew
-FINAL = frozenset(  # why the next hop refused a frame that it will refuse again, whatever it says of retrying
-    disposition.number
-    for disposition in (
-        Disposition.MALFORMED,
-        Disposition.HOPS_EXHAUSTED,
-        Disposition.FORWARDING_DISABLED,
-        Disposition.ROUTE_INVALID,
-        Disposition.FRAME_TOO_LARGE,
-    )
-)
 _LAST = int(Flag.LAST_FRAGMENT)
 
 
@@ -99,7 +88,7 @@ class Transmitter:
         self.resent_to: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
         self.received: Counter[int] = Counter()
-        self.trouble_of: Callable[[NetworkAddress], Trouble] = lambda _: Trouble()
+        self.trouble_of: Callable[[Destination], Trouble] = lambda _: Trouble()
         self.asked: Callable[[str], str] = lambda _: "about to be asked"
         self._settings = settings
         self._wake = wake
@@ -139,16 +128,21 @@ class Transmitter:
         """How much more may be loaded, all dialogs together."""
         return self._loading.max_bytes
 
+    @property
+    def first_frames(self) -> int:
+        """How much of a dialog is loaded when it begins to wait: as `Outbound.room` has it."""
+        return min(self._settings.window, 2 * FIRST_FRAMES)
+
     def wants(self) -> list[Want]:
         """What to load in the next turn, none while there is no room."""
         return self._loading.wants()
 
-    def loaded(self, want: Want, fragments: list[Outgoing]) -> None:
+    def loaded(self, loaded: Loaded) -> None:
         """What was asked for has come; a dialog for which nothing came and nothing is in flight is done."""
-        sender = self.senders.get(want.endpoint_id)
+        sender = self.senders.get(loaded.want.endpoint_id)
         if sender is None:
             return
-        if self._loading.loaded(sender, want, fragments) and not sender.outbound.loaded:
+        if self._loading.loaded(sender, loaded) and not sender.outbound.loaded and not sender.has_more:
             self._forget(sender)
         else:
             self._run(sender)
@@ -308,18 +302,25 @@ class Transmitter:
             self._waiting[sender.endpoint_id] = None
             return 0
         self._waiting.pop(sender.endpoint_id, None)
-        outbound = sender.outbound
-        size = 0
+        outbound, contact, stored, travel = sender.outbound, sender.contact, sender.stored, self._settings.travel
+        prefix, numbers = self._message_ids
+        size = sent = resent = 0
         while sender.credit > 0 and outbound.has_unsent:
             fragment, is_resend = outbound.take(now)
-            piece = Fragment(fragment.place, fragment.flags, fragment.body, sender.stored)
-            frame = message_frame(sender.contact, self._settings.travel, self.message_id(), piece)
+            piece = Fragment(fragment.place, fragment.flags, fragment.body, stored)
+            frame = message_frame(contact, travel, prefix + next(numbers).to_bytes(8, "big"), piece)
             frames.append((way, frame))
-            size += len(frame)
-            sender.credit -= max(len(frame), FRAME_COST)
+            length = len(frame)
+            size += length
+            sender.credit -= max(length, FRAME_COST)
             if fragment.flags & _LAST:
-                (self.resent if is_resend else self.sent)[sender.contact.service_name] += 1
-                self.resent_to[str(way.sink.address) if isinstance(way.sink, Outbox) else ""] += is_resend
+                sent += not is_resend
+                resent += is_resend
+        if sent:
+            self.sent[contact.service_name] += sent
+        if resent:
+            self.resent[contact.service_name] += resent
+            self.resent_to[str(way.sink.address) if isinstance(way.sink, Outbox) else ""] += resent
         if size and sender.stored != (0, 0):
             self._on_told(sender.endpoint_id, sender.stored)
         self._arm(sender)

@@ -31,10 +31,11 @@ from broker.routing.choose import Health
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store
+from broker.store.database import Connection
 from broker.store.sqlite_store import SqliteStore
 from broker.store.turn import turn_in_writer
 from broker.wire.frame import Header, decode_dialog, decode_fault
-from broker.wire.layout import NO_GUID, Kind
+from broker.wire.layout import NO_GUID, PRELUDE_BYTES, Kind
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
 
@@ -461,7 +462,7 @@ async def test_loading_that_failed_is_tried_again(path: Path) -> None:
     failures = iter([True, True])
 
     def do(*args: Any) -> Any:
-        if args[2].wants and next(failures, False):
+        if args[2].find_after is not None and next(failures, False):
             raise sqlite3.OperationalError("disk I/O error")
         return turn_in_writer(*args)
 
@@ -542,7 +543,7 @@ async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
 async def test_bug_in_a_turn_is_told_and_not_survived(path: Path) -> None:
     async with open_shop(path) as shop:
         with mock.patch.object(sqlite_store, "turn_in_writer", side_effect=AssertionError("bug")):
-            shop.arrive(b"")
+            shop.arrive(bytes(PRELUDE_BYTES))
             await asyncio.sleep(SOON)
 
         assert shop.endpoint.problem == "stopped by AssertionError('bug')"
@@ -599,3 +600,20 @@ async def test_message_stored_and_not_acknowledged_is_acknowledged_when_it_comes
 
         assert shop.link.acks() == [(1, 0)]
         assert len(queued(shop.application)) == 1
+
+
+@virtual_time
+async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_nothing(path: Path) -> None:
+    async with open_shop(path) as shop:
+        told: list[str] = []
+        shop.endpoint.on_demoted = told.append
+        assert isinstance(shop.db, Connection)
+        shop.db.epoch = 0
+        await asyncio.sleep(SOON)
+        shop.application.execute("UPDATE broker_database SET epoch = 2")
+        shop.arrive(far_initiator().message(0, b"hello"))
+        await asyncio.sleep(SOON)
+
+        assert "its epoch is 2, ours was 0" in told[0]
+        assert [] == shop.link.acks()
+        assert (0,) == shop.application.execute("SELECT count(*) FROM broker_message").fetchone()

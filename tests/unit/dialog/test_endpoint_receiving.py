@@ -15,9 +15,11 @@ from broker.application.dialog import Dialog
 from broker.conversation.contact import Travel, ack_frame
 from broker.conversation.well_known import DIALOG_TIMER, ERROR
 from broker.dialog.acknowledging import DELAY
-from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS
+from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, TURN_SECONDS
 from broker.dialog.wall_clock import SETTLE_SECONDS
 from broker.flow import Disposition
+from broker.store import sqlite_store
+from broker.store.turn import Turn, turn_in_writer
 from broker.wire.frame import decode_dialog, decode_fault, decode_stored
 from broker.wire.layout import Kind
 from tests.support.dialog import far_initiator, queued, rows, states
@@ -38,7 +40,88 @@ def answer(shop: Shop, body: bytes) -> None:
     Dialog(shop.application, 1, handle, handle).send(body)
 
 
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+    """The turns from now on."""
+    turns: list[Turn] = []
+
+    def note(*args: Any) -> Any:
+        turns.append(args[2])
+        return turn_in_writer(*args)
+
+    monkeypatch.setattr(sqlite_store, "turn_in_writer", note)
+    return turns
+
+
 # --- acknowledgements -------------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_acknowledgements_wait_a_little_for_a_commit_to_share(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+        turns = watched(monkeypatch)
+        shop.arrive(shop.target_of(dialog).ack(1, 0))
+        await asyncio.sleep(RIDE_SECONDS / 4)
+        shop.arrive(far_initiator("Orders").message(0))
+        await asyncio.sleep(RIDE_SECONDS / 2)
+
+        assert [2] == [len(turn.frames) for turn in turns if turn.frames]
+        assert [] == rows(shop.application, "SELECT 1 FROM broker_transmission")
+
+
+@virtual_time
+async def test_acknowledgement_that_finds_no_company_is_stored_by_itself(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+        shop.arrive(shop.target_of(dialog).ack(1, 0))
+        await asyncio.sleep(RIDE_SECONDS / 2)
+        before = rows(shop.application, "SELECT count(*) FROM broker_transmission")
+        await asyncio.sleep(RIDE_SECONDS)
+
+        assert ([1], []) == (before, rows(shop.application, "SELECT 1 FROM broker_transmission"))
+
+
+@virtual_time
+async def test_what_comes_shortly_after_a_turn_for_several_shares_the_next_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        turns = watched(monkeypatch)
+        shop.arrive(far_initiator("Orders").message(0), far_initiator("Orders").message(0))
+        for _ in range(4):
+            await asyncio.sleep(TURN_SECONDS / 6)
+            shop.arrive(far_initiator("Orders").message(0))
+        await asyncio.sleep(TURN_SECONDS)
+
+        assert [2, 4] == [len(turn.frames) for turn in turns if turn.frames]
+
+
+@virtual_time
+async def test_turn_for_one_keeps_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        turns = watched(monkeypatch)
+        for _ in range(2):
+            shop.arrive(far_initiator("Orders").message(0))
+            await asyncio.sleep(TURN_SECONDS / 4)
+
+        assert [1, 1] == [len(turn.frames) for turn in turns if turn.frames]
+
+
+@virtual_time
+async def test_message_leaves_in_the_turn_that_finds_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        turns = watched(monkeypatch)
+        shop.begin(b"a")
+        await asyncio.sleep(SOON)
+
+        assert (1, 1) == (len(shop.link.headers()), len(turns))
 
 
 @virtual_time

@@ -11,7 +11,7 @@ from broker.conversation.window import Window
 from broker.dialog import loading as module
 from broker.dialog.loading import LOAD_BYTES, LOADED_MAX_BYTES, Loading
 from broker.dialog.sender import Sender
-from broker.store.sending import Want
+from broker.store.sending import Loaded, Want
 from broker.wire.layout import Flag
 
 LAST = int(Flag.LAST_FRAGMENT)
@@ -33,7 +33,7 @@ class Desk:
         (want,) = self.loading.wants()
         first = want.place[0]
         came = [Outgoing((first + number, 0), LAST, bytes(SIZE)) for number in range(fragments)]
-        assert self.loading.loaded(sender, want, came)
+        assert self.loading.loaded(sender, Loaded(want, came, is_all=not came))
         return sender
 
 
@@ -93,7 +93,7 @@ def test_what_comes_behind_something_unloaded_meanwhile_is_not_taken() -> None:
     (want,) = desk.loading.wants()
     desk.loading.time_out(sender)
 
-    assert not desk.loading.loaded(sender, want, [Outgoing((2, 0), LAST, b"")])
+    assert not desk.loading.loaded(sender, Loaded(want, [Outgoing((2, 0), LAST, b"")], is_all=True))
     assert (sender.is_loading, sender.has_more, sender.outbound.loaded) == (False, True, 0)
 
 

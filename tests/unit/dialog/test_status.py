@@ -16,6 +16,7 @@ from broker.dialog.sender import Sender
 from broker.dialog.status import Trouble, connecting, transmission_status
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.outbox import Destination
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Candidate, Health
 from broker.routing.decide import Decision
@@ -57,7 +58,7 @@ class Here:
         self.forwarder.outbox(HOP).outlet = Link(can_send=can_send)  # type: ignore[assignment]
         return self
 
-    def trouble_of(self, _address: NetworkAddress) -> Trouble:
+    def trouble_of(self, _destination: Destination) -> Trouble:
         return self.trouble
 
     def asked(self, service_name: str) -> str:

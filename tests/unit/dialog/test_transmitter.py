@@ -30,7 +30,7 @@ from broker.routing.choose import Health
 from broker.routing.facts import Hosted
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.store.sending import Found, Want
+from broker.store.sending import Found, Loaded, Want
 from broker.wire.frame import Header, Rejected, decode_dialog
 from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.virtual_time import virtual_time
@@ -176,7 +176,7 @@ class Stage:
         if loaded is None:
             self.transmitter.unwanted([want])
         else:
-            self.transmitter.loaded(want, loaded)
+            self.transmitter.loaded(Loaded(want, loaded, is_all=not loaded))
 
     def reroute(self, *addresses: str) -> None:
         self.transmitter.table = table(*addresses)
