@@ -19,30 +19,30 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import partial
 
 from broker.flow import Disposition
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.deciding import Ask, Decider
-from broker.forwarding.held import Held
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.moving import Moves, Reason
+from broker.forwarding.moving import Moves
 from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.pairs import AskPrincipal
 from broker.forwarding.places import Places
 from broker.forwarding.pool import Pool, cost_of_read, forget_feeders
+from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.unfinished import Unfinished
 from broker.forwarding.way import Buffer, Nobody, Origin, Outlet, Report, Sink, Way, WayOf, surface
 from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health, HealthOf
+from broker.routing.choose import HealthOf
 from broker.routing.decide import Decision, Surroundings
 from broker.routing.facts import Facts, Hosted
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
-from broker.wire.layout import CONVERSATION_AT, HOP_COUNT_AT, MESSAGE_ID_AT
+from broker.wire.layout import CONVERSATION_AT, HEAD_MAX_BYTES, HOP_COUNT_AT, MESSAGE_ID_AT
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
@@ -75,8 +75,8 @@ class Forwarder:
 
     Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `unfinished`
     bounds what they keep between two reads; `received` frames that entered, by kind up to `OTHER_KIND`; `dropped` by
-    disposition; `generation` rises whenever a way may have changed; `retired_frames` left through outboxes which are no
-    more; `ring` takes records of what is followed, if anything is; the ports are as their types say.
+    disposition, in `last_dropped` the instant and the head of the last; `generation` rises whenever a way may have
+    changed; `retired_frames` left through outboxes that are no more; `ring`, if any, takes what is followed.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Forwarder:
         want: Want,
         health_of: HealthOf,
         ask: Ask = lambda _: None,
+        ask_principal: AskPrincipal = lambda _: None,
         kernel: type[CarefulKernel] = Kernel,
         hold_back: HoldBack = lambda *_: None,
         again: Again = lambda: None,
@@ -102,8 +103,9 @@ class Forwarder:
         )
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
-        self.generation = 0
-        self.retired_frames = 0
+        self.last_dropped: dict[Disposition, tuple[float, bytes]] = {}
+        self.generation = self.retired_frames = 0
+        self._now = 0.0  # of the pass or the work under way
         self.ring = ring
         self._again = again
         self._report = report
@@ -116,9 +118,10 @@ class Forwarder:
             ring=ring,
             places=self._places,
         )
-        self._ways = Ways(self.pool, ports, want=want, deliver=deliver)
+        self._ways = Ways(self.pool, ports, want=want, ask_principal=ask_principal, deliver=deliver)
         self._decider = Decider(self._ways, self._places, health_of=health_of, ask=ask, report=report)
         self._moves = Moves(self._settle, self._ways, self._places, ring)
+        self._rerouting = Rerouting(self._decider, self._ways, self._moves)
         self._undrained: dict[Outbox, None] = {}
         self._hold_back = hold_back
         self._touched: list[Sink] = []  # by the pass under way
@@ -144,12 +147,25 @@ class Forwarder:
 
     @property
     def pairs(self) -> Mapping[MirroredPair, Outbox]:
-        """Where frames wait until the principal of a pair is known."""
-        return self._ways.pairs
+        """The outbox of every mirrored pair that something was sent to."""
+        return self._ways.pairs.outboxes
+
+    @property
+    def left(self) -> Mapping[MirroredPair, Counter[tuple[str, str]]]:
+        """Frames that left for principals of earlier, by route and address, of each pair."""
+        return self._ways.pairs.left
 
     def outbox(self, address: NetworkAddress) -> Outbox:
         """The outbox of an address, made when first asked for."""
         return self._ways.outbox(address)
+
+    def outboxes_to(self, address: NetworkAddress) -> Iterator[Outbox]:
+        """Those whose frames a link to this address takes: its own, and of pairs whose principal is there."""
+        return self._ways.outboxes_to(address)
+
+    def is_invented(self, address: NetworkAddress) -> bool:
+        """Whether no route has named this address so far."""
+        return self._ways.is_invented(address)
 
     def every_outbox(self) -> Iterator[Outbox]:
         """All that may hold frames."""
@@ -171,8 +187,7 @@ class Forwarder:
 
     def rematch(self, now: float) -> None:
         """What came from outside and waits for a next hop that nobody serves takes the way that holds now (R1.6)."""
-        for outbox in [outbox for outbox in self.every_outbox() if outbox.held]:
-            self._moves.start(outbox, Reason.ROUTES, self._by_routes)
+        self._rerouting.by_routes()
         self._is_rematched = True
         self.work(now)
 
@@ -188,21 +203,7 @@ class Forwarder:
             now: Monotonic seconds.
             has_failed: Whether the last attempt to reach an address failed.
         """
-        for here, outbox in list(self.outboxes.items()):
-            if not outbox.held or outbox.outlet is not None:
-                continue
-            health = self.here.health_of(here)
-            better = {
-                address
-                for address in outbox.alternatives
-                if (found := self.here.health_of(address)) < health
-                and (found is Health.CONNECTED or not has_failed(address))
-            }
-            if better:
-                self._moves.start(outbox, Reason.BETTER, partial(self._by_health, better))
-            else:
-                for address in outbox.alternatives:
-                    self.outbox(address).want_link()
+        self._rerouting.by_health(has_failed)
         self.work(now)
 
     def found_self(self, addresses: AbstractSet[NetworkAddress], now: float) -> None:
@@ -211,8 +212,16 @@ class Forwarder:
             return
         self._decider.here = replace(self.here, own=self.here.own | addresses)
         self.changed()
-        for address in addresses & self.outboxes.keys():
-            self._moves.start(self.outboxes[address], Reason.ITSELF, lambda _, held: self._decider.way_now(held.frame))
+        self._rerouting.from_ourselves(addresses)
+        self.work(now)
+
+    def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], now: float) -> None:
+        """The principals of these pairs are here from now on, or unknown: what is for them follows, or waits (R6.3)."""
+        self._kernel.tally()
+        self._ways.pairs.lead(changes, self._ways.by_key.values())
+        self._decider.here = replace(self.here, principals=self._ways.pairs.principals)
+        self.changed()
+        self._rerouting.by_principals(changes)
         self.work(now)
 
     def changed(self) -> None:
@@ -268,6 +277,7 @@ class Forwarder:
     def drop(self, frame: Buffer, disposition: Disposition, origin: Origin | None) -> None:
         """Count a frame that ends here and advise its origin."""
         self.dropped[disposition] += 1
+        self.last_dropped[disposition] = self._now, bytes(frame[:HEAD_MAX_BYTES])
         if origin is not None:
             try:
                 origin.reject(frame, disposition)
@@ -286,6 +296,7 @@ class Forwarder:
 
     def work(self, now: float) -> None:
         """What is left to do, one slice of it; never called in the middle of a pass."""
+        self._now = now
         if self._is_expiring:
             left = EXPIRE_FRAMES
             for outbox in self.every_outbox():
@@ -301,7 +312,7 @@ class Forwarder:
             self._unbind()
         if self._is_rematched and not self._moves:
             self._is_rematched = False
-            self._retire({outbox for outbox in self.pairs.values() if not outbox.held})
+            self._retire(self._ways.pairs.idle())
 
     def abandon(self, now: float) -> None:
         """The instance stops: what is still held is dropped and counted; its senders have it."""
@@ -317,7 +328,9 @@ class Forwarder:
     @property
     def forwarded(self) -> int:
         """Frames that left for a next hop since the start."""
-        return self.retired_frames + sum(way.frames for way in self.ways.values() if isinstance(way.sink, Outbox))
+        earlier = sum(counts.total() for counts in self.left.values())
+        now = sum(way.frames for way in self.ways.values() if isinstance(way.sink, Outbox))
+        return self.retired_frames + earlier + now
 
     @property
     def delivered(self) -> int:
@@ -342,6 +355,7 @@ class Forwarder:
 
     def _settle(self, batch: Batch, now: float, way_of: WayOf, origin: Origin | None = None) -> None:
         """Each sink takes its frames, whatever becomes of the others."""
+        self._now = now
         origin = self._nobody if origin is None else origin
         self._touched = batch.touched
         failed: list[tuple[Outlet | None, Exception]] = []
@@ -364,20 +378,6 @@ class Forwarder:
         self._undrained[outbox] = None
         self._again()
 
-    def _by_routes(self, outbox: Outbox, held: Held) -> Way | None:
-        """The way of a frame from outside (what was sent here is sent again) when it is another one, and unserved."""
-        if held.frame[HOP_COUNT_AT] == 0:
-            return None
-        way = self._decider.way_now(held.frame)  # if it stays, that tells its outbox the alternatives
-        return None if way is held.way or outbox.outlet is not None else way
-
-    def _by_health(self, better: AbstractSet[NetworkAddress], outbox: Outbox, held: Held) -> Way | None:
-        """The same, if it leads to one of these addresses."""
-        if outbox.outlet is not None:
-            return None
-        way = self._by_routes(outbox, held)
-        return way if way is not None and isinstance(way.sink, Outbox) and way.sink.address in better else None
-
     def _unbind(self) -> None:
         """Frames that others of their dialog waited for may take the best way again."""
         if self._decider.is_bound:
@@ -390,7 +390,7 @@ class Forwarder:
             return
         self._kernel.tally()
         retired = self._ways.retire(idle)
-        self.retired_frames += sum(way.frames for way in retired)
+        self.retired_frames += sum(way.frames for way in retired) + self._ways.pairs.retire(idle)
         if self.ring is not None:
             self.ring.retire(retired)
         self.changed()

@@ -14,30 +14,36 @@ from functools import partial
 
 from broker.flow import Disposition
 from broker.forwarding.outbox import Destination, Outbox, Ports
+from broker.forwarding.pairs import AskPrincipal, Pairs
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.way import Sink, Way
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import Decision
-from broker.routing.route import MirroredPair
 from broker.wire.layout import Kind
 
 OTHER_KIND = max(Kind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 INVENTED_MAX = 4096  # outboxes for addresses that no route names
+_TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})  # where a mirrored route may lead
 
 WayKey = tuple[Sink, str, int]
 """Sink, route and kind."""
 
 
 class Ways:
-    """
-    Shape: `outboxes` by address, `pairs` those of mirrored pairs whose principal is not known; `by_key` every way, its
-    frames as of the last tally.
-    """
+    """Shape: `outboxes` by address, `pairs` those of mirrored pairs; `by_key` all ways, frames as of the last tally."""
 
-    def __init__(self, pool: Pool, ports: Ports, *, want: Callable[[NetworkAddress], None], deliver: Deliver) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        ports: Ports,
+        *,
+        want: Callable[[NetworkAddress], None],
+        deliver: Deliver,
+        ask_principal: AskPrincipal = lambda _: None,
+    ) -> None:
         self.outboxes: dict[NetworkAddress, Outbox] = {}
-        self.pairs: dict[MirroredPair, Outbox] = {}
+        self.pairs = Pairs(self._new_outbox, want=want, ask=ask_principal)
         self.by_key: dict[WayKey, Way] = {}
         self._invented: set[NetworkAddress] = set()
         self._pool = pool
@@ -50,14 +56,15 @@ class Ways:
     def of(self, decision: Decision, kind: int, address: NetworkAddress | None = None) -> Way:
         """The way that a decision leads to: on, by the best of its candidates or this one of them, or not."""
         route = decision.route
+        pair = None if route is None or decision.disposition not in _TO_PRINCIPAL else route.pair
+        if route is not None and pair is not None:  # known or not: what waits for the principal leaves when it is
+            return self.to(self.pairs.outbox(pair), Disposition.FORWARDED, route.name, kind)
         if decision.disposition is Disposition.FORWARDED:
             address = address or decision.candidates[0].address
             outbox = self._outbox_on(address, is_invented=route is not None and route.address == TRANSPORT)
             if outbox is None:
                 return self.drop(Disposition.POOL_LIMIT, kind)
             sink: Sink = outbox
-        elif decision.disposition is Disposition.PRINCIPAL_UNKNOWN and route and route.pair:
-            sink = self._pair(route.pair)
         elif decision.disposition is Disposition.DELIVERED and decision.database is not None:
             sink = self._database(decision.database)
         else:
@@ -89,7 +96,18 @@ class Ways:
     def every_outbox(self) -> Iterator[Outbox]:
         """All that may hold frames."""
         yield from self.outboxes.values()
-        yield from self.pairs.values()
+        yield from self.pairs.outboxes.values()
+
+    def outboxes_to(self, address: NetworkAddress) -> Iterator[Outbox]:
+        """Those whose frames a link to this address takes."""
+        outbox = self.outboxes.get(address)
+        if outbox is not None:
+            yield outbox
+        yield from self.pairs.led_to(address)
+
+    def is_invented(self, address: NetworkAddress) -> bool:
+        """Whether no route has named this address so far."""
+        return address in self._invented
 
     def idle(self) -> set[Outbox]:
         """Those to be retired, when there are too many: for invented addresses, served by nobody, without frames."""
@@ -101,7 +119,6 @@ class Ways:
     def retire(self, idle: set[Outbox]) -> list[Way]:
         """Forget outboxes, and the ways that lead to them, which are returned; the kernel has counted up to now."""
         self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
-        self.pairs = {pair: outbox for pair, outbox in self.pairs.items() if outbox not in idle}
         self._invented &= self.outboxes.keys()
         retired = [way for way in self.by_key.values() if way.sink in idle]
         self.by_key = {key: way for key, way in self.by_key.items() if way.sink not in idle}
@@ -116,13 +133,6 @@ class Ways:
                 return None
             self._invented.add(address)
         return self.outbox(address)
-
-    def _pair(self, pair: MirroredPair) -> Outbox:
-        """Where frames wait until the principal of a mirrored pair is known; nobody asks for it yet."""
-        outbox = self.pairs.get(pair)
-        if outbox is None:
-            outbox = self.pairs[pair] = self._new_outbox(pair, lambda: None)
-        return outbox
 
     def _database(self, database: bytes) -> DatabaseSink:
         sink = self._databases.get(database)

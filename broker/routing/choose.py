@@ -1,6 +1,8 @@
 """
 Choosing among the routes that matched, and ordering the addresses that lead on.
 
+Of a mirrored route only the principal leads on (R3.1, R6.2); while nobody knows which address that is, none does.
+
 The classes are tried in the documented order: mirrored, LOCAL, network address, TRANSPORT. The first class that has
 a member and works is taken. Of a network class every distinct address is a candidate; which one is used now depends
 on health, and among equals on a hash of conversation and address, so that one dialog stays on one path while that
@@ -11,14 +13,15 @@ Source: Service Broker documentation, "Service Broker Routing", section "Choosin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 
 from broker.routing.address import LOCAL, NetworkAddress, transport_address
 from broker.routing.facts import Facts, Hosted
 from broker.routing.match import score
-from broker.routing.route import Identity, Route
+from broker.routing.route import Identity, MirroredPair, Route
 
 
 class Health(IntEnum):
@@ -30,6 +33,9 @@ class Health(IntEnum):
 
 
 HealthOf = Callable[[NetworkAddress], Health]
+Principals = Mapping[MirroredPair, NetworkAddress]
+"""Where the principal of each mirrored pair is, as far as it is known."""
+NOBODY: Principals = MappingProxyType({})
 
 
 class RouteClass(StrEnum):
@@ -55,7 +61,8 @@ class Choice:
     """
     The class taken.
 
-    Shape: `routes` its members, each distinct route once (R1.5); `candidates` for NETWORK and TRANSPORT, best first.
+    Shape: `routes` its members, each distinct route once (R1.5); `candidates` for NETWORK and TRANSPORT, best first,
+    for MIRRORED the principal alone, or none while nobody knows it.
     """
 
     route_class: RouteClass
@@ -70,12 +77,13 @@ def choose(
     health_of: HealthOf,
     *,
     unusable: Container[NetworkAddress] = frozenset(),
+    principals: Principals = NOBODY,
 ) -> Choice | None:
     """The first class that has a member and works, none of its addresses `unusable`; None when none does."""
     distinct = distinct_routes(routes)
     mirrored = tuple(route for route in distinct if class_of(route) is RouteClass.MIRRORED)
     if mirrored:
-        return Choice(RouteClass.MIRRORED, mirrored)
+        return Choice(RouteClass.MIRRORED, mirrored, _principal(mirrored, principals, health_of))
     local = tuple(route for route in distinct if class_of(route) is RouteClass.LOCAL and is_here(route, hosted, facts))
     if local:
         return Choice(RouteClass.LOCAL, local)
@@ -126,6 +134,15 @@ def is_here(route: Route, hosted: Hosted, facts: Facts) -> bool:
 def preference(address: NetworkAddress, facts: Facts) -> float:
     """How much a conversation prefers an address among equally healthy ones: the higher wins (R3.5)."""
     return score(facts.conversation_id, str(address).encode())
+
+
+def _principal(routes: Iterable[Route], principals: Principals, health_of: HealthOf) -> tuple[Candidate, ...]:
+    """The principal of the first pair that has one."""
+    for route in routes:
+        address = None if route.pair is None else principals.get(route.pair)
+        if address is not None:
+            return (Candidate(address, route, health_of(address)),)
+    return ()
 
 
 def _forward(

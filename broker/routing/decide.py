@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Candidate, Choice, Health, HealthOf, RouteClass, choose, wanted_instance
+from broker.routing.choose import Candidate, Choice, Health, HealthOf, Principals, RouteClass, choose, wanted_instance
 from broker.routing.facts import Facts, Hosted
 from broker.routing.match import ASKING_STEP, DELAYED_STEP, Match, match, score
 from broker.routing.route import Route
@@ -49,7 +49,7 @@ class Surroundings:
     Everything about this instance that a decision depends on; swapped whole when any of it changes.
 
     Shape: `table` the one searched: of the database that sends, or msdb's for what arrives; `msdb` that of the
-    instance; `own` the addresses that lead to this very instance.
+    instance; `own` the addresses that lead to this very instance; `principals` of the mirrored pairs that are in use.
     """
 
     table: RouteTable
@@ -58,6 +58,7 @@ class Surroundings:
     is_forwarding: bool
     msdb: RouteTable = field(default_factory=RouteTable)
     own: AbstractSet[NetworkAddress] = frozenset()
+    principals: Principals = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,13 @@ def _decide(
     if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.services_of:
         reply = Decision(Disposition.DELIVERED, REPLY_STEP, database=facts.to_broker_instance)
         return Pass(facts, table, None, None, reply)
+    if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.mirrors:
+        return Pass(facts, table, None, None, Decision(Disposition.DATABASE_IS_MIRROR, REPLY_STEP))
     matched = match(table, here.hosted, facts)
     if matched.step == ASKING_STEP:
         asking = Decision(Disposition.ASKING_FOR_ROUTE, ASKING_STEP, matched.routes[0])
         return Pass(facts, table, matched, None, asking)
-    choice = choose(matched.routes, here.hosted, facts, health_of, unusable=unusable)
+    choice = choose(matched.routes, here.hosted, facts, health_of, unusable=unusable, principals=here.principals)
     if choice is None:
         return Pass(facts, table, matched, None, _nothing_works(matched, facts, here.hosted))
     return Pass(facts, table, matched, choice, _take(choice, matched, facts, here))
@@ -123,9 +126,13 @@ def _take(choice: Choice, matched: Match, facts: Facts, here: Surroundings) -> D
     route = choice.routes[0]
     if choice.route_class is RouteClass.LOCAL:
         return _locate(route, matched, facts, here.hosted)
+    if choice.route_class is RouteClass.MIRRORED and facts.is_incoming:
+        principal = choice.candidates[0] if choice.candidates else None
+        if principal is not None and principal.address in here.own:
+            return _locate_principal(principal.route, matched, facts, here.hosted)
     if facts.is_incoming and not here.is_forwarding:
         return Decision(Disposition.FORWARDING_DISABLED, matched.step, route, is_by_conversation=matched.is_balanced)
-    if choice.route_class is RouteClass.MIRRORED:
+    if not choice.candidates:
         # Who is principal is found out by probing; until somebody claims it, nothing leaves (R3.1, R6.1).
         return Decision(Disposition.PRINCIPAL_UNKNOWN, matched.step, route, is_by_conversation=matched.is_balanced)
     return _forward(choice, matched)
@@ -158,6 +165,17 @@ def _locate(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decis
     )
 
 
+def _locate_principal(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+    """This very instance is the principal, so what arrived has come to the end of its way."""
+    instance = wanted_instance(route, facts)
+    if instance in hosted.services_of:
+        return Decision(
+            Disposition.DELIVERED, matched.step, route, database=instance, is_by_conversation=matched.is_balanced
+        )
+    why = Disposition.DATABASE_IS_MIRROR if instance in hosted.mirrors else Disposition.INSTANCE_NOT_HERE
+    return Decision(why, matched.step, route, is_by_conversation=matched.is_balanced)
+
+
 def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
     """No class works: the service of a LOCAL route is not here, or what is left holds no address but our own."""
     if matched.step == DELAYED_STEP:
@@ -170,6 +188,8 @@ def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
     instance = wanted_instance(route, facts)
     if instance is None:
         return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)
+    if instance in hosted.mirrors:
+        return Decision(Disposition.DATABASE_IS_MIRROR, matched.step, route, is_by_conversation=matched.is_balanced)
     if instance not in hosted.services_of:
         return Decision(Disposition.INSTANCE_NOT_HERE, matched.step, route, is_by_conversation=matched.is_balanced)
     # The named database is here and the service is not in it: that database answers with an error (R4.1).

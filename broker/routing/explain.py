@@ -37,7 +37,7 @@ from broker.routing.explanation import (
 from broker.routing.facts import Facts
 from broker.routing.hint import hints_for
 from broker.routing.match import NEVER_ASKED_ABOUT, pick_instance, score
-from broker.routing.route import BROKER_CONFIGURATION, Route
+from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
 
 MSDB = "msdb"  # whose routes hold for what arrives
 ROUTES_SHOWN = 50  # of one step
@@ -61,11 +61,13 @@ class Names:
     """
     What people call things here.
 
-    Shape: `databases` broker instance -> name; `problem_of` what is known against an address, empty when nothing is.
+    Shape: `databases` broker instance -> name; `problem_of` what is known against an address, empty when nothing is;
+    `pair_told` what a mirrored pair has said of its principal, empty when nobody has asked.
     """
 
     databases: Mapping[bytes, str] = field(default_factory=dict)
     problem_of: Callable[[NetworkAddress], str] = lambda _: ""
+    pair_told: Callable[[MirroredPair], str] = lambda _: ""
 
     def database(self, instance: bytes) -> str:
         """The name of a database, or its GUID when it is not of this instance."""
@@ -145,6 +147,8 @@ class _PassTeller:
 
     def _reply(self) -> tuple[Progress, str]:
         facts = self._facts
+        if self._matched is None and facts.to_broker_instance in self._here.hosted.mirrors:
+            return Progress.MATCHED, "from a target, to a database that is a mirror here"
         if self._matched is None:
             return Progress.MATCHED, f"from a target, to the database {self._names.database(facts.to_broker_instance)}"
         if not facts.is_incoming:
@@ -193,6 +197,8 @@ class _PassTeller:
         service = self._facts.to_service
         if self._facts.is_open:
             return Step(6, TITLES[6], Progress.SKIPPED, "the conversation names no broker instance")
+        if self._facts.to_broker_instance in self._here.hosted.mirrors:
+            return Step(6, TITLES[6], Progress.MATCHED, "the broker instance is a mirror here")
         databases = self._here.hosted.databases_with.get(service, ())
         if not databases:
             return Step(6, TITLES[6], Progress.NOTHING, f"no database here has a service {service!r}")
@@ -276,7 +282,7 @@ class _PassTeller:
     def _chosen(self, route: Route, route_class: RouteClass) -> RouteFate:
         """What becomes of a route when its class is tried."""
         if route_class is RouteClass.MIRRORED:
-            return _fate(route, "its principal is not known yet; nothing leaves before one claims it", is_taken=True)
+            return self._mirrored(route)
         if route_class is RouteClass.LOCAL:
             return self._located(route)
         hop = next_hop(route, self._facts)
@@ -287,6 +293,18 @@ class _PassTeller:
         if not self._is_first:
             return _fate(route, "leads to this very instance, for the second time")
         return _fate(route, f"leads to this very instance, {hop}", is_taken=True)
+
+    def _mirrored(self, route: Route) -> RouteFate:
+        """Who the principal of a pair is, and how that is known (R6.1 to R6.4)."""
+        told = "" if route.pair is None else self._names.pair_told(route.pair)
+        why = f": {told}" if told else ""
+        if not self._all_candidates:
+            return _fate(route, f"its principal is not known; nothing leaves before one claims it{why}", is_taken=True)
+        principal = self._all_candidates[0]
+        if principal.route is not route:
+            return _fate(route, f"the principal of {principal.route.name} is known{why}")
+        which = "this very instance, " if principal.address in self._here.own else ""
+        return _fate(route, f"its principal is {which}{principal.address}{why}", is_taken=True)
 
     def _located(self, route: Route) -> RouteFate:
         facts, hosted = self._facts, self._here.hosted

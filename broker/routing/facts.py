@@ -40,18 +40,24 @@ class Hosted:
     The databases of this instance and their services. Make one with `hosted`.
 
     Shape: `services_of` broker instance -> its service names; `databases_with` service name -> the broker instances
-    that have it, sorted, so that a choice among them is stable.
+    that have it, sorted, so that a choice among them is stable; `mirrors` broker instances that live here and have
+    their principal elsewhere.
     """
 
     services_of: Mapping[bytes, frozenset[str]] = field(default_factory=dict)
     databases_with: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    mirrors: frozenset[bytes] = frozenset()
 
 
-def hosted(databases: Mapping[bytes, Iterable[str]]) -> Hosted:
-    """Index broker instances and the services each of them has."""
+def hosted(databases: Mapping[bytes, Iterable[str]], *, mirrors: Iterable[bytes] = ()) -> Hosted:
+    """Index broker instances and the services each of them has, beside those that are mirrors."""
     services_of = {instance: frozenset(services) for instance, services in databases.items()}
     databases_with: dict[str, list[bytes]] = {}
     for instance in sorted(services_of):
         for service in services_of[instance]:
             databases_with.setdefault(service, []).append(instance)
-    return Hosted(services_of, {service: tuple(instances) for service, instances in databases_with.items()})
+    return Hosted(
+        services_of,
+        {service: tuple(instances) for service, instances in databases_with.items()},
+        frozenset(mirrors),
+    )

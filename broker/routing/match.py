@@ -96,8 +96,9 @@ def _last_resort(table: RouteTable, _hosted: Hosted, _facts: Facts) -> Match | N
 
 
 def _implicit_local(_table: RouteTable, hosted: Hosted, facts: Facts) -> Match | None:
-    """Step 6: a named broker instance, and some database here has a service of that name (R2.6)."""
-    if facts.is_open or facts.to_service not in hosted.databases_with:
+    """Step 6: a named broker instance, and some database here has a service of that name (R2.6), or is its mirror."""
+    is_here = facts.to_service in hosted.databases_with or facts.to_broker_instance in hosted.mirrors
+    if facts.is_open or not is_here:
         return None
     return Match(6, (Route("", LOCAL, remote_service_name=facts.to_service),))
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
@@ -43,6 +44,7 @@ class Fate(StrEnum):
 
 HARMFUL = frozenset({Fate.MOVES, Fate.LOSES, Fate.FAILS})
 UNCHANGED = frozenset({Fate.KEEPS, Fate.STAYS_LOST})
+_TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,17 @@ def _fate(facts: Facts, before: tuple[Decision, frozenset[Place]], after: tuple[
 
 
 def places(decision: Decision, facts: Facts, hosted: Hosted) -> frozenset[Place]:
-    """Where a decision may lead; empty when nowhere, to an unknown principal, or to a database without the service."""
+    """
+    Where a decision may lead; empty when nowhere, or to a database without the service.
+
+    Either partner of a mirrored pair may be the principal, so a failover moves nothing.
+    """
     if decision.database is not None:
         is_there = facts.to_service in hosted.services_of.get(decision.database, ())
         return frozenset({decision.database} if is_there else ())
+    pair = None if decision.route is None else decision.route.pair
+    if pair is not None and decision.disposition in _TO_PRINCIPAL:
+        return frozenset({pair.address, pair.mirror_address})
     return frozenset(candidate.address for candidate in decision.candidates)
 
 

@@ -128,6 +128,8 @@ class Route:
         )
         if service is None or instance is None or mirror is None or not isinstance(address, NetworkAddress):
             return None
+        if address == mirror:  # another hand than `check_route` has let it in
+            return None
         return MirroredPair(service, instance, address, mirror)
 
     def is_live(self, now: datetime) -> bool:

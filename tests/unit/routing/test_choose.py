@@ -167,3 +167,20 @@ def test_dialog_names_the_wanted_instance_before_the_route_does(
     route: Route, facts: Facts, expected: bytes | None
 ) -> None:
     assert expected == wanted_instance(route, facts)
+
+
+def test_principal_is_the_only_candidate_of_a_mirrored_route() -> None:
+    second = Route("second", TWO, "Orders", EAST, mirror_address=THREE)
+    assert MIRRORED.pair is not None
+    assert second.pair is not None
+    both = {MIRRORED.pair: TWO, second.pair: THREE}
+
+    for principals, expected in (
+        ({}, ()),
+        (both, (Candidate(TWO, MIRRORED, Health.SUPPRESSED),)),
+        ({second.pair: THREE}, (Candidate(THREE, second, Health.UNTRIED),)),
+    ):
+        choice = choose(
+            [MIRRORED, second], ORDERS_HERE, _facts(), _health(two=Health.SUPPRESSED), principals=principals
+        )
+        assert choice == Choice(RouteClass.MIRRORED, (MIRRORED, second), expected)

@@ -360,3 +360,99 @@ def test_addresses_of_keywords_are_never_candidates() -> None:
     here = _here([Route("l", LOCAL), Route("t", TRANSPORT), _to("tcp://one")])
 
     assert [NetworkAddress("one")] == [c.address for c in decide(_begun("tcp://two/x"), here).candidates]
+
+
+# --- mirrors here -------------------------------------------------------------------------------------------
+
+
+def _with_mirror(here: Surroundings) -> Surroundings:
+    """ID1 is a mirror here."""
+    return replace(here, hosted=replace(here.hosted, mirrors=frozenset({ID1.bytes})))
+
+
+@pytest.mark.parametrize(
+    ("facts", "routes", "step"),
+    [
+        (_incoming("S", ID1), [ACL], 5),
+        (_incoming("S", ID1), [_to("LOCAL", "S", ID1)], 1),
+        (_incoming("S"), [_to("LOCAL", "S", ID1)], 3),
+        (_incoming("S", ID1), [], 6),
+        (replace(_incoming("S", ID1), is_from_target=True), [], 0),
+        (replace(_incoming("S", ID1), is_from_target=True), [_to("tcp://far", "S")], 0),
+        (_begun("S", ID1), [ACL], 5),
+    ],
+)
+def test_what_is_for_a_mirror_here_is_refused(facts: Facts, routes: list[Route], step: int) -> None:
+    """Whether other databases have the service or not."""
+    for other in ([], ["S"]):
+        decision = decide(facts, _with_mirror(_here(routes, other=other)))
+
+        assert (Disposition.DATABASE_IS_MIRROR, step, None) == (decision.disposition, decision.step, decision.database)
+
+
+def test_a_route_to_the_partner_of_a_mirror_is_taken() -> None:
+    decision = decide(_incoming("S", ID1), _with_mirror(_here([_to("tcp://far", "S", ID1)])))
+
+    assert FORWARDED is decision.disposition
+
+
+def test_a_mirror_is_in_nobody_s_way() -> None:
+    for facts in (_incoming("S", OTHER), replace(_incoming("S", OTHER), is_from_target=True), _incoming("S")):
+        decision = decide(facts, _with_mirror(_here([ACL], other=["S"])))
+
+        assert (DELIVERED, OTHER.bytes) == (decision.disposition, decision.database)
+
+
+# --- mirrored routes ---
+
+PAIR = _to("tcp://first", "S", ID1, mirror="second")
+FIRST, SECOND = NetworkAddress("first"), NetworkAddress("second")
+
+
+def _led(here: Surroundings, principal: NetworkAddress, *, own: Iterable[NetworkAddress] = ()) -> Surroundings:
+    assert PAIR.pair is not None
+    return replace(here, principals={PAIR.pair: principal}, own=frozenset(own), msdb=here.table)
+
+
+@pytest.mark.parametrize("facts", [_begun("S", ID1), _begun("S"), _incoming("S", ID1)])
+@pytest.mark.parametrize("principal", [FIRST, SECOND])
+def test_everything_goes_to_the_principal(facts: Facts, principal: NetworkAddress) -> None:
+    decision = decide(facts, _led(_here([PAIR, ACL], health_of=lambda _: Health.SUPPRESSED), principal))
+
+    assert (FORWARDED, PAIR) == (decision.disposition, decision.route)
+    assert [(principal, Health.SUPPRESSED)] == [(one.address, one.health) for one in decision.candidates]
+    assert not decision.is_by_conversation
+
+
+def test_what_arrives_for_a_principal_elsewhere_is_forwarded_only_where_forwarding_is_on() -> None:
+    here = _led(_here([PAIR], is_forwarding=False), FIRST)
+
+    assert Disposition.FORWARDING_DISABLED is decide(_incoming("S", ID1), here).disposition
+
+
+@pytest.mark.parametrize("facts", [_begun("S", OTHER), _incoming("S", OTHER), _incoming("S")])
+def test_what_comes_to_the_principal_itself_is_delivered(facts: Facts) -> None:
+    """Both partners may have the same routes."""
+    route = _to("tcp://first", "S", OTHER, mirror="second")
+    assert route.pair is not None
+    here = _here([route], other=["S"], is_forwarding=False)
+    here = replace(here, principals={route.pair: FIRST}, own=frozenset({FIRST}), msdb=here.table)
+
+    decision = decide(facts, here)
+
+    assert (DELIVERED, OTHER.bytes, route) == (decision.disposition, decision.database, decision.route)
+
+
+def test_principal_that_is_here_without_its_database_gets_nothing() -> None:
+    """It said so a moment ago, and is none now."""
+    here = _led(_here([PAIR]), FIRST, own=[FIRST])
+    mirror = replace(here, hosted=hosted({}, mirrors=[ID1.bytes]))
+
+    assert Disposition.INSTANCE_NOT_HERE is decide(_incoming("S", ID1), here).disposition
+    assert Disposition.DATABASE_IS_MIRROR is decide(_incoming("S", ID1), mirror).disposition
+
+
+def test_partner_here_sends_on_to_the_principal() -> None:
+    here = _led(_here([PAIR]), SECOND, own=[FIRST])
+
+    assert [SECOND] == [one.address for one in decide(_begun("S", ID1), here).candidates]

@@ -47,6 +47,9 @@ class Question:
     billing: Iterable[str] = ()
     forwarding: bool = True
     own: Iterable[str] = ()
+    mirrors: Iterable[UUID] = ()
+    principal: str | None = None
+    told: str = ""
 
 
 def tell(**question: Any) -> Explanation:
@@ -55,15 +58,17 @@ def tell(**question: Any) -> Explanation:
     msdb = build_table(asked.msdb, now=NOW)
     here = Surroundings(
         msdb if asked.incoming else build_table(asked.routes, now=NOW),
-        hosted({ORDERS.bytes: (), BILLING.bytes: asked.billing}),
+        hosted({ORDERS.bytes: (), BILLING.bytes: asked.billing}, mirrors=[one.bytes for one in asked.mirrors]),
         lambda address: HEALTH.get(address, Health.UNTRIED),
         asked.forwarding,
         msdb=msdb,
         own=frozenset(map(NetworkAddress, asked.own)),
+        principals={PAIR: NetworkAddress(asked.principal)} if PAIR and asked.principal else {},
     )
     names = Names(
         {ORDERS.bytes: "orders", BILLING.bytes: "billing"},
         lambda address: "refused" if HEALTH.get(address) is Health.SUPPRESSED else "",
+        lambda _: asked.told,
     )
     instance = NO_GUID if asked.instance is None else asked.instance.bytes
     database = None if asked.incoming else ORDERS.bytes
@@ -116,6 +121,8 @@ def test_a_conversation_that_names_nobody_has_no_broker_instance() -> None:
 
 
 MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
+PAIR = MIRRORED.pair
+assert PAIR is not None
 SENTENCES: dict[str, tuple[dict[str, Any], Outcome, str]] = {
     "forwarded": ({"routes": [to("tcp://far", "S")]}, Outcome.FORWARDED, "forwarded to tcp://far:4022 by route far"),
     "delivered": (
@@ -362,7 +369,19 @@ def test_the_first_class_that_works_is_taken_and_those_behind_it_are_not_looked_
         ),
         ({"routes": [to("TRANSPORT")]}, "the service name 'S' does not begin with an address"),
         ({"routes": [to("TRANSPORT")], "service": "tcp://far:1/S"}, "leads to tcp://far:1"),
-        ({"routes": [MIRRORED]}, "its principal is not known yet; nothing leaves before one claims it"),
+        ({"routes": [MIRRORED]}, "its principal is not known; nothing leaves before one claims it"),
+        (
+            {"routes": [MIRRORED], "told": "far says mirror"},
+            "its principal is not known; nothing leaves before one claims it: far says mirror",
+        ),
+        (
+            {"routes": [MIRRORED], "principal": "partner", "told": "so they say"},
+            "its principal is tcp://partner:4022: so they say",
+        ),
+        (
+            {"msdb": [MIRRORED], "incoming": True, "principal": "partner", "own": ["partner"]},
+            "its principal is this very instance, tcp://partner:4022",
+        ),
     ],
 )
 def test_a_member_says_why_it_works_or_not(question: dict[str, Any], why: str) -> None:
@@ -446,3 +465,37 @@ def test_of_many_databases_with_the_service_a_few_are_named() -> None:
     explanation = explain(Facts("S", UUID(int=1).bytes, CONVERSATION.bytes, database=UUID(int=1).bytes), here, names)
 
     assert steps(explanation)[6].why.endswith("d8, d9 and 2 more")
+
+
+MIRROR = UUID(int=77)
+
+
+@pytest.mark.parametrize(
+    ("question", "step", "why"),
+    [
+        ({"from_target": True}, 0, "from a target, to a database that is a mirror here"),
+        ({}, 6, "the broker instance is a mirror here"),
+    ],
+)
+def test_what_is_for_a_mirror_here_says_so(question: dict[str, Any], step: int, why: str) -> None:
+    told = tell(incoming=True, instance=MIRROR, mirrors=[MIRROR], **question)
+
+    assert (step, "database is a mirror", 28018, Outcome.DROPPED) == (
+        told.step,
+        told.disposition,
+        told.number,
+        told.outcome,
+    )
+    assert (Progress.MATCHED, why) == (steps(told)[step].progress, steps(told)[step].why)
+
+
+def test_another_mirrored_route_of_the_same_broker_instance_is_told_from_the_one_taken() -> None:
+    other = to("tcp://old", "S", ELSEWHERE, mirror="older", name="a")
+
+    explanation = tell(routes=[MIRRORED, other], principal="far")
+
+    assert members(explanation) == {
+        "a": f"the principal of {MIRRORED.name} is known",
+        MIRRORED.name: "its principal is tcp://far:4022",
+    }
+    assert explanation.sentence == f"forwarded to tcp://far:4022 by route {MIRRORED.name}"

@@ -47,3 +47,9 @@ def test_databases_of_a_service_are_sorted_however_they_were_given() -> None:
 
 def test_pure_gateway_hosts_nothing() -> None:
     assert Hosted() == hosted({})
+
+
+def test_mirrors_are_beside_what_is_hosted() -> None:
+    known = hosted({b"a" * 16: ["S"]}, mirrors=[b"b" * 16])
+
+    assert ({b"a" * 16}, frozenset({b"b" * 16})) == (set(known.services_of), known.mirrors)

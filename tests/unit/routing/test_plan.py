@@ -62,8 +62,8 @@ def flow(
         (flow(instance=EAST), [TO_EAST], [Route("moved", THREE, "Orders", EAST)], Fate.OTHER_PATHS),
         (flow(instance=EAST), [TO_EAST], [Route("moved", THREE, "Orders")], Fate.MOVES),
         (flow(instance=EAST), [TO_EAST, TO_WEST], [TO_WEST], Fate.LOSES),
-        (flow(instance=EAST), [TO_EAST], [MIRRORED], Fate.LOSES),
-        (flow(instance=EAST), [MIRRORED], [MIRRORED], Fate.STAYS_LOST),
+        (flow(instance=EAST), [TO_EAST], [MIRRORED], Fate.OTHER_PATHS),
+        (flow(instance=EAST), [MIRRORED], [MIRRORED], Fate.KEEPS),
         # a name-only route ends the balancing: the same next hop, and nobody knows whose
         (flow(), [TO_EAST], [TO_EAST, BY_NAME], Fate.MOVES),
         (flow("Local"), [Route("here", LOCAL)], [Route("here", LOCAL), BY_NAME], Fate.KEEPS),

@@ -1,0 +1,145 @@
+"""Which queues are looked at, and by which rule, when something has changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from broker.forwarding.deciding import Decider
+from broker.forwarding.held import hold
+from broker.forwarding.moving import Reason
+from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.places import Places
+from broker.forwarding.pool import Pool
+from broker.forwarding.rerouting import Rerouting
+from broker.forwarding.way import surface
+from broker.forwarding.ways import Ways
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.decide import Surroundings
+from broker.routing.facts import Hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import Header, encode_dialog
+
+NORTH, SOUTH, EAST = NetworkAddress("north"), NetworkAddress("south"), NetworkAddress("east")
+PAIR = Route("pair", NORTH, "//pair", UUID(int=1), mirror_address=SOUTH).pair
+assert PAIR is not None
+
+
+class Moves:
+    """Notes which queues begin to move, and by which rule."""
+
+    def __init__(self) -> None:
+        self.begun: dict[Outbox, tuple[Reason, Any]] = {}
+
+    def start(self, outbox: Outbox, reason: Reason, new_way: Any) -> None:
+        self.begun[outbox] = reason, new_way
+
+
+class Yard:
+    """A pass without frames that come in: what waits was put there."""
+
+    def __init__(self) -> None:
+        self.wanted: list[NetworkAddress] = []
+        self.health: dict[NetworkAddress, Health] = {}
+        self.moves = Moves()
+        self.ways = Ways(Pool(1 << 20), Ports(drop=lambda *_: None), want=self.wanted.append, deliver=lambda *_: None)
+        places = Places()
+        self.decider = Decider(self.ways, places, health_of=self.health_of, ask=lambda _: None, report=surface)
+        routes = [Route("n", NORTH, "//both"), Route("s", SOUTH, "//both")]
+        table = build_table(routes, now=datetime.now(UTC))
+        self.decider.here = Surroundings(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
+        self.rerouting = Rerouting(self.decider, self.ways, cast("Any", self.moves))
+
+    def health_of(self, address: NetworkAddress) -> Health:
+        return self.health.get(address, Health.UNTRIED)
+
+    def wait(self, address: NetworkAddress, hop_count: int = 1) -> Outbox:
+        """A frame for //both waits for an address."""
+        outbox = self.ways.outbox(address)
+        header = Header(0x10, 0, b"m" * 16, b"c" * 16, "//both", "//from", b"i" * 16, hop_count=hop_count)
+        way = self.ways.to(outbox, cast("Any", "forwarded"), "n", 0x10)
+        outbox.held.add(hold(encode_dialog(header, b""), 0.0, way))
+        return outbox
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return Yard()
+
+
+def test_change_of_routes_has_all_looked_at_that_waits(yard: Yard) -> None:
+    """And only that; what a link takes by itself, and what was sent here, stays."""
+    outbox, other = yard.wait(EAST), yard.wait(NORTH, hop_count=0)
+    yard.ways.outbox(SOUTH)
+
+    yard.rerouting.by_routes()
+
+    assert {outbox, other} == yard.moves.begun.keys()
+    reason, rule = yard.moves.begun[outbox]
+    (held,) = outbox.held
+    assert (Reason.ROUTES, True) == (
+        reason,
+        rule(outbox, held).sink in {yard.ways.outbox(NORTH), yard.ways.outbox(SOUTH)},
+    )
+    assert rule(other, next(iter(other.held))) is None
+    outbox.outlet = cast("Any", object())
+    assert rule(outbox, held) is None
+
+
+@pytest.mark.parametrize(
+    ("health", "has_failed", "moves"),
+    [(Health.CONNECTED, True, True), (Health.UNTRIED, False, True), (Health.UNTRIED, True, False)],
+)
+def test_better_address_has_what_waits_looked_at(yard: Yard, health: Health, has_failed: bool, moves: bool) -> None:  # noqa: FBT001 - a table
+    """One that is connected, or was not tried; while there is none, each is wanted."""
+    outbox = yard.wait(NORTH)
+    outbox.alternatives.add(SOUTH)
+    yard.health = {NORTH: Health.SUPPRESSED, SOUTH: health}
+
+    yard.rerouting.by_health(lambda _: has_failed)
+
+    assert (moves, [] if moves else [SOUTH]) == (outbox in yard.moves.begun, yard.wanted)
+    if moves:
+        reason, rule = yard.moves.begun[outbox]
+        (held,) = outbox.held
+        assert (Reason.BETTER, yard.ways.outbox(SOUTH)) == (reason, rule(outbox, held).sink)
+        outbox.outlet = cast("Any", object())
+        assert rule(outbox, held) is None
+
+
+def test_addresses_of_our_own_have_what_waits_decided_anew(yard: Yard) -> None:
+    """Whatever link there is."""
+    outbox = yard.wait(EAST)
+
+    yard.rerouting.from_ourselves([EAST, NORTH])
+
+    ((moving, (reason, rule)),) = yard.moves.begun.items()
+    assert (outbox, Reason.ITSELF) == (moving, reason)
+    assert rule(outbox, next(iter(outbox.held))).route in {"n", "s"}
+
+
+def test_new_principal_is_wanted_and_of_ourselves_what_waits_is_decided_anew(yard: Yard) -> None:
+    """Once, for however many pairs; not while none is known, nor for a pair that nothing was sent to."""
+    assert PAIR is not None
+    other = replace(PAIR, remote_service_name="//other")
+    yard.rerouting.by_principals({PAIR: NORTH})
+    outbox = yard.ways.pairs.outbox(PAIR)
+    yard.ways.pairs.outbox(other)
+    for address in (None, NORTH):
+        changes = {PAIR: address, other: address}
+        yard.ways.pairs.lead(changes, [])
+        yard.rerouting.by_principals(changes)
+    assert ([NORTH], {}) == (yard.wanted, yard.moves.begun)
+
+    yard.decider.here = Surroundings(
+        yard.decider.here.table, Hosted(), yard.health_of, is_forwarding=True, own=frozenset({SOUTH})
+    )
+    yard.rerouting.by_principals({PAIR: SOUTH})
+
+    assert {outbox} == yard.moves.begun.keys()
