@@ -2,9 +2,10 @@
 Reaching an address: resolve, connect, and remember how that went.
 
 A failed attempt, or a lost connection, suppresses the address for a while that doubles from `BACKOFF_FIRST` to
-`BACKOFF_CAP` (the original: 15 s after a disconnect, 60 s after a failed connect; ours starts low, because several
-routes to one service should take over from each other within a second, and one that came back should be used soon).
-While an address is suppressed, a route with another one is preferred.
+`BACKOFF_CAP`, and starts anew where nobody has tried for twice that long (the original: 15 s after a disconnect, 60 s
+after a failed connect; ours starts low, because several routes to one service should take over from each other within a
+second, and one that came back should be used soon). While an address is suppressed, a route with another one is
+preferred.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from broker.routing.address import NetworkAddress
@@ -20,7 +22,15 @@ from broker.routing.address import NetworkAddress
 Where = tuple[str, int] | tuple[str, int, int, int]
 
 BACKOFF_FIRST = 0.2  # seconds
-BACKOFF_CAP = 15.0  # seconds
+BACKOFF_CAP = 10.0  # seconds; R6.3 has mirrored pairs asked that often
+
+
+class DialQueue(IntEnum):
+    """Where an address waits to be dialled, the better the higher."""
+
+    INVENTED = 0  # no route names it
+    NAMED = 1
+    PROBED = 2  # a mirrored pair is asked there for its principal
 
 
 @dataclass(slots=True)
@@ -28,17 +38,23 @@ class Attempts:
     """
     What is remembered of one address; changed by `Peers` only.
 
-    Shape: `failures` in a row; `suppressed_until` monotonic seconds; `problem` of the last failure, empty when none.
+    Shape: `failures` in a row; `suppressed_until` monotonic seconds; `problem` of the last failure, empty when none;
+    `is_under_way` from when it is wanted until there is a link or a failure; `queue` it waits in meanwhile, then None.
     """
 
     failures: int = 0
     suppressed_until: float = 0.0
     problem: str = ""
     is_under_way: bool = False
+    queue: DialQueue | None = None
+    _doublings: int = 0
 
     def failed(self, problem: str, now: float) -> float:
         """Note a failure; returns the seconds to wait before the next attempt."""
-        wait = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0 ** min(self.failures, 16))
+        if now > self.suppressed_until + 2 * BACKOFF_CAP:  # an attempt itself may take some time
+            self._doublings = 0
+        wait = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0**self._doublings)
+        self._doublings = min(self._doublings + 1, 16)
         self.failures += 1
         self.problem = problem
         self.suppressed_until = now + wait
@@ -46,7 +62,7 @@ class Attempts:
 
     def succeeded(self) -> None:
         """The address answered: nothing is held against it."""
-        self.failures = 0
+        self.failures = self._doublings = 0
         self.suppressed_until = 0.0
         self.problem = ""
 

@@ -246,7 +246,7 @@ class Intake:
         return length
 
     def _rest(self) -> None:
-        """Neither read nor go on for now."""
+        """Read nothing more, and leave what was read and not passed on where it is, until `_listen`."""
         if self._again is not None:
             self._again.cancel()
             self._again = None

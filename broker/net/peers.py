@@ -21,36 +21,37 @@ from functools import partial
 
 import structlog
 
-from broker.errors import TlsRefusedError
 from broker.forwarding.forwarder import Forwarder
 from broker.net.addresses import Addresses
 from broker.net.announced import announced
+from broker.net.askers import Askers, Prove
 from broker.net.backpressure import Backpressure
-from broker.net.dialer import Attempts, connect
+from broker.net.dialer import Attempts
+from broker.net.dialling import Dialling
 from broker.net.entrance import Entrance, Opening
 from broker.net.heard import Heard
 from broker.net.link import LINGER_SECONDS, Link
 from broker.net.link_state import LinkState
+from broker.net.outlets import Outlets
 from broker.net.pace import Pace
 from broker.net.processes import Processes
 from broker.net.tasks import Tasks
 from broker.net.tls import NO_SECURITY, Security
+from broker.net.watcher import Nobody, Watcher
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
-from broker.wire.connection import Connection, Ended, Event, Leaving, Probed, RejectedBy
-from broker.wire.frame import GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
+from broker.wire.connection import Connection, Ended, Event, Leaving, ProbeAnswered, Probed, RejectedBy
+from broker.wire.frame import GoAway, Hello, Rejected, encode_link
 from broker.wire.handshake import Agreement, stays
 from broker.wire.layout import ADDRESSES_MAX
 
 TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
 LEAVING_MAX = 60.0  # seconds that a peer which drains is heard out, whatever deadline it names
-DIALS_MAX = 64  # connections coming about at one time: the other descriptors are for those who dial us
 
 log = structlog.get_logger(__name__)
 
 OnRejected = Callable[[Rejected], None]
 OnRoom = Callable[[], None]
-Prove = Callable[[Probe], ProbeReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +88,30 @@ class Peers:
         self.links: dict[int, Link] = {}
         self.faults: Counter[str] = Counter()
         self.forwarder: Forwarder
+        self.watcher: Watcher = Nobody()
         self.backpressure = Backpressure(timeouts.backpressure)
         self.entrance = Entrance(security, timeouts.handshake, self.faults, partial(self._open, dialled=None))
         self._heard = Heard()
+        self._askers = Askers(prove)
         self._dialled: dict[int, NetworkAddress] = {}
         self._addresses = Addresses()
         self._servers = self._addresses.servers
+        self._outlets = Outlets(self._servers, want=self.want, on_room=on_room)
         self._processes = Processes()
         self._pace = Pace(self.on_failed)
         self._timeouts = timeouts
         self._on_rejected = on_rejected
-        self._prove = prove
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
-        self._dialling = asyncio.Semaphore(DIALS_MAX)
+        self._dialling = Dialling(self.entrance, self._addresses, timeouts.connect, self._open, self._on_unreached)
         self._stirred = asyncio.Event()  # set when something may have left or ended, for `close`
         self._is_stopping = False
 
     def start(self, forwarder: Forwarder) -> None:
         """Begin to keep time; the forwarder is the one whose outboxes are served."""
-        self.forwarder = forwarder
+        self.forwarder = self._outlets.forwarder = forwarder
+        self._dialling.is_invented = forwarder.is_invented
         self._tasks.spawn(self._tick(), "peers tick")
 
     # --- ports of the forwarder ---
@@ -117,13 +121,10 @@ class Peers:
         if self._is_stopping:
             return
         if self._servers.serving(address) is not None:
-            self._fit(address)
+            self._outlets.fit(address)
             self._loop.call_soon(self._on_room)  # not here: the caller is in the middle of a pass
             return
-        attempts = self._addresses.attempts.setdefault(address, Attempts())
-        if not attempts.is_under_way:
-            attempts.is_under_way = True
-            self._tasks.spawn(self._dial(address, attempts), f"dial {address}")
+        self._dialling.want(address)
 
     def health_of(self, address: NetworkAddress) -> Health:
         """Whether an address is served, was not tried, or did not answer lately."""
@@ -132,6 +133,19 @@ class Peers:
     def problem_of(self, address: NetworkAddress) -> str:
         """Why the last attempt to reach an address failed, or its link was lost; empty while nothing is known."""
         return self._addresses.problem_of(address)
+
+    def ask(self, address: NetworkAddress, probe: bytes) -> Link | None:
+        """Say PROBE by the link that serves an address; None where it has to be dialled first, and nothing is said."""
+        link = self._servers.serving(address)
+        if link is not None:
+            link.say(probe)
+        elif not self._is_stopping:
+            self._dialling.want(address, is_probe=True)
+        return link
+
+    def served_by(self, link: Link) -> list[NetworkAddress]:
+        """The addresses whose frames leave by this link."""
+        return [address for address in self._servers.addresses_of(link) if self._servers.serving(address) is link]
 
     # --- what those who look at it ask ---
 
@@ -149,6 +163,11 @@ class Peers:
         """Dialog frames that came in since the start, by name of the peer and kind; past a bound by "other"."""
         return self._heard.counts(self.links.values())
 
+    def announce(self, broker_instance: bytes) -> None:
+        """What this instance is for a broker instance has changed: tell every peer that asked for its principal."""
+        self._askers.announce(broker_instance)
+        self.watcher.on_role(broker_instance)
+
     # --- links come ---
 
     def accept(self, sock: socket.socket, address: str) -> None:
@@ -158,23 +177,12 @@ class Peers:
             return
         self.entrance.accept(sock, address)
 
-    async def _dial(self, address: NetworkAddress, attempts: Attempts) -> None:
-        wait = attempts.suppressed_until - self._loop.time()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        try:
-            if self._servers.serving(address) is None:
-                async with self._dialling:
-                    opening = await self.entrance.dial(address, partial(connect, timeout=self._timeouts.connect))
-                self._open(opening, dialled=address)
-                return
-        except (OSError, TlsRefusedError) as error:
-            self._addresses.suppress(address, getattr(error, "strerror", "") or str(error))
-        attempts.is_under_way = False
+    def _on_unreached(self, address: NetworkAddress) -> None:
         self._changed()
-        self._fit(address)
+        self._outlets.fit(address)
+        self._tell(address)
 
-    def _open(self, opening: Opening, *, dialled: NetworkAddress | None) -> None:
+    def _open(self, opening: Opening, dialled: NetworkAddress | None) -> None:
         connection = Connection(self.hello, now=opening.begun_at, handshake_timeout=self._timeouts.handshake)
         link = Link(*opening.ends, is_accept=dialled is None, connection=connection, forwarder=self.forwarder)
         self.links[link.number] = link
@@ -215,11 +223,7 @@ class Peers:
 
     def on_writable(self, link: Link) -> None:
         """The link takes more: let what waits for it leave, address by address."""
-        now = self._loop.time()
-        for address in list(self._servers.addresses_of(link)):
-            outbox = self.forwarder.outboxes.get(address)
-            if outbox is not None and outbox.outlet is link:
-                self.backpressure.drain(outbox, now)
+        self._outlets.drain(link)
         self.backpressure.look_again()
         self._stirred.set()
         if link.can_send:
@@ -242,8 +246,11 @@ class Peers:
         """What the peer said."""
         if isinstance(event, RejectedBy):
             self._on_rejected(event.rejected)
+            self.watcher.on_rejected(link, event.rejected)
+        elif isinstance(event, ProbeAnswered):
+            self.watcher.on_answered(link, event.reply)
         elif isinstance(event, Probed):
-            link.say(encode_link(self._prove(event.probe)))
+            self._askers.answer(link, event.probe)
         elif isinstance(event, Leaving):
             if link.state is LinkState.LOGGED_IN:  # it may be said again and again
                 log.info("peer is draining", link=link.number, peer=link.address, reason=event.goaway.reason)
@@ -271,6 +278,7 @@ class Peers:
         """Nothing is left of the link but what it counted."""
         del self.links[link.number]
         self._heard.close(link)
+        self._askers.forget(link)
         self._stirred.set()
 
     # --- who serves what ---
@@ -282,7 +290,8 @@ class Peers:
         is_changed = any(self._servers.serving(address) is None and self._matters(address) for address in new)
         for address in new:
             self._servers.add(link, address, is_first=address == dialled)
-            self._fit(address)
+            self._outlets.fit(address)
+            self._tell(address)
         return is_changed
 
     def _withdraw(self, link: Link, dialled: NetworkAddress | None) -> bool:
@@ -291,25 +300,21 @@ class Peers:
         if dialled is not None and dialled not in addresses:
             addresses.append(dialled)
         for address in addresses:
-            self._fit(address)
+            self._outlets.fit(address)
+            self._tell(address, link.reason or "the peer is draining")
         return any(self._servers.serving(address) is None and self._matters(address) for address in addresses)
+
+    def _tell(self, address: NetworkAddress, problem: str = "") -> None:
+        """Who serves an address may be another one now, or nobody."""
+        link = self._servers.serving(address)
+        if link is not None:
+            self.watcher.on_served(address, link)
+        else:
+            self.watcher.on_unserved(address, self.problem_of(address) or problem)
 
     def _matters(self, address: NetworkAddress) -> bool:
         """Whether anything depends on the health of an address."""
         return self._addresses.matters(address) or address in self.forwarder.outboxes
-
-    def _fit(self, address: NetworkAddress) -> None:
-        """Give the outbox of an address the link that serves it now; dial when there is none and frames wait."""
-        outbox = self.forwarder.outboxes.get(address)
-        if outbox is None:
-            return
-        link = self._servers.serving(address)
-        if outbox.outlet is not link:
-            outbox.outlet = link
-            outbox.drain(self._loop.time())
-            self._loop.call_soon(self._on_room)  # not here: more may be about to change
-        if link is None and outbox.held:
-            self.want(address)
 
     def _arbitrate(self, link: Link, agreement: Agreement) -> bool:
         """One connection for each pair of processes: the loser drains, the other serves; whether that matters."""
@@ -369,8 +374,7 @@ class Peers:
         for link in list(self.links.values()):
             if link.agreement is not None:
                 link.say(goaway)
-        outboxes = self.forwarder.outboxes
-        await self._until(lambda: not any(box.held and box.outlet is not None for box in outboxes.values()), seconds)
+        await self._until(lambda: not self._outlets.is_draining, seconds)
         for link in list(self.links.values()):
             link.drain()
         await self._until(
@@ -380,6 +384,7 @@ class Peers:
         self.backpressure.close()
         self._pace.close()
         await self.entrance.close()
+        await self._dialling.close()
         await self._tasks.cancel()
         for link in list(self.links.values()):
             link.close(reason)

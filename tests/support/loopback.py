@@ -14,9 +14,12 @@ from typing import Any
 
 import msgspec
 
+from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.kernel import Kernel
 from broker.net.housekeeping import Housekeeping
 from broker.net.listener import Listener, bind
+from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers, Timeouts
 from broker.net.tls import NO_SECURITY, Security
 from broker.routing.address import LOCAL, NetworkAddress
@@ -80,6 +83,7 @@ class Tuning:
     is_announcing: bool = True
     port: int = 0
     security: Security = NO_SECURITY
+    kernel: type[CarefulKernel] = Kernel
 
 
 class Instance:
@@ -109,30 +113,33 @@ class Instance:
             on_room=lambda: None,
             security=tuning.security,
         )
+        self.mirrors = Mirrors(self.peers, answer_unknown, on_room=lambda: None, jitter=lambda: 0.0)
         housekeeping = Housekeeping()
         self.forwarder = Forwarder(
             Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
             want=self.peers.want,
             health_of=self.peers.health_of,
+            ask_principal=self.mirrors.use,
+            kernel=tuning.kernel,
             hold_back=self.peers.backpressure.hold_back,
             again=housekeeping.again,
             report=housekeeping.report,
         )
+        self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         self.route()
         self.peers.start(self.forwarder)
         self.listener.start()
 
-    def route(self, **services: NetworkAddress) -> None:
-        """Routes from //name to an address; what is hosted here is delivered."""
+    def route(self, *mirrored: Route, **services: NetworkAddress) -> None:
+        """Routes from //name to an address, and others; what is hosted here is delivered."""
         routes = [Route(name, address, remote_service_name=f"//{name}") for name, address in services.items()]
-        routes.append(Route("here", LOCAL, remote_service_name=self.service))
-        self.forwarder.surround(
-            table=build_table(routes, now=datetime.now(UTC)),
-            hosted=hosted({HERE: [self.service]}),
-            is_forwarding=True,
-        )
+        routes += [*mirrored, Route("here", LOCAL, remote_service_name=self.service)]
+        table = build_table(routes, now=datetime.now(UTC))
+        self.forwarder.surround(table=table, hosted=hosted({HERE: [self.service]}), is_forwarding=True)
+        self.mirrors.on_routes([table])
+        self.forwarder.rematch(asyncio.get_running_loop().time())
 
     def _accept(self, sock: socket.socket, address: str) -> None:
         self.peers.accept(sock, address)
@@ -142,6 +149,7 @@ class Instance:
 
     async def close(self, *, seconds: float = 1.0) -> None:
         await self.listener.close()
+        self.mirrors.close()
         await self.peers.close(reason="the test is over", seconds=seconds)
         assert self.forwarder.unaccounted == 0
         assert self.forwarder.pool.used_bytes == 0

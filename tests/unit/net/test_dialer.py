@@ -140,3 +140,13 @@ def test_success_holds_nothing_against_the_address() -> None:
     attempts.succeeded()
 
     assert Attempts() == attempts
+
+
+def test_address_that_nobody_tried_for_long_begins_with_the_shortest_wait() -> None:
+    attempts = Attempts()
+    for _ in range(10):
+        attempts.failed("refused", 100.0)
+
+    assert BACKOFF_CAP == attempts.failed("refused", 100.0 + 3 * BACKOFF_CAP)
+    assert BACKOFF_FIRST == attempts.failed("refused", attempts.suppressed_until + 2 * BACKOFF_CAP + 1)
+    assert (12, "refused") == (attempts.failures, attempts.problem)

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net import peers as module
-from broker.net.dialer import BACKOFF_FIRST
+from broker.net import dialling as module
+from broker.net.dialer import BACKOFF_FIRST, DialQueue
 from broker.net.heard import OTHER_PEERS
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
@@ -20,7 +20,7 @@ from broker.routing.choose import Health
 from broker.routing.facts import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Fatal, GoAway, Hello, Rejected, encode_dialog, encode_link
+from broker.wire.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link
 from broker.wire.layout import NO_GUID
 from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
@@ -150,13 +150,14 @@ async def test_only_so_many_addresses_are_dialled_at_a_time(
 
     monkeypatch.setattr(module, "connect", hang)
 
-    for number in range(module.DIALS_MAX + 10):
+    slots = module.DIALS_MAX[DialQueue.INVENTED]
+    for number in range(slots + 10):
         near.send(NetworkAddress(f"10.1.0.{number}"), time_to_live=4000)
     await asyncio.sleep(1)
-    assert module.DIALS_MAX == len(calls)
+    assert slots == len(calls)
     await asyncio.sleep(20)
 
-    assert module.DIALS_MAX + 10 == len(set(calls))
+    assert slots + 10 == len(set(calls))
 
 
 async def test_socket_that_fails_at_once_counts_as_a_failed_attempt(
@@ -510,3 +511,18 @@ async def test_held_frames_leave_by_an_address_that_somebody_else_found_alive(ne
     sock = near.accept(addresses=[str(other)])
 
     assert (first, []) == (sent(sock), holding(near))
+
+
+async def test_change_of_role_is_told_to_peers_that_asked(near: Neighbourhood) -> None:
+    """With the id of the last PROBE; whoever did not ask, or is gone, hears nothing."""
+    asker, other = near.accept(arbitration=b"1" * 16), near.accept(arbitration=b"2" * 16)
+    for number in (7, 8):
+        asker.feed(encode_link(Probe(number, "//s", b"b" * 16)))
+    await asyncio.sleep(0)
+    before = len(said(asker))
+
+    near.peers.announce(b"b" * 16)
+    near.peers.announce(b"x" * 16)
+
+    assert [ProbeReply(8, b"b" * 16)] == said(asker)[before:]
+    assert not any(isinstance(message, ProbeReply) for message in said(other))

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.flow import Disposition
-from broker.net import peers as module
+from broker.net import dialling as module
 from broker.net.link import LINGER_SECONDS
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import GoAway, Ping, encode_link

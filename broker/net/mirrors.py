@@ -1,0 +1,326 @@
+"""
+Asking mirrored pairs who their principal is, and telling the forwarder: what `broker.mirror` decides, over links.
+
+A pair is asked once somebody has a frame for it, and until no route names it any more; so there are never more than
+mirrored routes. What is said of a broker instance by the link that serves an address counts for every pair that has
+both, whether it was asked for or not: a partner that takes over says so by itself, by the link on which it was asked.
+Whenever another link comes to serve an address that is asked, or is the principal's, it is asked again on that one, so
+that its peer knows whom to tell. This very instance is asked without a link. Loop-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+import structlog
+
+from broker.conversation.round_trip import NEVER
+from broker.dialog.status import Trouble
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder
+from broker.mirror.mirrored_route import MirroredRoute
+from broker.mirror.role import Role
+from broker.net.askers import Prove
+from broker.net.link import Link
+from broker.net.mirror_told import tell
+from broker.net.peers import Peers
+from broker.routing.address import NetworkAddress
+from broker.routing.route import MirroredPair, Route
+from broker.routing.table import RouteTable
+from broker.wire.frame import Probe, ProbeReply, Rejected, encode_link
+
+STATE_CHANGED = 144  # the original's event, Broker:Mirrored Route State Changed
+REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
+CHECK_SECONDS = 0.2  # between two questions to a principal that refuses frames of another pair, or of this one
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class InUse:
+    """
+    One pair in use.
+
+    Shape: `route` what is known of it; `links` by which each address was asked last; `waiting` addresses that are to be
+    asked when there is a link; `told` state, principal and alarm of the last log line; `checked_at` monotonic seconds.
+    """
+
+    pair: MirroredPair
+    route: MirroredRoute[NetworkAddress]
+    links: dict[NetworkAddress, Link] = field(default_factory=dict)
+    waiting: set[NetworkAddress] = field(default_factory=set)
+    told: tuple[object, ...] = ()
+    checked_at: float = float("-inf")
+    timer: asyncio.TimerHandle | None = None
+
+    def concerns(self, address: NetworkAddress) -> bool:
+        """Whether what is said at this address may matter now (R6.2: not at the partner's of a principal)."""
+        return self.route.principal in {None, address}
+
+
+class Mirrors:
+    """
+    The pairs in use; a `Watcher` of the peers.
+
+    Args:
+        peers: By whose links they are asked.
+        prove: What this very instance is.
+        on_room: Dialogs shall look again, as the generation of the forwarder has risen.
+        jitter: A number in [0, 1), a new one each time.
+
+    Shape: `in_use` by pair; `probes` said since the start, and `answers` by role.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        prove: Prove,
+        *,
+        on_room: Callable[[], None],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.in_use: dict[MirroredPair, InUse] = {}
+        self.probes = 0
+        self.answers: Counter[str] = Counter()
+        self._peers = peers
+        self._prove = prove
+        self._on_room = on_room
+        self._jitter = jitter
+        self._forwarder: Forwarder
+        self._tables: tuple[RouteTable, ...] = ()
+        self._at: dict[NetworkAddress, dict[InUse, None]] = {}
+        self._of: dict[bytes, dict[InUse, None]] = {}
+        self._wanted: dict[MirroredPair, None] = {}
+        self._ids = count(1)
+        self._loop = asyncio.get_running_loop()
+        peers.watcher = self
+
+    def start(self, forwarder: Forwarder) -> None:
+        """The forwarder is the one that is told."""
+        self._forwarder = forwarder
+
+    # --- who uses what ---
+
+    def use(self, pair: MirroredPair) -> None:
+        """As `AskPrincipal`: somebody has frames for a pair whose principal is not known. In the middle of a pass."""
+        if pair not in self.in_use and pair not in self._wanted:
+            self._wanted[pair] = None
+            if len(self._wanted) == 1:
+                self._loop.call_soon(self._begin)
+
+    def on_routes(self, tables: Iterable[RouteTable]) -> None:
+        """Routes are new, these of all databases: pairs that none names any more are forgotten."""
+        self._tables = tuple(tables)
+        gone = [one for pair, one in self.in_use.items() if pair not in self._named(pair)]
+        for one in gone:
+            del self.in_use[one.pair]
+            if one.timer is not None:
+                one.timer.cancel()
+            _remove(self._of, one.pair.broker_instance.bytes, one)
+            for address in one.route.addresses:
+                _remove(self._at, address, one)
+        self._lead({one.pair: None for one in gone if one.route.principal is not None})
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        for one in self.in_use.values():
+            if one.timer is not None:
+                one.timer.cancel()
+
+    # --- what is asked ---
+
+    def trouble_of(self, pair: MirroredPair) -> Trouble:
+        """What a pair has said, in words, and when it is asked again; nothing while nobody has asked it."""
+        one = self.in_use.get(pair)
+        if one is None:
+            return Trouble()
+        return Trouble(tell(one.route), NEVER if one.route.due is None else one.route.due)
+
+    def told(self, pair: MirroredPair) -> str:
+        """What a pair has said, in words; empty while nobody has asked it."""
+        one = self.in_use.get(pair)
+        return "" if one is None else tell(one.route)
+
+    def principal_of(self, pair: MirroredPair) -> NetworkAddress | None:
+        """Where what is for a pair goes now."""
+        return self._forwarder.here.principals.get(pair)
+
+    def waiting(self, pair: MirroredPair) -> tuple[int, int]:
+        """Frames and bytes that wait for a pair."""
+        outbox = self._forwarder.pairs.get(pair)
+        return (0, 0) if outbox is None else (len(outbox.held), outbox.share.used_bytes)
+
+    def route_name(self, pair: MirroredPair) -> str:
+        """The name of a live route to a pair; of several the first of the first table."""
+        return next((route.name for route in self._routes(pair) if route.pair == pair), "")
+
+    # --- Watcher of the peers ---
+
+    def on_served(self, address: NetworkAddress, link: Link) -> None:
+        """Ask by the new link what is asked there, and the principal, so that it knows whom to tell."""
+        for one in self._at.get(address, ()):
+            if address in one.waiting or (one.concerns(address) and one.links.get(address) is not link):
+                self._ask(one, address)
+
+    def on_unserved(self, address: NetworkAddress, problem: str) -> None:
+        """Nothing reaches the address: a principal there is none any more (R6.3)."""
+        now = self._loop.time()
+        for one in self._at.get(address, ()):
+            one.links.pop(address, None)
+            one.waiting.discard(address)
+            self._go_on(one, one.route.on_unreachable(address, problem, now))
+        self._settle(self._at.get(address, ()))
+
+    def on_answered(self, link: Link, reply: ProbeReply) -> None:
+        """What the peer says counts for the addresses that it is served at, and for no other."""
+        concerned = self._of.get(reply.broker_instance)
+        if concerned:
+            self.answers[Role.of(reply.role)] += 1
+            self._hear(concerned, self._peers.served_by(link), reply)
+
+    def on_rejected(self, link: Link, rejected: Rejected) -> None:
+        """
+        The peer is not the principal of something. It does not say of what: if only one broker instance is sent there,
+        it is that one; else each is asked for.
+        """
+        if rejected.code not in REFUSALS:
+            return
+        addresses = self._peers.served_by(link)
+        led = {one: at for at in addresses for one in self._at.get(at, ()) if one.route.principal == at}
+        is_certain = len({one.pair.broker_instance for one in led}) == 1
+        now = self._loop.time()
+        for one, address in led.items():
+            if is_certain:
+                self._go_on(one, one.route.on_denied(address, now))
+            elif now - one.checked_at >= CHECK_SECONDS:
+                one.checked_at = now
+                self._ask(one, address)
+        self._settle(led)
+
+    def on_role(self, broker_instance: bytes) -> None:
+        """The role here is another one; of use where an address of a pair leads to this very instance."""
+        for one in self._of.get(broker_instance, ()):
+            for address in one.route.addresses:
+                if address in self._forwarder.here.own:
+                    self._loop.call_soon(self._hear_ourselves, one, address)
+
+    # --- the inside, in calling order ---
+
+    def _begin(self) -> None:
+        """Ask those that are wanted, and whatever else may have the principal of the same broker instance."""
+        wanted, self._wanted = self._wanted, {}
+        begun = []
+        for pair in [other for one in wanted for other in self._named(one)]:
+            if pair not in self.in_use:
+                route = MirroredRoute(pair.address, pair.mirror_address, self._jitter)
+                one = self.in_use[pair] = InUse(pair, route)
+                self._of.setdefault(pair.broker_instance.bytes, {})[one] = None
+                for address in route.addresses:
+                    self._at.setdefault(address, {})[one] = None
+                self._go_on(one, route.use(self._loop.time()))
+                begun.append(one)
+        self._settle(begun)
+
+    def _named(self, pair: MirroredPair) -> list[MirroredPair]:
+        """All pairs of the same service and broker instance that live routes name."""
+        return list(dict.fromkeys(route.pair for route in self._routes(pair) if route.pair is not None))
+
+    def _routes(self, pair: MirroredPair) -> Iterator[Route]:
+        service, instance = pair.remote_service_name, pair.broker_instance.bytes
+        return (route for table in self._tables for route in table.routes(service, instance))
+
+    def _ask(self, one: InUse, address: NetworkAddress) -> None:
+        """PROBE, by the link there is or the next one."""
+        one.waiting.discard(address)
+        if address in self._forwarder.here.own:
+            self._loop.call_soon(self._hear_ourselves, one, address)
+            return
+        link = self._peers.ask(address, encode_link(self._probe(one.pair)))
+        if link is None:
+            one.waiting.add(address)
+        else:
+            one.links[address] = link
+            self.probes += 1
+
+    def _probe(self, pair: MirroredPair) -> Probe:
+        return Probe(next(self._ids), pair.remote_service_name, pair.broker_instance.bytes)
+
+    def _hear_ourselves(self, one: InUse, address: NetworkAddress) -> None:
+        if one.pair in self.in_use:
+            self._hear([one], [address], self._prove(self._probe(one.pair)))
+
+    def _hear(self, some: Iterable[InUse], addresses: Iterable[NetworkAddress], reply: ProbeReply) -> None:
+        now = self._loop.time()
+        for address in addresses:
+            for one in some:
+                if address in one.route.addresses:
+                    self._go_on(one, one.route.on_reply(address, reply.role, reply.epoch, now))
+        self._settle(some)
+
+    def _go_on(self, one: InUse, addresses: Iterable[NetworkAddress]) -> None:
+        """Ask whom the route wants asked."""
+        for address in addresses:
+            self._ask(one, address)
+
+    def _settle(self, some: Iterable[InUse]) -> None:
+        """Something was heard of these: tell who changed, and the forwarder, and see that they are asked in time."""
+        changes: dict[MirroredPair, NetworkAddress | None] = {}
+        for one in some:
+            principal = one.route.principal
+            if principal != self._forwarder.here.principals.get(one.pair):
+                changes[one.pair] = principal
+            self._note(one)
+            self._arm(one)
+        self._lead(changes)
+
+    def _note(self, one: InUse) -> None:
+        """One line in the log for each change."""
+        route = one.route
+        told = route.state, route.principal, route.alarm
+        if told == one.told:
+            return
+        note = log.warning if route.alarm else log.info
+        note(
+            "mirrored route state changed",
+            number=STATE_CHANGED,
+            state=int(route.state),
+            state_desc=route.state.name,
+            service=one.pair.remote_service_name,
+            broker_instance=str(one.pair.broker_instance),
+            principal=None if route.principal is None else str(route.principal),
+            epoch=route.epoch,
+            alarm=route.alarm,
+        )
+        one.told = told
+
+    def _arm(self, one: InUse) -> None:
+        due = one.route.due
+        if one.timer is not None:
+            if one.timer.when() == due:
+                return
+            one.timer.cancel()
+        one.timer = None if due is None else self._loop.call_at(due, self._on_time, one, due)
+
+    def _on_time(self, one: InUse, due: float) -> None:
+        one.timer = None
+        self._go_on(one, one.route.on_time(max(due, self._loop.time())))
+        self._settle([one])
+
+    def _lead(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
+        if changes:
+            self._forwarder.lead(changes, self._loop.time())
+            self._loop.call_soon(self._on_room)
+
+
+def _remove(
+    index: dict[bytes, dict[InUse, None]] | dict[NetworkAddress, dict[InUse, None]], key: object, one: InUse
+) -> None:
+    some = index[key]  # type: ignore[index]  # either kind has its own keys
+    del some[one]
+    if not some:
+        del index[key]  # type: ignore[arg-type]

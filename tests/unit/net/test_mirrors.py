@@ -1,0 +1,371 @@
+"""Who is asked when, and what follows from the answers: the carrier alone, between played peers and a played pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.conversation.round_trip import NEVER
+from broker.dialog.status import Trouble
+from broker.flow import Disposition
+from broker.net.link import Link
+from broker.net.mirrors import CHECK_SECONDS, STATE_CHANGED, Mirrors
+from broker.routing.address import NetworkAddress
+from broker.routing.route import MirroredPair, Route
+from broker.routing.table import build_table
+from broker.wire.frame import Probe, ProbeReply, Rejected, decode_link
+from tests.support.loopback import until
+
+NORTH, SOUTH, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", "east", "west")]
+BILLING, ORDERS = UUID(int=1), UUID(int=2)
+MIRROR = Disposition.DATABASE_IS_MIRROR.number
+
+
+def route(name: str, first: NetworkAddress = NORTH, second: NetworkAddress = SOUTH, instance: UUID = BILLING) -> Route:
+    return Route(name, first, f"//{name}", instance, mirror_address=second)
+
+
+def pair_of(one: Route) -> MirroredPair:
+    assert one.pair is not None
+    return one.pair
+
+
+@dataclass(eq=False)
+class PlayedLink:
+    """A link; `addresses` it serves."""
+
+    addresses: list[NetworkAddress]
+
+
+class Town:
+    """
+    Peers, and the pass that is told.
+
+    Shape: `links` by the address that they serve; `asked` addresses with the probes said there, in order; `wanted`
+    addresses that nobody serves; `led` what the pass was told; `rooms` how often dialogs were.
+    """
+
+    def __init__(self) -> None:
+        self.watcher: Any = None
+        self.links: dict[NetworkAddress, PlayedLink] = {}
+        self.asked: list[tuple[NetworkAddress, Probe]] = []
+        self.wanted: list[NetworkAddress] = []
+        self.led: list[Mapping[MirroredPair, NetworkAddress | None]] = []
+        self.rooms = 0
+        self.role = "principal"
+        self.here = SimpleNamespace(own=set(), principals={})
+        self.pairs: dict[MirroredPair, Any] = {}
+        self.mirrors = Mirrors(cast("Any", self), self.prove, on_room=self._on_room, jitter=lambda: 0.0)
+        self.mirrors.start(cast("Any", self))
+
+    # peers
+
+    def ask(self, address: NetworkAddress, probe: bytes) -> PlayedLink | None:
+        link = self.links.get(address)
+        if link is None:
+            self.wanted.append(address)
+        else:
+            message = decode_link(probe)
+            assert isinstance(message, Probe)
+            self.asked.append((address, message))
+        return link
+
+    def served_by(self, link: PlayedLink) -> list[NetworkAddress]:
+        return [address for address in link.addresses if self.links.get(address) is link]
+
+    def prove(self, probe: Probe) -> ProbeReply:
+        return ProbeReply(probe.id, probe.broker_instance, self.role, 5)
+
+    # the pass
+
+    def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], _now: float) -> None:
+        self.led.append(changes)
+        known = {**self.here.principals, **changes}
+        self.here.principals = {pair: address for pair, address in known.items() if address is not None}
+
+    def _on_room(self) -> None:
+        self.rooms += 1
+
+    # the test
+
+    def connect(self, *addresses: NetworkAddress) -> Link:
+        link = PlayedLink(list(addresses))
+        for address in addresses:
+            self.links[address] = link
+            self.watcher.on_served(address, link)
+        return cast("Link", link)
+
+    def cut(self, address: NetworkAddress) -> None:
+        del self.links[address]
+        self.watcher.on_unserved(address, "cut")
+
+    def route(self, *routes: Route) -> None:
+        self.mirrors.on_routes([build_table(routes, now=datetime.now(UTC))])
+
+    async def use(self, *routes: Route) -> None:
+        for one in routes:
+            self.mirrors.use(pair_of(one))
+        await asyncio.sleep(0)
+
+    def says(self, address: NetworkAddress, role: str, epoch: int = 1, instance: UUID = BILLING) -> None:
+        self.watcher.on_answered(self.links[address], ProbeReply(0, instance.bytes, role, epoch))
+
+    def hosts_asked(self) -> list[str]:
+        hosts = [address.host for address, _ in self.asked]
+        self.asked.clear()
+        return hosts
+
+
+@pytest.fixture
+async def town() -> Any:
+    town = Town()
+    yield town
+    town.mirrors.close()
+
+
+ONE = route("one")
+
+
+async def test_pair_that_no_route_names_is_never_asked(town: Town) -> None:
+    """Pairs come from routes alone."""
+    town.connect(NORTH, SOUTH)
+
+    await town.use(ONE)
+
+    assert ([], {}) == (town.asked, town.mirrors.in_use)
+
+
+async def test_pair_is_asked_once_however_often_it_is_used(town: Town) -> None:
+    """Both partners, with an id of its own each."""
+    town.connect(NORTH, SOUTH)
+    town.route(ONE)
+
+    await town.use(ONE, ONE)
+    await town.use(ONE)
+
+    assert [(NORTH, Probe(1, "//one", BILLING.bytes)), (SOUTH, Probe(2, "//one", BILLING.bytes))] == town.asked
+    assert (2, []) == (town.mirrors.probes, town.led)
+
+
+async def test_all_pairs_of_one_service_and_broker_instance_are_asked(town: Town) -> None:
+    """The principal may be at the addresses of another route."""
+    moved = Route("moved", EAST, "//one", BILLING, mirror_address=WEST)
+    town.route(ONE, moved)
+    for address in (NORTH, SOUTH, EAST, WEST):
+        town.connect(address)
+
+    await town.use(ONE)
+    town.says(EAST, "principal")
+
+    assert sorted(["north", "south", "east", "west"]) == sorted(town.hosts_asked())
+    assert [{pair_of(moved): EAST}] == town.led
+
+
+async def test_who_is_not_connected_is_dialled_and_asked_by_the_first_link(town: Town) -> None:
+    """And counted as asked only then."""
+    town.route(ONE)
+    await town.use(ONE)
+    assert ([NORTH, SOUTH], 0) == (town.wanted, town.mirrors.probes)
+
+    town.connect(SOUTH)
+
+    assert ["south"] == town.hosts_asked()
+
+
+async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
+    """In a later turn, as more may come."""
+    town.route(ONE)
+    town.connect(SOUTH)
+    await town.use(ONE)
+
+    town.says(SOUTH, "principal", 3)
+    assert [{pair_of(ONE): SOUTH}] == town.led
+    await asyncio.sleep(0)
+
+    assert (1, SOUTH) == (town.rooms, town.mirrors.principal_of(pair_of(ONE)))
+    assert {"principal": 1} == town.mirrors.answers
+
+
+async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: Town) -> None:
+    """And they are told to the pass at once."""
+    two = route("two")
+    town.route(ONE, two, route("three", instance=ORDERS))
+    town.connect(NORTH, SOUTH)
+    await town.use(ONE, two, route("three", instance=ORDERS))
+
+    town.says(NORTH, "principal")
+
+    assert [{pair_of(ONE): NORTH, pair_of(two): NORTH}] == town.led
+
+
+async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) -> None:
+    """Another one that once did, or a stranger, does not."""
+    town.route(ONE)
+    old = town.connect(NORTH, SOUTH)
+    await town.use(ONE)
+    town.connect(NORTH)
+
+    town.watcher.on_answered(old, ProbeReply(0, BILLING.bytes, "principal", 9))
+
+    assert [{pair_of(ONE): SOUTH}] == town.led
+
+
+async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(town: Town) -> None:
+    """So that its peer knows whom to tell; R6.2 holds for the partner."""
+    town.route(ONE)
+    town.connect(NORTH)
+    town.connect(SOUTH)
+    await town.use(ONE)
+    town.says(NORTH, "principal")
+    town.hosts_asked()
+
+    again = town.connect(NORTH)
+    town.watcher.on_served(NORTH, again)
+    town.connect(SOUTH)
+
+    assert ["north"] == town.hosts_asked()
+
+
+async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:
+    """Neither sooner than 200 ms after it was asked last."""
+    town.route(ONE)
+    town.connect(NORTH)
+    town.connect(SOUTH)
+    await town.use(ONE)
+    town.says(NORTH, "principal")
+    town.hosts_asked()
+
+    town.cut(NORTH)
+    assert {pair_of(ONE): None} == town.led[-1]
+    await until(lambda: town.asked)
+
+    assert (["south"], [NORTH]) == (town.hosts_asked(), town.wanted)
+    trouble = town.mirrors.trouble_of(pair_of(ONE))
+    assert (trouble.problem, trouble.retry_at != NEVER) == (town.mirrors.told(pair_of(ONE)), True)
+
+
+async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
+    """And again when its role changes."""
+    town.here.own.add(SOUTH)
+    town.route(ONE)
+
+    await town.use(ONE)
+    await asyncio.sleep(0)
+    assert ([NORTH], [{pair_of(ONE): SOUTH}]) == (town.wanted, town.led)
+
+    town.role = "mirror"
+    town.watcher.on_role(ORDERS.bytes)
+    town.watcher.on_role(BILLING.bytes)
+    await asyncio.sleep(0)
+    assert {pair_of(ONE): None} == town.led[-1]
+
+
+async def test_refusal_by_the_only_broker_instance_at_an_address_makes_it_no_principal(town: Town) -> None:
+    """Of all its services; what else is refused does not matter."""
+    two = route("two")
+    town.route(ONE, two)
+    link = town.connect(NORTH)
+    await town.use(ONE, two)
+    town.says(NORTH, "principal")
+
+    town.watcher.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
+    assert len(town.led) == 1
+    town.watcher.on_rejected(link, Rejected(code=MIRROR))
+
+    assert {pair_of(ONE): None, pair_of(two): None} == town.led[-1]
+
+
+async def test_refusal_that_may_be_of_several_has_them_asked_now_and_then(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A REJECTED does not say of which broker instance; however many come."""
+    other = route("other", instance=ORDERS)
+    town.route(ONE, other)
+    link = town.connect(NORTH)
+    await town.use(ONE, other)
+    for instance in (BILLING, ORDERS):
+        town.says(NORTH, "principal", instance=instance)
+    town.hosts_asked()
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now, call_at=lambda *_: None))
+
+    for _ in range(100):
+        town.watcher.on_rejected(link, Rejected(code=MIRROR))
+    assert ["north", "north"] == town.hosts_asked()
+    now += CHECK_SECONDS
+    town.watcher.on_rejected(link, Rejected(code=MIRROR))
+
+    assert ["north", "north"] == town.hosts_asked()
+    assert {pair_of(ONE): NORTH, pair_of(other): NORTH} == town.here.principals
+
+
+async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> None:
+    """With everything that was known of it; another one stays."""
+    two = route("two")
+    town.route(ONE, two)
+    town.connect(NORTH)
+    town.connect(SOUTH)
+    await town.use(ONE, two)
+    town.says(NORTH, "principal")
+
+    town.route(two)
+    assert ([pair_of(two)], {pair_of(ONE): None}) == (list(town.mirrors.in_use), town.led[-1])
+    town.route()
+    town.hosts_asked()
+    town.cut(NORTH)
+
+    assert ({}, {}) == (town.mirrors.in_use, town.here.principals)
+    assert (Trouble(), "", "") == (
+        town.mirrors.trouble_of(pair_of(ONE)),
+        town.mirrors.told(pair_of(ONE)),
+        town.mirrors.route_name(pair_of(ONE)),
+    )
+
+
+async def test_each_change_of_state_is_one_line_in_the_log(town: Town) -> None:
+    """With the number of the original's event; an alarm is a warning."""
+    town.route(ONE)
+    town.connect(NORTH)
+    town.connect(SOUTH)
+
+    with capture_logs() as logs:
+        await town.use(ONE)
+        for _ in range(3):
+            town.says(NORTH, "principal")
+        town.says(SOUTH, "mirror")
+        town.says(SOUTH, "principal")
+
+    told = [(one["log_level"], one["state"], one["state_desc"], one["principal"], one["epoch"]) for one in logs]
+    assert told == [
+        ("info", 3, "NOT_OPERATIONAL", None, 0),
+        ("info", 2, "PRINCIPAL_ONLY", str(NORTH), 1),
+        ("info", 1, "OPERATIONAL", str(NORTH), 1),
+        ("warning", 2, "PRINCIPAL_ONLY", str(NORTH), 1),
+    ]
+    assert {(one["event"], one["number"]) for one in logs} == {("mirrored route state changed", STATE_CHANGED)}
+
+
+@dataclass
+class Box:
+    """An outbox with frames."""
+
+    held: Iterable[int] = field(default_factory=lambda: [1, 2])
+    share: Any = field(default_factory=lambda: SimpleNamespace(used_bytes=700))
+
+
+async def test_what_waits_is_told_with_the_name_of_a_route(town: Town) -> None:
+    """Frames and bytes."""
+    town.route(ONE)
+    assert (0, 0) == town.mirrors.waiting(pair_of(ONE))
+
+    town.pairs[pair_of(ONE)] = Box()
+
+    assert ((2, 700), "one") == (town.mirrors.waiting(pair_of(ONE)), town.mirrors.route_name(pair_of(ONE)))
