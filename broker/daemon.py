@@ -1,8 +1,9 @@
 """
 One instance, put together: settings in, a running gateway, endpoint or both.
 
-The only module that knows everybody: it opens the databases, gives each lower layer the ports it declares, runs the
-configuration's scripts, and starts and stops everything in the right order. It decides nothing by itself.
+The only module that knows everybody: it gives each lower layer the ports it declares, runs the configuration's scripts,
+and starts and stops everything in the right order. It decides nothing by itself; how databases come and go with their
+roles is in `broker.control.databases`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import asyncio
 import os
 import signal
 import socket
-import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,31 +28,26 @@ from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificates import certificate_warnings, security_of
 from broker.control.config import Settings
-from broker.control.custody import path_of, take
+from broker.control.databases import Databases, Past, scripts_of
 from broker.control.declared import run_declared
 from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
-from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
-from broker.control.script import script_files
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import Trouble
-from broker.dialog.transmitter import DialogSettings
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
-from broker.forwarding.way import Origin
+from broker.forwarding.outbox import Destination
 from broker.net.housekeeping import Housekeeping
 from broker.net.listener import Listener, bind, own_addresses
+from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers, Timeouts
 from broker.net.tls import Security
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
-from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredPair
 from broker.routing.table import RouteTable
-from broker.store.database import broker_instance
-from broker.store.sqlite_store import SqliteStore
-from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
+from broker.wire.frame import Hello, Rejected
 from broker.wire.layout import VERSION
 
 DRAIN_SECONDS = 5.0  # for what is held to leave when the instance stops
@@ -78,20 +73,33 @@ class Instance:
         self.is_ready = False
         self.stopping = asyncio.Event()
         self.listeners: list[Listener] = []
-        self.endpoints: dict[str, Endpoint] = {}
+        self.databases = Databases(settings, trouble_of=self._trouble_of, announce=self._announce)
         self.broker_instance: bytes
         self.catalog: Catalog
         self.forwarder: Forwarder
         self.peers: Peers
+        self.mirrors: Mirrors
         self.admin: AdminServer
-        self._msdb: Endpoint
         self._security: Security
         self._kernel = choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self._are_started = False  # the endpoints
-        self._endpoint_of: dict[bytes, Endpoint] = {}
         self._generation = -1
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """The databases at work, by name."""
+        return self.databases.endpoints
+
+    @property
+    def past(self) -> Past:
+        """What databases counted that have gone to a partner."""
+        return self.databases.past
+
+    def standings(self) -> dict[str, OwnStanding]:
+        """What this instance is for each of its databases, by name."""
+        return self.databases.standings()
 
     async def start(self, stack: AsyncExitStack) -> None:
         """
@@ -111,16 +119,19 @@ class Instance:
         databases = self._open(sockets, stack)
         self.catalog = Catalog(databases, self._on_catalog)
         stack.push_async_callback(self.catalog.close)
+        self.databases.bind(self.catalog)
         await self._run_scripts()
         await self.catalog.load()
         stack.callback(self._cancel_expiry)
         self._are_started = True
-        for endpoint in self.endpoints.values():
-            endpoint.start()
+        stack.push_async_callback(self.databases.hand_over)
+        await self.databases.start()
         # Before the links, so that it stops behind them and can be asked while the instance drains.
         await self._start_admin(stack)
         self.peers.start(self.forwarder)
+        stack.callback(self.mirrors.close)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=DRAIN_SECONDS)
+        stack.push_async_callback(self.databases.hand_over)  # and those who ask are told before they are left
         for listener in self.listeners:
             listener.start()
             stack.push_async_callback(listener.close)
@@ -143,11 +154,14 @@ class Instance:
 
     def _open(self, sockets: list[socket.socket], stack: AsyncExitStack) -> dict[str, Database]:
         """The databases, and between them the pass and the links."""
-        msdb = take(self.settings, MSDB, stack)
-        self.broker_instance = broker_instance(msdb)
+        stack.push_async_callback(self.databases.close_all)
+        self.broker_instance = self.databases.take(MSDB).broker_instance
         self._build(sockets)
-        databases = {MSDB: self._open_msdb(msdb, stack)}
-        return databases | {name: self._open_database(name, stack) for name in self.settings.databases}
+        databases = {MSDB: self.databases.add(MSDB)}
+        for name in self.databases.own:
+            self.databases.take(name)
+            databases[name] = self.databases.add(name)
+        return databases
 
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         self.admin = AdminServer(OneProcess(self))
@@ -157,41 +171,6 @@ class Instance:
         """The databases that ask for routes, or did and may get answers."""
         asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
         return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
-
-    def _open_msdb(self, db: sqlite3.Connection, stack: AsyncExitStack) -> Database:
-        """Its connection has a writer thread from the beginning, and conversations only once it asks for routes."""
-        path = path_of(self.settings, MSDB)
-        self._msdb = self._make_endpoint(MSDB, path, db, stack)
-        return Database(MSDB, self.broker_instance, path, self._msdb.borrow)
-
-    def _open_database(self, name: str, stack: AsyncExitStack) -> Database:
-        settings = self.settings.databases[name]
-        db = take(self.settings, name, stack)
-        endpoint = self._make_endpoint(name, settings.path, db, stack)
-        if endpoint.broker_instance in {self.broker_instance, *self._endpoint_of}:
-            raise self.settings.error(("databases", name, "path"), COPY_PROBLEM, COPY_HINT)
-        self.endpoints[name] = endpoint
-        self._endpoint_of[endpoint.broker_instance] = endpoint
-        return Database(name, endpoint.broker_instance, settings.path, endpoint.borrow)
-
-    def _make_endpoint(self, name: str, path: Path, db: sqlite3.Connection, stack: AsyncExitStack) -> Endpoint:
-        dialog = self.settings.dialog
-        endpoint = Endpoint(
-            name,
-            path,
-            SqliteStore(path, db, fragment_size=dialog.fragment_size),
-            settings=DialogSettings(
-                backoff=Backoff(dialog.resend_first, dialog.resend_cap),
-                travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
-                window=dialog.window,
-                fragment_size=dialog.fragment_size,
-                window_bytes=dialog.window_size,
-            ),
-            forwarder=self.forwarder,
-        )
-        endpoint.transmitter.trouble_of = self._trouble_of
-        stack.push_async_callback(endpoint.close)
-        return endpoint
 
     def _build(self, sockets: list[socket.socket]) -> None:
         """The pass and the links, each given the ports it asks for."""
@@ -213,9 +192,10 @@ class Instance:
             timeouts,
             on_rejected=self._on_rejected,
             on_room=self._on_room,
-            prove=self._prove,
+            prove=self.databases.prove,
             security=self._security,
         )
+        self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
         housekeeping = Housekeeping()
         self.forwarder = Forwarder(
             Limits(
@@ -224,15 +204,18 @@ class Instance:
                 max_hops=endpoint.max_hops,
                 share_percent=endpoint.message_forward_share,
             ),
-            deliver=self._deliver,
+            deliver=self.databases.deliver,
             want=self.peers.want,
             health_of=self.peers.health_of,
             ask=self._ask,
+            ask_principal=self.mirrors.use,
             kernel=self._kernel,
             hold_back=self.peers.backpressure.hold_back,
             again=housekeeping.again,
             report=housekeeping.report,
         )
+        self.databases.forwarder = self.forwarder
+        self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         # More of them are found by dialling.
         own = {address for listener in self.listeners for address in own_addresses(listener.host, listener.port)}
@@ -247,11 +230,8 @@ class Instance:
         return tuple(str(NetworkAddress(listener.host, listener.port)) for listener in named)
 
     async def _run_scripts(self) -> None:
-        """The scripts of the configuration, msdb's first."""
-        scripts = [(MSDB, path) for path in script_files(self.settings.routes.files)]
-        for name, settings in self.settings.databases.items():
-            scripts += [(name, path) for path in script_files(settings.scripts)]
-        for database, path in scripts:
+        """The scripts of the configuration, msdb's first; those of a mirrored database run when it is taken over."""
+        for database, path in scripts_of(self.settings, self.databases.own):
             await run_declared(self.catalog, path, database)
 
     # --- ports ---
@@ -259,28 +239,25 @@ class Instance:
     def _accept(self, sock: socket.socket, address: str) -> None:
         self.peers.accept(sock, address)
 
-    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
-        self._endpoint_of[database].arrive(frames, origin)
-
     def _ask(self, facts: Facts) -> None:
         """What arrived has no route, and msdb says whom to ask for one."""
-        self._msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
+        self.databases.msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
 
     def _on_rejected(self, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
             endpoint.transmitter.advise(rejected)
 
-    def _trouble_of(self, address: NetworkAddress) -> Trouble:
-        """Why there is no connection to an address, and when the next attempt is made."""
-        attempts = self.peers.attempts.get(address)
+    def _trouble_of(self, destination: Destination) -> Trouble:
+        """Why there is no connection to an address, or no principal of a pair, and when the next attempt is made."""
+        if isinstance(destination, MirroredPair):
+            return self.mirrors.trouble_of(destination)
+        attempts = self.peers.attempts.get(destination)
         if attempts is None or not attempts.problem:
             return Trouble()
         return Trouble(attempts.problem, max(attempts.suppressed_until, self._loop.time()))
 
-    def _prove(self, probe: Probe) -> ProbeReply:
-        """Whether this instance is the principal of a broker instance: of all it hosts, as it mirrors none."""
-        role = "principal" if probe.broker_instance in self._endpoint_of else "unknown"
-        return ProbeReply(id=probe.id, broker_instance=probe.broker_instance, role=role)
+    def _announce(self, broker_instance: bytes) -> None:
+        self.peers.announce(broker_instance)
 
     def _on_room(self) -> None:
         """Links take frames again, or have come or gone: dialogs look again."""
@@ -297,7 +274,9 @@ class Instance:
         tables = self.catalog.tables()
         asking = self._asking(tables)
         if MSDB in asking:
-            self._converse_in_msdb()
+            msdb = self.databases.converse_in_msdb()
+            if msdb is not None and self._are_started:
+                msdb.start()
         for name, endpoint in self.endpoints.items():
             endpoint.transmitter.table = tables[name]
         self.forwarder.surround(
@@ -305,6 +284,7 @@ class Instance:
             hosted=self.catalog.hosted(asking),
             is_forwarding=self.settings.endpoint.message_forwarding,
         )
+        self.mirrors.on_routes(tables.values())
         self.forwarder.rematch(self._loop.time())
         self._on_room()
         self._cancel_expiry()
@@ -312,13 +292,6 @@ class Instance:
             # A timer may fire a little early by the wall clock; the table would then be built in vain, and again.
             wait = (self.catalog.next_expiry - datetime.now(UTC)).total_seconds() + 0.001
             self._expiry = self._loop.call_later(min(max(0.0, wait), EXPIRY_MAX_SECONDS), self.catalog.changed)
-
-    def _converse_in_msdb(self) -> None:
-        """From now on msdb has conversations: requests for routes, and nothing else."""
-        if MSDB not in self.endpoints:
-            self.endpoints[MSDB] = self._endpoint_of[self.broker_instance] = self._msdb
-            if self._are_started:
-                self._msdb.start()
 
     def _cancel_expiry(self) -> None:
         if self._expiry is not None:

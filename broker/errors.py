@@ -217,6 +217,10 @@ class StoreUnavailableError(ResourceError):
         return f"store {self.path}: {self.problem}"
 
 
+class DemotedError(StoreUnavailableError):
+    """Another daemon is the principal of this database by now; nothing was stored."""
+
+
 @dataclass
 class ListenFailedError(ResourceError):
     """A listening address that could not be taken."""

@@ -27,6 +27,7 @@ class Disposition(StrEnum):
     SERVICE_NOT_HERE = "service not here"
     INSTANCE_NOT_HERE = "instance not here"
     PRINCIPAL_UNKNOWN = "principal unknown"
+    DATABASE_IS_MIRROR = "database is a mirror"
     ALREADY_HELD = "already held"
     POOL_LIMIT = "pool limit exceeded"
     FRAME_TOO_LARGE = "frame too large for next hop"
@@ -61,6 +62,7 @@ NUMBER = {
     Disposition.SERVICE_NOT_HERE: 9796,
     Disposition.INSTANCE_NOT_HERE: 9795,
     Disposition.PRINCIPAL_UNKNOWN: 9794,
+    Disposition.DATABASE_IS_MIRROR: 28018,
     Disposition.ALREADY_HELD: 11288,
     Disposition.POOL_LIMIT: 11289,
     Disposition.FRAME_TOO_LARGE: 11292,

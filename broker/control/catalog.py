@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from broker.control.progress import Progress
 from broker.control.stored import sound_rows
-from broker.errors import StoreUnavailableError
+from broker.errors import StatementError, StoreUnavailableError
 from broker.routing.facts import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER
 from broker.routing.table import RouteTable, table_of_rows
@@ -49,7 +49,7 @@ class Database:
     One database.
 
     Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes; `may_ask` when
-    a route may make it ask for other routes.
+    a route may make it ask for other routes; `is_served` unless it is about to come or go with its role.
     """
 
     name: str
@@ -59,6 +59,32 @@ class Database:
     rows: Rows = field(default_factory=Rows)
     table: RouteTable = field(default_factory=RouteTable)
     may_ask: bool = True
+    is_served: bool = True
+
+
+class FailOver(Protocol):
+    """The port to the roles of databases."""
+
+    def check(self, name: str) -> None:
+        """
+        Whether SET PARTNER FAILOVER may be carried out here. For any thread.
+
+        Raises:
+            StatementError: it may not.
+        """
+
+    async def carry_out(self, name: str) -> str:
+        """Step down, and tell who is the principal then."""
+
+
+class _NoRoles:
+    """Where databases have no partners."""
+
+    def check(self, name: str) -> None:
+        raise StatementError(1416, f"the database {name!r} is not mirrored")
+
+    async def carry_out(self, name: str) -> str:
+        raise AssertionError(name)
 
 
 def read_rows(db: sqlite3.Connection) -> Rows:
@@ -79,8 +105,9 @@ class Catalog:
     """
     All databases of the instance, msdb among them; `on_change` is called after every change, all in place.
 
-    Shape: `is_loaded` once the files were read; `scripts` those under way, the running one first; whoever changes a
-    database holds `lock`.
+    Shape: `is_loaded` once the files were read; `scripts` those under way, the running one first; `mirrors` databases
+    of which another instance is the principal, by name, with their broker instance where it is known; `fail_over`
+    changes that. Whoever changes a database holds `lock`.
     """
 
     def __init__(self, databases: Mapping[str, Database], on_change: Callable[[], Any]) -> None:
@@ -89,6 +116,8 @@ class Catalog:
         self.is_loaded = False
         self.scripts: list[Progress] = []
         self.lock = asyncio.Lock()
+        self.mirrors: dict[str, bytes | None] = {}
+        self.fail_over: FailOver = _NoRoles()
         self._on_change = on_change
 
     @property
@@ -120,10 +149,11 @@ class Catalog:
             asking: Databases that ask for routes, msdb among them or not: there is the service in whose name they do,
                 and of msdb nothing else.
         """
-        services = {database.broker_instance: set(database.rows.services) for database in self.users}
-        for name in asking:
-            services.setdefault(self.databases[name].broker_instance, set()).add(SERVICE_BROKER)
-        return hosted(services)
+        services = {one.broker_instance: set(one.rows.services) for one in self.users if one.is_served}
+        for database in (self.databases[name] for name in asking):
+            if database.is_served:
+                services.setdefault(database.broker_instance, set()).add(SERVICE_BROKER)
+        return hosted(services, mirrors=filter(None, self.mirrors.values()))
 
     async def load(self) -> None:
         """
@@ -132,19 +162,38 @@ class Catalog:
         Raises:
             StoreUnavailableError: one cannot be read.
         """
+        async with self.lock:
+            for database in self.databases.values():
+                await self._read(database)
+            self.is_loaded = True
+            self.changed()
 
-        def read(database: Database) -> tuple[Rows, RouteTable]:
+    async def add(self, database: Database) -> None:
+        """
+        One more database, read now; nobody is told yet.
+
+        Raises:
+            StoreUnavailableError: it cannot be read.
+        """
+        async with self.lock:
+            await self._read(database)
+            self.databases[database.name] = database
+
+    async def remove(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
+        """A database goes behind the scripts that use it: it is closed, and no more here."""
+        async with self.lock:
+            self.databases.pop(name, None)
+            await close()
+
+    async def _read(self, database: Database) -> None:
+        def read() -> tuple[Rows, RouteTable]:
             try:
                 with database.borrow() as db:
                     return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
             except sqlite3.Error as error:
                 raise StoreUnavailableError(str(database.path), sentence(error)) from error
 
-        async with self.lock:
-            for database in self.databases.values():
-                database.rows, database.table = await asyncio.to_thread(read, database)
-            self.is_loaded = True
-            self.changed()
+        database.rows, database.table = await asyncio.to_thread(read)
 
     async def close(self) -> None:
         """End the scripts under way; they change nothing any more. Behind this no connection is borrowed."""

@@ -24,6 +24,7 @@ from broker.control.consistency import Finding, unwise_settings
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath, Places, dotted
 from broker.control.setting import Reload, Section, setting
+from broker.conversation.arrival import EARLY_WINDOW
 from broker.errors import SettingError
 from broker.routing.address import NetworkAddress
 from broker.wire.layout import HOP_LIMIT, MAX_FRAME_RANGE
@@ -215,6 +216,33 @@ class DatabaseSettings(Section):
         reason="An application may create everything itself.",
         reload=Reload.LIVE,
     )
+    mirroring: Annotated[Literal["off", "lock", "command"], value.choice("off", "lock", "command")] = setting(
+        "off",
+        "Who is the principal of this database: `off` this instance, always; `lock` whichever of the instances that "
+        "share the file has its lock; `command` whoever `role_command` says.",
+        reason="One instance for one file is the usual case.",
+        reload=Reload.RESTART,
+    )
+    role_command: Annotated[tuple[str, ...], value.list_of(value.text("word", longest=4096))] = setting(
+        [],
+        'For `mirroring = "command"`: a program and its arguments, run without a shell, that prints `principal`, '
+        "`principal EPOCH` or `mirror`.",
+        reason="What replicates the file knows who may write to it; nothing can be guessed.",
+        reload=Reload.RESTART,
+    )
+    role_interval: Annotated[float, value.duration("100ms", "1h")] = setting(
+        "1s",
+        "Pause between two runs of `role_command`.",
+        reason="A change of roles is noticed within a second or so, for a few milliseconds of the machine.",
+        reload=Reload.RESTART,
+    )
+    role_timeout: Annotated[float, value.duration("100ms", "1h")] = setting(
+        "10s",
+        "How long an answer of `role_command` holds: a run that takes longer is ended, and a principal that nothing "
+        "has confirmed for so long steps down.",
+        reason="Some failed runs are survived; a principal that is cut off from what decides the roles ends within it.",
+        reload=Reload.RESTART,
+    )
 
 
 class DialogSettings(Section):
@@ -223,7 +251,7 @@ class DialogSettings(Section):
     resend_first: Annotated[float, value.duration("50ms", "1h")] = setting(
         "1s",
         "Time without an acknowledgement after which a message is first sent again; it doubles from there.",
-        reason="Above any usual round trip, gateways included.",
+        reason="Above any usual round trip, gateways and the 50 ms that an acknowledgement may wait included.",
         reload=Reload.LIVE,
     )
     resend_cap: Annotated[float, value.duration("50ms", "1h")] = setting(
@@ -250,10 +278,11 @@ class DialogSettings(Section):
         reason="Small enough that a large message does not hold up others, large enough that headers cost under 1 %.",
         reload=Reload.RESTART,
     )
-    window: Annotated[int, value.integer(1, 65_536, unit="frames")] = setting(
+    window: Annotated[int, value.integer(1, EARLY_WINDOW, unit="frames")] = setting(
         1024,
         "Frames of one dialog that may be sent and not yet acknowledged, at most; how many are adapts to the way.",
-        reason="With messages of 1 KiB what a 1 Gbit/s link carries in 8 ms: several commits of the far side.",
+        reason="With messages of 1 KiB what a 1 Gbit/s link carries in 8 ms: several commits of the far side. Whatever "
+        "is further ahead than the upper bound the far side would drop, out of sequence.",
         reload=Reload.LIVE,
     )
     window_size: Annotated[int, value.size(1 << 10, 32 << 20)] = setting(

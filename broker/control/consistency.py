@@ -43,6 +43,7 @@ def contradictions(settings: Settings) -> list[Finding]:
     return [
         *_same_listeners(settings),
         *_same_databases(settings),
+        *_roles(settings),
         *_socket_path(settings),
         *_workers(settings),
         *_tls(settings),
@@ -92,6 +93,23 @@ def _same_databases(settings: Settings) -> Iterator[Finding]:
             hint = "give one of them another GUID; a copied database must not keep the one of its original"
             also = ("databases", first, "broker_instance")
             yield Finding(("databases", second, "broker_instance"), problem, hint, (also,))
+
+
+def _roles(settings: Settings) -> Iterator[Finding]:
+    """A command that tells the role, and what asks for one."""
+    for name, database in settings.databases.items():
+        mirroring, command = ("databases", name, "mirroring"), ("databases", name, "role_command")
+        if database.mirroring == "command" and not database.role_command:
+            hint = 'name the program in role_command, or set mirroring = "lock"'
+            yield Finding(mirroring, 'is "command", and there is no role_command', hint, (command,))
+        if database.mirroring != "command" and database.role_command:
+            hint = 'set mirroring = "command", or leave it out'
+            yield Finding(command, f'is not used with mirroring = "{database.mirroring}"', hint, (mirroring,))
+        if database.role_timeout < database.role_interval:
+            interval = render_duration(database.role_interval)
+            problem = f"is below role_interval = {interval}: a principal would step down between two runs"
+            also = (("databases", name, "role_interval"),)
+            yield Finding(("databases", name, "role_timeout"), problem, "raise it, or lower role_interval", also)
 
 
 def _socket_path(settings: Settings) -> Iterator[Finding]:

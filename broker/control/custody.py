@@ -2,7 +2,8 @@
 The database files of an instance, each taken for as long as it runs.
 
 Taking one is: its lock, so that no other daemon has it; its schema, made or brought up to this release's; the fence,
-which refuses a copy of another file; and one more start noted. Giving it back is the same in reverse.
+which refuses a copy of another file; and one more start noted, which of a mirrored database is a takeover and raises
+its epoch. Giving it back is the same in reverse.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,15 +22,17 @@ from broker.control.place import KeyPath
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.database import (
     SCHEMA_VERSION,
+    Connection,
     check_links,
     has_schema,
+    is_locked,
     lock_store,
     open_store,
     open_watch,
     schema_version,
 )
 from broker.store.fault import sentence
-from broker.store.fence import look, note_start, note_stop
+from broker.store.fence import Sighting, look, note_start, note_stop
 
 if TYPE_CHECKING:
     import uuid
@@ -51,35 +55,56 @@ def path_of(settings: Settings, name: str) -> Path:
     return settings.instance.state_dir / "msdb.db" if name == MSDB else settings.databases[name].path
 
 
-def take(settings: Settings, name: str, stack: Stack) -> sqlite3.Connection:
+def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None) -> Connection:
     """
-    Take a database of the configuration, or msdb.
+    Take a database of the configuration, or msdb. Whoever has taken it over since commits, and we do not.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
         name: Which one.
         stack: Gives it back.
+        least_epoch: As `note_start`.
 
     Raises:
-        StoreUnavailableError: another daemon has it, or it cannot be used.
+        StoreUnavailableError: another daemon has it (`HELD`), or it cannot be used.
         SettingError: the file is a copy of what it should be.
     """
     path, state_dir = path_of(settings, name), settings.instance.state_dir
     configured: uuid.UUID | None = None if name == MSDB else settings.databases[name].broker_instance
-    make_directory(path.parent)
+    if least_epoch is None:  # else it is shared storage, and a directory that is missing is not mounted
+        make_directory(path.parent)
     with ExitStack() as taken:
         taken.callback(os.close, lock_store(path))
         db = taken.enter_context(closing(open_store(path, broker_instance=configured)))
         try:
-            problem = look(db, path, state_dir).problem
+            problem = sighted(settings, name, db).problem
             if problem:
                 raise copy_error(settings, name, problem)
-            note_start(db, path, state_dir)
+            db.epoch = note_start(db, path, state_dir, least_epoch=least_epoch)
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(path), sentence(error)) from error
+        except OSError as error:
+            raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
         kept = taken.pop_all()
-    stack.callback(_give_back, kept, path, state_dir)
+    stack.callback(_give_back, kept, path, state_dir, db.epoch)
     return db
+
+
+def sighted(settings: Settings, name: str, db: sqlite3.Connection) -> Sighting:
+    """
+    What tells the file of a database from its copies.
+
+    Where a command tells the role, copies are what there is to fail over to, each with a number of its own.
+    """
+    sighting = look(db, path_of(settings, name), settings.instance.state_dir)
+    is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
+    return replace(sighting, known_number=None) if is_copied_on_purpose else sighting
+
+
+def is_elsewhere(settings: Settings, name: str) -> bool:
+    """Whether a daemon has a mirrored database, so that nobody else may open its file, not even to look."""
+    is_mirrored = name != MSDB and settings.databases[name].mirroring != "off"
+    return is_mirrored and is_locked(path_of(settings, name))
 
 
 def file_errors(settings: Settings) -> list[SettingError]:
@@ -87,7 +112,7 @@ def file_errors(settings: Settings) -> list[SettingError]:
     errors: list[SettingError] = []
     for name in (MSDB, *settings.databases):
         path = path_of(settings, name)
-        if not path.is_file():
+        if not path.is_file() or is_elsewhere(settings, name):
             continue
         try:
             check_links(path)
@@ -112,7 +137,7 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
         problem = f"{path}: its schema has version {version}, this release knows {SCHEMA_VERSION}"
         yield settings.error(_key(name), problem, "use a newer release, or put back a backup from before")
     elif version == SCHEMA_VERSION:
-        problem = look(db, path, settings.instance.state_dir).problem
+        problem = sighted(settings, name, db).problem
         if problem:
             yield copy_error(settings, name, problem)
 
@@ -138,9 +163,9 @@ def make_directory(directory: Path) -> None:
         raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
 
 
-def _give_back(kept: ExitStack, path: Path, state_dir: Path) -> None:
+def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:
     with kept:
         try:
-            note_stop(path, state_dir)
+            note_stop(path, state_dir, epoch)
         except (sqlite3.Error, OSError, StoreUnavailableError) as error:
             log.warning("stop not noted", path=str(path), reason=str(error))

@@ -2,7 +2,8 @@
 What each statement does to its database, inside the transaction of its script.
 
 Scripts named in the configuration are *declared*: they run at every start, so there CREATE of something that exists
-makes it what the script says, and DROP of something that is gone is done already.
+makes it what the script says, and DROP of something that is gone is done already. Only whether a queue is ON is left as
+it is where the script does not say it, for that is no part of its making: it is turned off while it is in use.
 
 CREATE ROUTE has a file of its own, `broker.control.route_batch`, because there may be a million of them; message types,
 contracts and priorities are in `broker.control.agreement`.
@@ -122,15 +123,17 @@ def _(statement: DropRoute, session: Session) -> None:
 
 @carry_out.register
 def _(statement: CreateQueue, session: Session) -> None:
-    exists = metadata.find_queue(session.db, statement.queue.name) is not None
-    expect_absent("queue", statement.queue.name, session, exists=exists)
+    old = metadata.find_queue(session.db, statement.queue.name)
+    expect_absent("queue", statement.queue.name, session, exists=old is not None)
+    # A poison message or an administrator may have turned it off: no start undoes that unless the script says so.
+    as_it_is = True if old is None else old.is_receive_enabled
     metadata.put_queue(
         session.db,
         statement.queue.name,
-        is_receive_enabled=statement.status,
+        is_receive_enabled=as_it_is if statement.status is None else statement.status,
         is_poison_message_handling_enabled=statement.poison_message_handling,
     )
-    session.messages.add("queue", statement.queue.name, "replaced" if exists else "created")
+    session.messages.add("queue", statement.queue.name, "created" if old is None else "replaced")
 
 
 @carry_out.register
@@ -250,6 +253,8 @@ def refuse_option(statement: AlterDatabase, *, is_declared: bool) -> None:
         problem = "NEW_BROKER takes the file for itself: stop the daemon, then use broker database"
     elif option is DatabaseOption.DISABLE_BROKER:
         problem = "DISABLE_BROKER is not supported: take the database out of the configuration, or set its queues OFF"
+    elif option is DatabaseOption.PARTNER_FAILOVER and is_declared:
+        problem = "PARTNER FAILOVER would hand the database over at each start; give it to the running daemon"
     elif option is DatabaseOption.ERROR_BROKER_CONVERSATIONS and is_declared:
         problem = "ERROR_BROKER_CONVERSATIONS would end every conversation at each start; give it to the running daemon"
     if problem:

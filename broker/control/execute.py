@@ -23,13 +23,14 @@ from functools import partial
 
 from broker.control import agreement as _agreement  # noqa: F401 - its statements join `carry_out`
 from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
-from broker.control.effect import RouteChanges, Session, carry_out
+from broker.control.effect import RouteChanges, Session, carry_out, refuse_option
 from broker.control.progress import Messages, Progress, Stage
 from broker.control.route_batch import BATCH_MAX, create_routes
 from broker.ddl.statements import (
     AlterDatabase,
     AlterRoute,
     CreateRoute,
+    DatabaseOption,
     DropRoute,
     EndConversation,
     Statement,
@@ -38,7 +39,7 @@ from broker.ddl.statements import (
 )
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
-from broker.store.database import copy_of_catalog
+from broker.store.database import check_epoch, copy_of_catalog
 
 _IN_MSDB = (AlterRoute, DropRoute, EndConversation, AlterDatabase)
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
@@ -78,7 +79,7 @@ async def execute(
     """
     progress = progress or Progress()
     async with _turn(catalog, progress):
-        script = _Script(catalog.databases, progress, is_declared=is_declared, is_loaded=catalog.is_loaded)
+        script = _Script(catalog, catalog.databases, progress, is_declared=is_declared)
         try:
             await _to_its_end(script, statements, database)
         finally:
@@ -86,7 +87,10 @@ async def execute(
                 catalog.databases[name].rows, catalog.databases[name].table = rows, table
             if script.committed:
                 catalog.changed()
-    return script.messages.lines()
+    told = script.messages.lines()
+    if script.fails_over is not None:  # behind its turn, which the database needs to go
+        told.append(await catalog.fail_over.carry_out(script.fails_over))
+    return told
 
 
 async def preview(
@@ -110,7 +114,7 @@ async def preview(
     progress = progress or Progress()
     async with _turn(catalog, progress):
         copies = {name: replace(one, borrow=partial(_copied, one)) for name, one in catalog.databases.items()}
-        script = _Script(copies, progress, is_declared=False, is_loaded=True, is_preview=True)
+        script = _Script(catalog, copies, progress, is_declared=False, is_preview=True)
         await _to_its_end(script, statements, database)
     return script.outcomes
 
@@ -189,26 +193,28 @@ class _Script:
     A script in its thread.
 
     Shape: `committed` what the databases that were committed hold, by name, once the catalog is loaded; `outcomes` of a
-    preview, which commits nothing.
+    preview, which commits nothing; `fails_over` the database that is to be handed over, when the script says just that.
     """
 
     def __init__(
         self,
+        catalog: Catalog,
         databases: Mapping[str, Database],
         progress: Progress,
         *,
         is_declared: bool,
-        is_loaded: bool,
         is_preview: bool = False,
     ) -> None:
         self.progress = progress
         self.messages = Messages()
         self.committed: dict[str, tuple[Rows, RouteTable]] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.fails_over: str | None = None
+        self._catalog = catalog
         self._databases = databases
         self._is_preview = is_preview
         self._is_declared = is_declared
-        self._is_loaded = is_loaded
+        self._is_loaded = is_preview or catalog.is_loaded
         self._parts: dict[str, _Part] = {}
         self._batch: list[CreateRoute] = []
         self._now = datetime.now(UTC)
@@ -254,9 +260,13 @@ class _Script:
                 raise ScriptStoppedError
             if isinstance(statement, DdlSyntaxError):
                 raise statement
+            self._refuse_beside_fail_over(statement)
             if isinstance(statement, UseDatabase):
                 with blaming(statement):
                     current = self._database(statement.name).name
+            elif isinstance(statement, AlterDatabase) and statement.option is DatabaseOption.PARTNER_FAILOVER:
+                with blaming(statement):
+                    self._fail_over(statement, statement.name or current)
             elif isinstance(statement, AlterDatabase) and statement.name is not None:
                 with blaming(statement):
                     named = self._part(statement.name, borrowed)
@@ -265,6 +275,24 @@ class _Script:
                 self._carry_out_one(statement, self._part(current, borrowed))
             self._note(statement)
         self._create_routes(current, borrowed)
+
+    def _fail_over(self, statement: AlterDatabase, name: str) -> None:
+        """It is no change of any file that could be rolled back: the script says nothing else."""
+        refuse_option(statement, is_declared=self._is_declared)
+        if name not in self._catalog.mirrors:
+            self._database(name)
+        self._catalog.fail_over.check(name)
+        if self._parts:
+            raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
+        if self._is_preview:
+            self.messages.add("database", name, "would be handed over")
+        else:
+            self.fails_over = name
+
+    def _refuse_beside_fail_over(self, statement: Statement) -> None:
+        if self.fails_over is not None:
+            with blaming(statement):
+                raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
 
     def _carry_out_one(self, statement: Statement, part: _Part) -> None:
         with blaming(statement):
@@ -300,8 +328,10 @@ class _Script:
             db = borrowed.enter_context(database.borrow())
             try:
                 _begin(db)
-            except sqlite3.Error as error:
-                raise _unavailable(database, error) from error
+            except (sqlite3.Error, StoreUnavailableError) as error:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise error if isinstance(error, StoreUnavailableError) else _unavailable(database, error) from error
             part = self._parts[name] = _Part(
                 database, Session(db, self._now, self._is_declared, self.messages, database.may_ask, name)
             )
@@ -309,6 +339,8 @@ class _Script:
 
     def _database(self, name: str) -> Database:
         found = self._databases.get(name)
+        if found is None and name in self._catalog.mirrors:
+            raise StatementError(954, f"the database {name!r} is a mirror here: say this to its principal")
         if found is None:
             known = ", ".join(sorted(self._databases))
             raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
@@ -347,6 +379,7 @@ def _begin(db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
     finally:
         db.execute(f"PRAGMA busy_timeout = {usual}")
+    check_epoch(db)
 
 
 def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:

@@ -80,9 +80,9 @@ class Played:
     missed_drops: list[DropRoute] = field(default_factory=list)
 
 
-def begin_to_play(name: str, path: Path, *, is_known: bool) -> Played:
-    """A database before its scripts."""
-    stored = read_contents(path)
+def begin_to_play(name: str, path: Path, *, is_known: bool, is_elsewhere: bool = False) -> Played:
+    """A database before its scripts; of one that another daemon has the file is not read."""
+    stored = None if is_elsewhere else read_contents(path)
     if stored is None:
         made_up = uuid5(NAMESPACE_URL, str(path)).bytes
         stored = Contents(made_up, (AUTO_CREATED_LOCAL,), frozenset(), {})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.control.catalog import MSDB
+from broker.control.custody import is_elsewhere
 from broker.control.effect import refuse_option
 from broker.control.place import KeyPath, dotted
 from broker.control.played import Played, begin_to_play, play
@@ -72,7 +73,8 @@ def rehearse(settings: Settings, *, now: datetime) -> Rehearsal:
     """
     databases = {MSDB: begin_to_play(MSDB, settings.instance.state_dir / "msdb.db", is_known=True)}
     for name, database in settings.databases.items():
-        played = begin_to_play(name, database.path, is_known=bool(database.scripts))
+        away = is_elsewhere(settings, name)
+        played = begin_to_play(name, database.path, is_known=bool(database.scripts), is_elsewhere=away)
         if database.broker_instance is not None:
             played.broker_instance, played.is_identified = database.broker_instance.bytes, True
         databases[name] = played
@@ -131,10 +133,10 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
                 raise outcome
             if isinstance(outcome, UseDatabase):
                 current = None  # what follows a USE that fails belongs nowhere
-                current = _known_database(rehearsal, outcome)
+                current = _known_database(rehearsal, outcome, home=database)
             elif isinstance(outcome, AlterDatabase):
                 with blaming(outcome):
-                    _known_name(rehearsal, outcome.name or current or MSDB)
+                    _known_name(rehearsal, outcome.name or current or MSDB, home=database)
                     refuse_option(outcome, is_declared=True)
             elif current is not None:
                 play(rehearsal.databases[current], outcome, rehearsal.now)
@@ -144,12 +146,17 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
             yield SettingError(dotted(key), problem, error.span, "correct the statement")
 
 
-def _known_database(rehearsal: Rehearsal, use: UseDatabase) -> str:
+def _known_database(rehearsal: Rehearsal, use: UseDatabase, *, home: str) -> str:
     with blaming(use):
-        return _known_name(rehearsal, use.name)
+        return _known_name(rehearsal, use.name, home=home)
 
 
-def _known_name(rehearsal: Rehearsal, name: str) -> str:
+def _known_name(rehearsal: Rehearsal, name: str, *, home: str) -> str:
+    """A database that a script of `home` may name: not a mirrored one, which may not be here when the script runs."""
+    named = rehearsal.settings.databases.get(name)
+    if named is not None and named.mirroring != "off" and name != home:
+        problem = f"the database {name!r} is mirrored, and may be elsewhere at the start: put this into its own scripts"
+        raise StatementError(954, problem)
     if name not in rehearsal.databases:
         known = ", ".join(sorted(rehearsal.databases))
         raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")

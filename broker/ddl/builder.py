@@ -372,7 +372,7 @@ class Builder(Transformer[Token, Built]):
     # --- databases ---
 
     def database_option(self, parts: Sequence[Token]) -> Token:
-        """What is set."""
+        """What is set; PARTNER FAILOVER is two words."""
         return parts[0]
 
     def termination(self, parts: Sequence[Token]) -> None:
@@ -382,5 +382,6 @@ class Builder(Transformer[Token, Built]):
     def alter_database(self, parts: Sequence[Any]) -> Built:
         """ALTER DATABASE name SET option [WITH ...]."""
         name, option, _ = parts
-        make = partial(AlterDatabase, None if name.type == "CURRENT" else str(name), DatabaseOption(option.type))
+        kind = DatabaseOption.PARTNER_FAILOVER if option.type == "PARTNER" else DatabaseOption(option.type)
+        make = partial(AlterDatabase, None if name.type == "CURRENT" else str(name), kind)
         return Built(make, {NAME: place_of(name), "OPTION": place_of(option)})

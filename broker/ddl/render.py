@@ -87,15 +87,8 @@ def _alter_route(statement: AlterRoute) -> str:
 
 
 @_render.register
-def _drop_route(statement: DropRoute) -> str:
-    return f"DROP ROUTE {render_name(statement.name)}"
-
-
-@_render.register
 def _create_queue(statement: CreateQueue) -> str:
-    status = None if statement.status else False
-    poison = statement.poison_message_handling or None
-    options = _queue_options(status, poison)
+    options = _queue_options(statement.status, statement.poison_message_handling or None)
     return f"CREATE QUEUE {_queue(statement.queue)}" + (f" WITH {options}" if options else "")
 
 
@@ -103,6 +96,20 @@ def _create_queue(statement: CreateQueue) -> str:
 def _alter_queue(statement: AlterQueue) -> str:
     options = _queue_options(statement.status, statement.poison_message_handling)
     return f"ALTER QUEUE {_queue(statement.queue)} WITH {options}"
+
+
+_DROPPED: dict[type[Statement], str] = {
+    DropRoute: "ROUTE",
+    DropService: "SERVICE",
+    DropMessageType: "MESSAGE TYPE",
+    DropContract: "CONTRACT",
+    DropPriority: "BROKER PRIORITY",
+}
+
+
+@_render.register
+def _drop(statement: DropRoute | DropService | DropMessageType | DropContract | DropPriority) -> str:
+    return f"DROP {_DROPPED[type(statement)]} {render_name(statement.name)}"
 
 
 @_render.register
@@ -126,11 +133,6 @@ def _alter_service(statement: AlterService) -> str:
     changes = [f"ADD CONTRACT {render_name(name)}" for name in statement.add_contracts]
     changes += [f"DROP CONTRACT {render_name(name)}" for name in statement.drop_contracts]
     return f"{text} ({', '.join(changes)})" if changes else text
-
-
-@_render.register
-def _drop_service(statement: DropService) -> str:
-    return f"DROP SERVICE {render_name(statement.name)}"
 
 
 @_render.register
@@ -166,20 +168,10 @@ def _alter_message_type(statement: AlterMessageType) -> str:
 
 
 @_render.register
-def _drop_message_type(statement: DropMessageType) -> str:
-    return f"DROP MESSAGE TYPE {render_name(statement.name)}"
-
-
-@_render.register
 def _create_contract(statement: CreateContract) -> str:
     owner = _authorization(statement.owner)
     types = ", ".join(f"{render_name(one.message_type)} SENT BY {one.sent_by}" for one in statement.message_types)
     return f"CREATE CONTRACT {render_name(statement.name)}{owner} ({types})"
-
-
-@_render.register
-def _drop_contract(statement: DropContract) -> str:
-    return f"DROP CONTRACT {render_name(statement.name)}"
 
 
 @_render.register
@@ -193,11 +185,6 @@ def _create_priority(statement: CreatePriority) -> str:
 def _alter_priority(statement: AlterPriority) -> str:
     properties = _priority_properties(statement.properties)
     return f"ALTER BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION SET ({properties})"
-
-
-@_render.register
-def _drop_priority(statement: DropPriority) -> str:
-    return f"DROP BROKER PRIORITY {render_name(statement.name)}"
 
 
 @_render.register

@@ -137,10 +137,14 @@ class DropRoute(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue(Statement):
-    """CREATE QUEUE; `status` True = ON, the default; `poison_message_handling` True = ON, not the default."""
+    """
+    CREATE QUEUE; True = ON.
+
+    Shape: `status` None when it is not said: ON for a new queue, and as it is for one that exists already.
+    """
 
     queue: QueueName
-    status: bool = True
+    status: bool | None = None
     poison_message_handling: bool = False
 
 
@@ -313,6 +317,7 @@ class DatabaseOption(StrEnum):
     DISABLE_BROKER = "DISABLE_BROKER"
     NEW_BROKER = "NEW_BROKER"
     ERROR_BROKER_CONVERSATIONS = "ERROR_BROKER_CONVERSATIONS"
+    PARTNER_FAILOVER = "PARTNER FAILOVER"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 from broker.control.catalog import MSDB, Borrow, Catalog, Database, Rows, read_rows, read_table
 from broker.control.progress import Progress
+from broker.errors import StatementError
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import metadata
@@ -175,3 +176,36 @@ def test_who_asks_for_routes_has_the_service_in_whose_name_it_asks_and_msdb_noth
     here = known.hosted({MSDB, "orders"})
 
     assert here.services_of == {bytes(16): {SERVICE_BROKER}, ORDERS: {"Orders", SERVICE_BROKER}, BILLING: {"Billing"}}
+
+
+async def test_databases_come_and_go_behind_scripts(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "orders.db")) as db:
+
+        @contextmanager
+        def borrow() -> Iterator[sqlite3.Connection]:
+            yield db
+
+        catalog = Catalog({}, lambda: None)
+        await catalog.add(Database("orders", b"o" * 16, tmp_path / "orders.db", borrow, is_served=False))
+        catalog.mirrors["orders"] = b"o" * 16
+        beforehand = catalog.hosted()
+        catalog.databases["orders"].is_served = True
+        catalog.mirrors.clear()
+        served = catalog.hosted()
+        closed: list[bool] = []
+
+        async def close() -> None:
+            closed.append(catalog.lock.locked())
+
+        await catalog.remove("orders", close)
+
+    assert ({}, frozenset({b"o" * 16})) == (beforehand.services_of, beforehand.mirrors)
+    assert ({b"o" * 16}, frozenset()) == (set(served.services_of), served.mirrors)
+    assert ([True], {}) == (closed, catalog.databases)
+
+
+def test_where_databases_have_no_partners_none_is_handed_over() -> None:
+    with pytest.raises(StatementError, match="the database 'msdb' is not mirrored") as caught:
+        Catalog({}, lambda: None).fail_over.check("msdb")
+
+    assert 1416 == caught.value.number

@@ -4,12 +4,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from broker.control.config import DatabaseSettings, InstanceSettings, Settings, by_place
+from broker.control.config import DatabaseSettings, DialogSettings, InstanceSettings, Settings, by_place
 from broker.control.consistency import Finding
 from broker.control.listen import ListenAddress
 from broker.control.place import Places, index_places
 from broker.control.setting import settings_of
+from broker.conversation.arrival import EARLY_WINDOW, Arrival, place
 from broker.errors import SettingError, Span
 from broker.wire import layout
 
@@ -70,7 +72,20 @@ def test_settings_are_written_as_json() -> None:
         written["admin"]["listen"],
         written["endpoint"]["message_forwarding"],
         written["databases"]["a"],
-    ] == [["0.0.0.0:4022"], None, False, {"path": "a.db", "broker_instance": None, "scripts": []}]
+    ] == [
+        ["0.0.0.0:4022"],
+        None,
+        False,
+        {
+            "path": "a.db",
+            "broker_instance": None,
+            "scripts": [],
+            "mirroring": "off",
+            "role_command": [],
+            "role_interval": 1.0,
+            "role_timeout": 10.0,
+        },
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +125,16 @@ def test_error_points_at_value_or_key() -> None:
     ]
 
     assert [str(error) for error in errors] == ["f:2:11: endpoint.listen[0]: p; h", "f:2:1: endpoint.listen: p"]
+
+
+def test_the_far_side_takes_all_that_the_widest_window_lets_be_under_way() -> None:
+    widest = EARLY_WINDOW
+
+    assert widest == DialogSettings(window=widest).window
+    with pytest.raises(ValidationError):
+        DialogSettings(window=widest + 1)
+    assert Arrival.EARLY is place((7, 0), 7 + widest - 1, 0)
+    assert Arrival.TOO_EARLY is place((7, 0), 7 + widest, 0)
 
 
 def test_error_names_the_variable_that_set_the_value() -> None:

@@ -199,3 +199,21 @@ def test_endpoint_that_strangers_reach_is_unwise_as_far_as_it_is_open(
     assert len(words) == len(findings)
     for finding, word in zip(findings, words, strict=True):
         assert word in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("database", "expected"),
+    [
+        ({"mirroring": "lock"}, []),
+        ({"mirroring": "command"}, ["databases.a.mirroring"]),
+        ({"mirroring": "command", "role_command": ["role"]}, []),
+        ({"role_command": ["role"]}, ["databases.a.role_command"]),
+        ({"mirroring": "lock", "role_command": ["role"]}, ["databases.a.role_command"]),
+        ({"role_interval": "20s"}, ["databases.a.role_timeout"]),
+        ({"role_interval": "20s", "role_timeout": "20s"}, []),
+    ],
+)
+def test_a_role_has_one_source(database: dict[str, Any], expected: list[str]) -> None:
+    data = {"databases": {"a": {"path": "/a", **database}}}
+
+    assert expected == [dotted(finding.path) for finding in contradictions(_settings(data))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 import structlog
 
 from broker.control.config import Settings
-from broker.control.custody import file_errors, make_directory, path_of, take
+from broker.control.custody import file_errors, is_elsewhere, make_directory, path_of, take
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store import fence
 from broker.store.database import SCHEMA_VERSION, broker_instance, lock_store
@@ -184,3 +185,62 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailableError, match="Not a directory"):
         make_directory(tmp_path / "file" / "below")
+
+
+# --- mirrored -----------------------------------------------------------------------------------------------
+
+
+def mirrored(load: Callable[..., Settings], mirroring: str = '"lock"') -> Settings:
+    settings = load(f"{TEXT}mirroring = {mirroring}\n")
+    make_directory(settings.instance.state_dir)
+    return settings
+
+
+def test_taking_a_mirrored_database_over_raises_its_epoch(load: Callable[..., Settings]) -> None:
+    settings = mirrored(load)
+    epochs = []
+    for least in (0, 5, 2):
+        with ExitStack() as stack:
+            epochs.append(take(settings, "orders", stack, least_epoch=least).epoch)
+
+    assert [1, 5, 6] == epochs
+
+
+def test_a_directory_of_shared_storage_is_not_made(load: Callable[..., Settings], stack: ExitStack) -> None:
+    settings = load(f'{TEXT.replace("orders.db", "shared/orders.db")}mirroring = "lock"\n')
+    make_directory(settings.instance.state_dir)
+
+    with pytest.raises(StoreUnavailableError, match="No such file or directory"):
+        take(settings, "orders", stack, least_epoch=0)
+
+    assert not path_of(settings, "orders").parent.exists()
+
+
+@pytest.mark.parametrize(("mirroring", "is_refused"), [('"lock"', True), ('"command"\nrole_command = ["true"]', False)])
+def test_a_copy_is_what_a_command_fails_over_to(
+    load: Callable[..., Settings], stack: ExitStack, mirroring: str, *, is_refused: bool
+) -> None:
+    settings = mirrored(load, mirroring)
+    path = used(settings)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+
+    errors = file_errors(settings)
+
+    assert is_refused == bool(errors)
+    if not is_refused:
+        assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
+
+
+def test_a_file_that_somebody_else_has_is_not_read(load: Callable[..., Settings], stack: ExitStack) -> None:
+    settings = mirrored(load)
+    path = used(settings)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1")
+    before = is_elsewhere(settings, "orders"), len(file_errors(settings))
+
+    stack.callback(os.close, lock_store(path))
+
+    assert (False, 1) == before
+    assert (True, []) == (is_elsewhere(settings, "orders"), file_errors(settings))
+    assert not is_elsewhere(settings, "msdb")

@@ -23,7 +23,7 @@ from broker.control.progress import Progress, Stage
 from broker.control.route_batch import BATCH_MAX
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import DropRoute, Statement
-from broker.errors import DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
+from broker.errors import DemotedError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
 from broker.store import database
 
@@ -194,6 +194,26 @@ async def test_queue_is_created_altered_and_dropped(world: World) -> None:
     assert world.queues() == {}
 
 
+@pytest.mark.parametrize(("says", "after"), [("", False), (" WITH STATUS = ON", True), (" WITH STATUS = OFF", False)])
+async def test_queue_that_was_turned_off_is_turned_on_at_a_start_only_by_a_script_that_says_so(
+    world: World, *, says: str, after: bool
+) -> None:
+    await world.run("CREATE QUEUE q", declared=True)
+    await world.run("ALTER QUEUE q WITH STATUS = OFF")
+
+    assert ["queue q replaced"] == await world.run(f"CREATE QUEUE q{says}", declared=True)
+    assert {"q": after} == world.queues()
+
+
+async def test_queue_that_is_on_stays_on_at_a_start(world: World) -> None:
+    await world.run("CREATE QUEUE q WITH STATUS = OFF")
+    await world.run("ALTER QUEUE q WITH STATUS = ON")
+
+    await world.run("CREATE QUEUE q", declared=True)
+
+    assert {"q": True} == world.queues()
+
+
 async def test_service_is_created_altered_and_dropped(world: World) -> None:
     assert await world.run("CREATE QUEUE q; CREATE QUEUE other; CREATE SERVICE s ON QUEUE q (A, B)") == [
         "queue q created",
@@ -355,7 +375,7 @@ async def test_full_disk_in_the_second_database_undoes_the_first(world: World, t
     assert (world.dump(), world.changes, world.queues()) == (before, 0, {})
 
 
-class Refusing(sqlite3.Connection):
+class Refusing(database.Connection):
     """Fails at the end of a transaction, as a disk may."""
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
@@ -706,3 +726,83 @@ async def test_a_database_that_another_program_keeps_locked_holds_up_one_script_
 
     assert world.routes(MSDB) == ["other"]
     assert world.dbs["orders"].execute("PRAGMA busy_timeout").fetchone() == (int(database.BUSY_SECONDS * 1000),)
+
+
+# --- mirrors ------------------------------------------------------------------------------------------------
+
+
+class Partner:
+    """Somebody to hand databases over to."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.handed_over: list[str] = []
+
+    def check(self, name: str) -> None:
+        if name != "orders":
+            raise StatementError(1416, f"the database {name!r} is not mirrored")
+
+    async def carry_out(self, name: str) -> str:
+        assert not self.world.catalog.lock.locked()
+        self.handed_over.append(name)
+        return f"{name} handed over"
+
+
+@pytest.fixture
+def partner(world: World) -> Partner:
+    world.catalog.fail_over = partner = Partner(world)
+    return partner
+
+
+async def test_a_database_is_handed_over_behind_the_script(world: World, partner: Partner) -> None:
+    told = await world.run("USE orders; ALTER DATABASE CURRENT SET PARTNER FAILOVER", database="billing")
+
+    assert (["orders handed over"], ["orders"], []) == (told, partner.handed_over, world.borrowed)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("CREATE QUEUE q; ALTER DATABASE orders SET PARTNER FAILOVER", "Msg 226"),
+        ("ALTER DATABASE orders SET PARTNER FAILOVER; CREATE QUEUE q", "Msg 226"),
+        ("ALTER DATABASE billing SET PARTNER FAILOVER", "Msg 1416"),
+        ("ALTER DATABASE nothing SET PARTNER FAILOVER", "Msg 911"),
+    ],
+)
+async def test_what_cannot_be_handed_over_is_refused_and_nothing_is_changed(
+    world: World, partner: Partner, script: str, problem: str
+) -> None:
+    report = await world.refuse(script)
+
+    assert report.startswith(problem)
+    assert ([], {}) == (partner.handed_over, world.queues())
+
+
+async def test_a_script_of_the_configuration_hands_nothing_over(world: World, partner: Partner) -> None:
+    report = await world.refuse("ALTER DATABASE orders SET PARTNER FAILOVER", declared=True)
+
+    assert "would hand the database over at each start" in report
+    assert [] == partner.handed_over
+
+
+async def test_a_preview_hands_nothing_over(world: World, partner: Partner) -> None:
+    await world.preview("ALTER DATABASE orders SET PARTNER FAILOVER")
+
+    assert [] == partner.handed_over
+
+
+async def test_a_mirror_is_told_nothing(world: World) -> None:
+    del world.catalog.databases["billing"]
+    world.catalog.mirrors["billing"] = None
+
+    for script in ("USE billing", "ALTER DATABASE billing SET ENABLE_BROKER"):
+        assert (await world.refuse(script)).startswith("Msg 954")
+
+
+async def test_whoever_is_not_the_principal_any_more_changes_nothing(world: World) -> None:
+    world.dbs["orders"].epoch = 4
+
+    with pytest.raises(DemotedError, match="its epoch is 0, ours was 4"):
+        await world.run("CREATE QUEUE q")
+
+    assert {} == world.queues()

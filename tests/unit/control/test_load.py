@@ -208,7 +208,7 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         {"BROKER_ENDPOINT__MAX_HOPS": "0", "BROKER_ENDPOINT__LISTEN": '["x"]'},
         {"dialog.window": "many"},
         [
-            'dialog.window (flag): "many" is no whole number; write one from 1 to 65536, without quotes',
+            'dialog.window (flag): "many" is no whole number; write one from 1 to 4096, without quotes',
             f'endpoint.listen[0] (BROKER_ENDPOINT__LISTEN): "x" has no port from 0 to 65535; {LISTEN_HINT}',
             "endpoint.max_hops (BROKER_ENDPOINT__MAX_HOPS): 0 is out of range; allowed is 1 to 255",
         ],
@@ -233,7 +233,7 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         {},
         [
             f'broker.toml:2:13: endpoint.max_frame: "x" is no size; {SIZE_HINT}',
-            "dialog.window (BROKER_DIALOG__WINDOW): 0 is out of range; allowed is 1 to 65536",
+            "dialog.window (BROKER_DIALOG__WINDOW): 0 is out of range; allowed is 1 to 4096",
         ],
     ),
 ]  # fmt: skip

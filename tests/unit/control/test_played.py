@@ -102,3 +102,11 @@ def test_mistake_has_its_place(played: Played) -> None:
 def test_msdb_holds_routes_only(tmp_path: Path) -> None:
     with pytest.raises(StatementError, match="msdb holds routes only"):
         run(begin_to_play("msdb", tmp_path / "msdb.db", is_known=True), "CREATE MESSAGE TYPE T")
+
+
+def test_a_file_that_another_daemon_has_is_not_read(tmp_path: Path) -> None:
+    database.open_store(tmp_path / "a.db").close()
+
+    read, unread = (begin_to_play("a", tmp_path / "a.db", is_known=False, is_elsewhere=one) for one in (False, True))
+
+    assert (True, False) == (read.is_identified, unread.is_identified)

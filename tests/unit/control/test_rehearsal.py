@@ -257,3 +257,24 @@ def test_a_file_that_is_no_database_is_left_to_the_other_checks(play: Play, tmp_
         db.execute("CREATE TABLE t (x)")
 
     assert [False, False] == [played.is_identified for played in play().users]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("USE b;\nCREATE QUEUE Q;", ["a.sql:1:5 error 954: the database 'b' is mirrored"]),
+        ("ALTER DATABASE b SET ENABLE_BROKER;", ["a.sql:1:16 error 954: the database 'b' is mirrored"]),
+        ("USE a; CREATE QUEUE Q; ALTER DATABASE a SET ENABLE_BROKER;", []),
+    ],
+)
+def test_a_mirrored_database_is_named_by_its_own_scripts_alone(
+    load: Callable[[str], Settings], tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    (tmp_path / "a.sql").write_text(script)
+    (tmp_path / "b.sql").write_text("USE b; CREATE QUEUE Q; USE a; CREATE QUEUE FromB;")
+    mirrored = "[databases.b]\npath = 'b.db'\nscripts = ['b.sql']\nmirroring = 'lock'\n"
+    alone = "[databases.a]\npath = 'a.db'\nscripts = ['a.sql']\n"
+
+    found = errors(rehearse(load(f"{QUIET}{alone}{mirrored}"), now=NOW))
+
+    assert expected == [one.partition(", and may be")[0] for one in found]

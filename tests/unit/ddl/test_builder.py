@@ -117,7 +117,7 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         ),
         ("DROP ROUTE #r", DropRoute("#r")),
         ("CREATE QUEUE q", CreateQueue(Q)),
-        ("CREATE QUEUE q WITH STATUS = ON", CreateQueue(Q)),
+        ("CREATE QUEUE q WITH STATUS = ON", CreateQueue(Q, status=True)),
         ("CREATE QUEUE dbo.[q] WITH STATUS = OFF", CreateQueue(QueueName("q", "dbo"), status=False)),
         ("ALTER QUEUE q WITH STATUS = ON", AlterQueue(Q, status=True)),
         ("ALTER QUEUE status WITH STATUS = off", AlterQueue(QueueName("status"), status=False)),
@@ -188,6 +188,10 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         (
             "ALTER DATABASE CURRENT SET ERROR_BROKER_CONVERSATIONS",
             AlterDatabase(None, DatabaseOption.ERROR_BROKER_CONVERSATIONS),
+        ),
+        (
+            "alter database Partner set partner Failover",
+            AlterDatabase("Partner", DatabaseOption.PARTNER_FAILOVER),
         ),
         ("ALTER DATABASE [current] SET ENABLE_BROKER", AlterDatabase("current", DatabaseOption.ENABLE_BROKER)),
     ],

@@ -188,8 +188,8 @@ def mistake(text: str) -> DdlSyntaxError:
             "ALTER DATABASE d SET RECOVERY SIMPLE",
             "                     ^^^^^^^^",
             (
-                "incorrect syntax near 'RECOVERY'; expected DISABLE_BROKER, ENABLE_BROKER, ERROR_BROKER_CONVERSATIONS"
-                " or NEW_BROKER"
+                "incorrect syntax near 'RECOVERY'; expected DISABLE_BROKER, ENABLE_BROKER, ERROR_BROKER_CONVERSATIONS,"
+                " NEW_BROKER or PARTNER"
             ),
         ),
         ("CREATE QUEUE q ON files", "               ^^", f"the option ON of CREATE QUEUE {QUEUE}"),

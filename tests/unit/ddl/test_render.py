@@ -61,6 +61,7 @@ Q = QueueName("q")
         (AlterRoute("r", RouteProperties(lifetime=0)), "ALTER ROUTE [r] WITH LIFETIME = 0;"),
         (DropRoute("r"), "DROP ROUTE [r];"),
         (CreateQueue(Q), "CREATE QUEUE [q];"),
+        (CreateQueue(Q, status=True), "CREATE QUEUE [q] WITH STATUS = ON;"),
         (CreateQueue(QueueName("q", "dbo"), status=False), "CREATE QUEUE [dbo].[q] WITH STATUS = OFF;"),
         (AlterQueue(Q, status=True), "ALTER QUEUE [q] WITH STATUS = ON;"),
         (AlterQueue(Q, status=False), "ALTER QUEUE [q] WITH STATUS = OFF;"),
@@ -116,6 +117,7 @@ Q = QueueName("q")
         ),
         (DropPriority("p"), "DROP BROKER PRIORITY [p];"),
         (AlterDatabase("d", DatabaseOption.NEW_BROKER), "ALTER DATABASE [d] SET NEW_BROKER;"),
+        (AlterDatabase("d", DatabaseOption.PARTNER_FAILOVER), "ALTER DATABASE [d] SET PARTNER FAILOVER;"),
         (AlterDatabase(None, DatabaseOption.ENABLE_BROKER), "ALTER DATABASE CURRENT SET ENABLE_BROKER;"),
     ],
 )

@@ -1,0 +1,326 @@
+"""
+The databases of a running instance, and how they come and go.
+
+One that this instance alone has is opened at the start and stays. A mirrored one is here while this instance is its
+principal: coming is all that a start does (lock, copy fence, schema, epoch, scripts of the configuration) and then its
+routes, services and conversations; going is the same in reverse, with the turn under way ended and nothing acknowledged
+that was not committed. From the moment it goes, what comes for it is refused as for a mirror. Loop-only; files are
+opened and closed in threads once the instance serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+
+from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.config import Settings
+from broker.control.custody import path_of, take
+from broker.control.declared import run_declared
+from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
+from broker.control.role_keeper import OwnStanding, RoleKeeper
+from broker.control.role_source import role_source
+from broker.control.script import script_files
+from broker.conversation.contact import Travel
+from broker.conversation.round_trip import Backoff
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.status import Trouble
+from broker.dialog.transmitter import DialogSettings
+from broker.errors import StatementError
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.outbox import Destination
+from broker.forwarding.way import Origin
+from broker.mirror.role import Role
+from broker.store.role_file import Reign, write_reign
+from broker.store.sqlite_store import SqliteStore
+from broker.wire.frame import Probe, ProbeReply
+
+
+@dataclass(slots=True)
+class Past:
+    """What databases counted that are not here any more; so no sum over all of them ever shrinks."""
+
+    received: Counter[int] = field(default_factory=Counter)
+    delivered: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[Disposition] = field(default_factory=Counter)
+    resent_to: Counter[str] = field(default_factory=Counter)
+
+    def add(self, endpoint: Endpoint) -> None:
+        """What one that goes has counted."""
+        self.received += endpoint.transmitter.received
+        self.delivered += endpoint.delivered
+        self.dropped += endpoint.dropped
+        self.resent_to += endpoint.transmitter.resent_to
+
+
+class Databases:
+    """
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        trouble_of: Why there is no connection to an address, or no principal of a pair.
+        announce: Tells those who asked what this instance is for a broker instance now.
+
+    Shape: `endpoints` the databases at work by name, msdb once it asks for routes; `forwarder` is given before the
+    first one is added.
+    """
+
+    forwarder: Forwarder
+    catalog: Catalog
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        trouble_of: Callable[[Destination], Trouble],
+        announce: Callable[[bytes], None],
+    ) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self._past = Past()
+        self._leaving: dict[str, Endpoint] = {}
+        self._settings = settings
+        self._trouble_of = trouble_of
+        self._announce = announce
+        self._endpoint_of: dict[bytes, Endpoint] = {}
+        self._open: dict[str, tuple[Endpoint, ExitStack]] = {}
+        self._taken: dict[str, tuple[SqliteStore, ExitStack]] = {}
+        self._epochs: dict[str, int] = {}
+        self._keepers: dict[str, RoleKeeper] = {}
+        self._opened_at = time.time()
+
+    # --- at the start, and at the end ---
+
+    def take(self, name: str) -> SqliteStore:
+        """
+        Open a file of this instance alone.
+
+        Raises:
+            StoreUnavailableError, SettingError: as `custody.take`.
+        """
+        self._taken[name] = self._take(name, None)
+        return self._taken[name][0]
+
+    def add(self, name: str) -> Database:
+        """
+        What was taken becomes one of the databases, not at work yet.
+
+        Raises:
+            SettingError: it has the identity of another one.
+        """
+        endpoint = self._make(name, *self._taken.pop(name))
+        if name != MSDB:
+            self._serve(name, endpoint)
+        return Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow)
+
+    @property
+    def own(self) -> list[str]:
+        """The databases that this instance alone has, in the order of the configuration."""
+        return [name for name, one in self._settings.databases.items() if one.mirroring == "off"]
+
+    def bind(self, catalog: Catalog) -> None:
+        """From now on databases come and go in this catalog; those that are mirrored are mirrors at first."""
+        self.catalog = catalog
+        catalog.fail_over = self
+        for name, one in self._settings.databases.items():
+            source = role_source(one)
+            if source is not None:
+                instance = None if one.broker_instance is None else one.broker_instance.bytes
+                catalog.mirrors[name] = instance
+                self._keepers[name] = RoleKeeper(name, one.path, source, self, broker_instance=instance)
+
+    async def start(self) -> None:
+        """
+        All that are here begin to work, and those that are mirrored come when it is their turn.
+
+        Raises:
+            BrokerError: one that should come does not.
+        """
+        for endpoint in self.endpoints.values():
+            endpoint.start()
+        for keeper in self._keepers.values():
+            await keeper.start()
+
+    async def hand_over(self) -> None:
+        """At the end: partners may have at once what they share, whatever else takes time here."""
+        for keeper in self._keepers.values():
+            await keeper.close()
+
+    async def close_all(self) -> None:
+        """End what is under way, and give all files back."""
+        for name in reversed(list(self._open)):
+            await self._close(name)
+        for store, taken in self._taken.values():  # the start has failed
+            store.close()
+            taken.close()
+        self._taken.clear()
+
+    # --- the pass, the links, and whoever looks ---
+
+    def deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+        """The port `Deliver` of the pass."""
+        endpoint = self._endpoint_of.get(database)
+        if endpoint is not None:
+            endpoint.arrive(frames, origin)
+            return
+        self._past.dropped[Disposition.DATABASE_IS_MIRROR] += len(frames)  # it has gone in the middle of a pass
+        for frame in frames:
+            origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
+
+    def prove(self, probe: Probe) -> ProbeReply:
+        """What this instance is for a broker instance."""
+        for standing in self.standings().values():
+            if standing.broker_instance == probe.broker_instance:
+                return ProbeReply(probe.id, probe.broker_instance, standing.role.value, standing.epoch)
+        return ProbeReply(probe.id, probe.broker_instance, Role.UNKNOWN.value)
+
+    @property
+    def past(self) -> Past:
+        """What databases counted that are not at work any more."""
+        past = Past(*(Counter(getattr(self._past, one.name)) for one in fields(Past)))
+        for endpoint in self._leaving.values():
+            past.add(endpoint)
+        return past
+
+    def standings(self) -> dict[str, OwnStanding]:
+        """What this instance is for each of its databases, msdb left out, by name."""
+        return {name: self._standing(name) for name in self._settings.databases}
+
+    def _standing(self, name: str) -> OwnStanding:
+        keeper = self._keepers.get(name)
+        if keeper is not None:
+            return keeper.standing
+        endpoint = self.endpoints.get(name)
+        instance = None if endpoint is None else endpoint.broker_instance
+        return OwnStanding(instance, Role.PRINCIPAL, self._epochs.get(name, 0), self._opened_at, "off")
+
+    def converse_in_msdb(self) -> Endpoint | None:
+        """From now on msdb has conversations: requests for routes, and nothing else; None when it had them before."""
+        if MSDB in self.endpoints:
+            return None
+        endpoint = self.endpoints[MSDB] = self.msdb
+        self._endpoint_of[endpoint.broker_instance] = endpoint
+        return endpoint
+
+    @property
+    def msdb(self) -> Endpoint:
+        """The database of the instance itself."""
+        return self._open[MSDB][0]
+
+    # --- `FailOver` of the catalog ---
+
+    def check(self, name: str) -> None:
+        """Whether SET PARTNER FAILOVER may be carried out here. Raises StatementError."""
+        keeper = self._keepers.get(name)
+        if keeper is None:
+            raise StatementError(1416, f"the database {name!r} is not mirrored: its mirroring is off")
+        keeper.check_fail_over()
+
+    async def carry_out(self, name: str) -> str:
+        """Step down, and tell who is the principal then."""
+        return await self._keepers[name].fail_over()
+
+    # --- `Hosting` of the keepers ---
+
+    async def open(self, name: str, least_epoch: int) -> Reign:
+        """
+        Take a mirrored database over and serve it.
+
+        Raises:
+            BrokerError: it cannot be; nothing of it is left here.
+        """
+        store, taken = await asyncio.to_thread(self._take, name, least_epoch)
+        endpoint = self._make(name, store, taken)
+        endpoint.on_demoted = self._keepers[name].on_demoted
+        database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow, is_served=False)
+        try:
+            await self.catalog.add(database)
+            for path in script_files(self._settings.databases[name].scripts):
+                await run_declared(self.catalog, path, name)
+            reign = Reign(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
+            await asyncio.to_thread(write_reign, store.path, reign)
+            self._serve(name, endpoint)
+        except BaseException:
+            await self.catalog.remove(name, partial(self._close, name))
+            raise
+        database.is_served = True
+        self.catalog.mirrors.pop(name, None)
+        self.catalog.changed()
+        endpoint.start()
+        return reign
+
+    def refuse(self, name: str, broker_instance: bytes | None) -> None:
+        """From this moment on nothing comes into the database any more."""
+        database = self.catalog.databases.get(name)
+        if database is not None:
+            database.is_served = False
+        endpoint = self.endpoints.pop(name, None)
+        if endpoint is not None:
+            del self._endpoint_of[endpoint.broker_instance]
+            self._leaving[name] = endpoint
+        self.catalog.mirrors[name] = broker_instance
+        if self.catalog.is_loaded:
+            self.catalog.changed()
+
+    async def close(self, name: str) -> None:
+        """Behind `refuse`: end what is under way, and give the file back."""
+        await self.catalog.remove(name, partial(self._close, name))
+
+    def announce(self, broker_instance: bytes) -> None:
+        """Tell those who asked what this instance is for a broker instance now."""
+        self._announce(broker_instance)
+
+    # --- one database ---
+
+    def _take(self, name: str, least_epoch: int | None) -> tuple[SqliteStore, ExitStack]:
+        with ExitStack() as taken:
+            db = take(self._settings, name, taken, least_epoch=least_epoch)
+            path = path_of(self._settings, name)
+            store = SqliteStore(path, db, fragment_size=self._settings.dialog.fragment_size)
+            return store, taken.pop_all()
+
+    def _make(self, name: str, store: SqliteStore, taken: ExitStack) -> Endpoint:
+        dialog = self._settings.dialog
+        endpoint = Endpoint(
+            name,
+            store.path,
+            store,
+            settings=DialogSettings(
+                backoff=Backoff(dialog.resend_first, dialog.resend_cap),
+                travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
+                window=dialog.window,
+                fragment_size=dialog.fragment_size,
+                window_bytes=dialog.window_size,
+            ),
+            forwarder=self.forwarder,
+        )
+        endpoint.transmitter.trouble_of = self._trouble_of
+        self._open[name] = endpoint, taken
+        self._epochs[name] = store.epoch
+        return endpoint
+
+    def _serve(self, name: str, endpoint: Endpoint) -> None:
+        if endpoint.broker_instance in {self.msdb.broker_instance, *self._endpoint_of}:
+            raise self._settings.error(("databases", name, "path"), COPY_PROBLEM, COPY_HINT)
+        self.endpoints[name] = endpoint
+        self._endpoint_of[endpoint.broker_instance] = endpoint
+
+    async def _close(self, name: str) -> None:
+        endpoint, taken = self._open.pop(name)
+        await endpoint.close()
+        if self._leaving.pop(name, None) is not None:
+            self._past.add(endpoint)
+        await asyncio.to_thread(taken.close)
+
+
+def scripts_of(settings: Settings, own: list[str]) -> list[tuple[str, Path]]:
+    """The scripts that run at every start, each with its database, msdb's first."""
+    scripts = [(MSDB, path) for path in script_files(settings.routes.files)]
+    for name in own:
+        scripts += [(name, path) for path in script_files(settings.databases[name].scripts)]
+    return scripts

@@ -1,0 +1,288 @@
+"""
+Keeping the role of one database: whoever the source of roles names takes it over, anybody else stands by.
+
+One task for each database with `mirroring`; it alone takes the database over and steps down, so neither happens twice
+or at once. What to do is decided by `broker.mirror.own_role`; how a database comes and goes is the port `Hosting`.
+While somebody else is the principal, the database file is not opened: what has to be known of it is told beside it
+(`broker.store.role_file`). Loop-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from broker.control.role_source import RoleSource
+from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.mirror.own_role import Act, OwnRole, Word
+from broker.mirror.role import Role
+from broker.store.database import HELD
+from broker.store.role_file import Reign, read_reign
+
+REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
+RETRY_SECONDS = 1.0  # between two attempts to take a database over when something is wrong with it
+
+log = structlog.get_logger(__name__)
+
+
+class Hosting(Protocol):
+    """The port to the databases of the instance."""
+
+    async def open(self, name: str, least_epoch: int) -> Reign:
+        """Take a database over and serve it. Raises BrokerError: it is as if nothing had been tried."""
+
+    def refuse(self, name: str, broker_instance: bytes | None) -> None:
+        """From this moment on nothing comes into the database any more."""
+
+    async def close(self, name: str) -> None:
+        """Behind `refuse`: end what is under way, and give the file back."""
+
+    def announce(self, broker_instance: bytes) -> None:
+        """Tell those who asked what this instance is for a broker instance now."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStanding:
+    """
+    What this instance is for one of its databases, for whoever looks.
+
+    Shape: `broker_instance` 16 bytes, None while it is not known; `since` UTC seconds since 1970; `source` the value of
+    `mirroring`; `principal` the name of the instance that took it over last, empty when none has; `is_resting` while it
+    leaves the database to its partner.
+    """
+
+    broker_instance: bytes | None
+    role: Role
+    epoch: int
+    since: float
+    source: str
+    problem: str = ""
+    principal: str = ""
+    is_resting: bool = False
+
+
+class RoleKeeper:
+    """
+    Args:
+        name: Of the database.
+        path: Its file.
+        source: Who says which role it should have.
+        hosting: Brings it and lets it go.
+        broker_instance: As configured, 16 bytes, or None.
+    """
+
+    def __init__(
+        self, name: str, path: Path, source: RoleSource, hosting: Hosting, *, broker_instance: bytes | None = None
+    ) -> None:
+        self.name = name
+        self.source = source
+        self._path = path
+        self._hosting = hosting
+        self._broker_instance = broker_instance
+        self._loop = asyncio.get_running_loop()
+        self._own = OwnRole(hold=source.hold, now=self._loop.time())
+        self._since = time.time()
+        self._principal = ""
+        self._told = ""  # the last problem that the log has
+        self._step_down_because = ""
+        self._left_because = ""  # the last time
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def standing(self) -> OwnStanding:
+        """What this instance is for the database now."""
+        own = self._own
+        return OwnStanding(
+            broker_instance=self._broker_instance,
+            role=own.role,
+            epoch=own.epoch,
+            since=self._since,
+            source=self.source.name,
+            problem=own.problem,
+            principal=self._principal,
+            is_resting=own.role is Role.MIRROR and self._loop.time() < own.rests_until,
+        )
+
+    async def start(self) -> None:
+        """
+        Ask once, take the database over if that is what it comes to, and keep the role from then on.
+
+        Raises:
+            BrokerError: it should be taken over and cannot be, for another reason than that somebody else has it.
+        """
+        await self._look(is_start=True)
+        log.info("database role", database=self.name, role=self._own.role.value, epoch=self._own.epoch)
+        self._task = self._loop.create_task(self._keep(), name=f"{self.name} role")
+        self._task.add_done_callback(self._on_end)
+
+    async def close(self) -> None:
+        """Whatever is under way ends, and the database is left to the partner."""
+        self._is_closing = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._leave("the instance stops")
+        async with self._changed:
+            self._changed.notify_all()
+
+    def on_demoted(self, problem: str) -> None:
+        """The store found that somebody else has taken it over: nothing more may come in."""
+        if self._own.role is Role.PRINCIPAL and not self._is_closing:
+            self._hosting.refuse(self.name, self._broker_instance)
+            self._step_down(problem)
+
+    # --- SET PARTNER FAILOVER ---
+
+    def check_fail_over(self) -> None:
+        """Whether an administrator may hand the database over, here and now. Raises StatementError."""
+        if not self.source.is_ours:
+            problem = f"the roles of {self.name!r} are decided by role_command: fail over where that gets them from"
+            raise StatementError(50000, problem)
+        if self._own.role is not Role.PRINCIPAL:
+            who = f", {self._principal!r}" if self._principal else ""
+            problem = f"the database {self.name!r} is a mirror here: say this to its principal{who}"
+            raise StatementError(1470, problem)
+
+    async def fail_over(self) -> str:
+        """
+        Hand the database over, and wait until somebody is its principal again.
+
+        Returns:
+            Who that is.
+
+        Raises:
+            StatementError: as `check_fail_over`.
+        """
+        self.check_fail_over()
+        epoch = self._own.epoch
+        self._step_down("handed over by SET PARTNER FAILOVER")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * REST_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self._own.epoch > epoch or self._is_closing)
+        if self._own.epoch == epoch:
+            return f"database {self.name} handed over; nobody has taken it over yet, and this instance goes on trying"
+        if self._own.role is Role.PRINCIPAL:
+            waited = f"nobody took it over within {REST_SECONDS:g} s"
+            return f"database {self.name}: {waited}, so this instance is the principal again, epoch {self._own.epoch}"
+        return f"database {self.name} handed over: {self._principal} is the principal, epoch {self._own.epoch}"
+
+    def _step_down(self, problem: str) -> None:
+        self._step_down_because = problem
+        self._wake.set()
+
+    # --- the task ---
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """A task that ends by itself has met a bug: the role stays as it is, and says so."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._own.problem = f"stopped by {error!r}"
+            log.error("database role stopped", database=self.name, exc_info=error)
+
+    async def _keep(self) -> None:
+        while not self._is_closing:
+            is_settled = self.source.is_ours and self._own.role is Role.PRINCIPAL  # until somebody wakes it
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_settled else self.source.interval):
+                    await self._wake.wait()
+            self._wake.clear()
+            if not self._is_closing:
+                await self._look()
+
+    async def _look(self, *, is_start: bool = False) -> None:
+        """Once: ask, do what follows, and see what the principal tells."""
+        own, before = self._own, self.standing
+        if self._step_down_because:
+            await self._leave(self._step_down_because)
+        else:
+            word = await self._ask()
+            if word is None:
+                return
+            act = own.on_word(word, self._loop.time())
+            if act is Act.TAKE:
+                await self._take(word.epoch, is_start=is_start)
+            elif act is Act.STEP_DOWN:
+                await self._leave(word.problem or f"no principal any more, as its {self.source.name} says")
+        if own.role is Role.MIRROR:
+            await self._read_reign()
+        if own.problem != self._told:
+            self._told = own.problem
+            if own.problem:
+                log.warning("database role in doubt", database=self.name, role=own.role.value, problem=own.problem)
+        now = self.standing
+        if (now.role, now.epoch, now.principal) != (before.role, before.epoch, before.principal):
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _ask(self) -> Word | None:
+        """What the source says; None when something else has to be done first, or nothing any more."""
+        asking = self._loop.create_task(self.source.ask())
+        waking = self._loop.create_task(self._wake.wait())
+        try:
+            await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
+            return None if self._is_closing or not asking.done() else asking.result()
+        finally:
+            asking.cancel()
+            waking.cancel()
+            await asyncio.gather(asking, waking, return_exceptions=True)
+
+    async def _take(self, least_epoch: int, *, is_start: bool) -> None:
+        own = self._own
+        try:
+            reign = await self._hosting.open(self.name, least_epoch)
+        except BrokerError as error:
+            is_held = isinstance(error, StoreUnavailableError) and error.problem == HELD
+            if is_start and not is_held:
+                raise
+            is_well = is_held and self.source.is_ours  # else two sources of roles contradict each other
+            problem = "" if is_well else str(error)
+            own.on_kept_out(problem, self._loop.time(), pause=0.0 if is_well else RETRY_SECONDS)
+            return
+        own.on_taken(reign.epoch, self._loop.time())
+        self._since = reign.since
+        self._broker_instance, self._principal = reign.broker_instance, reign.principal
+        log.info("database taken over", database=self.name, epoch=reign.epoch)
+        self._announce()
+
+    async def _leave(self, problem: str) -> None:
+        """Step down in order."""
+        self._step_down_because = ""
+        if self._own.role is not Role.PRINCIPAL:
+            return
+        self._hosting.refuse(self.name, self._broker_instance)
+        self._own.on_stepped_down(problem, self._loop.time(), rest=REST_SECONDS if self.source.is_ours else 0.0)
+        self._since, self._told, self._left_because = time.time(), problem, problem
+        self._announce()
+        await self._hosting.close(self.name)
+        log.warning("database demoted", database=self.name, epoch=self._own.epoch, reason=problem)
+
+    async def _read_reign(self) -> None:
+        """What the principal tells beside the file."""
+        try:
+            reign = await asyncio.to_thread(read_reign, self._path)
+        except StoreUnavailableError as error:
+            self._own.problem = str(error)
+            return
+        if reign is None:
+            return
+        if self._own.problem == self._left_because and reign.epoch > self._own.epoch:
+            self._own.problem = ""  # the partner has it now
+        self._own.on_told(reign.epoch)
+        is_new = reign.broker_instance != self._broker_instance
+        self._broker_instance, self._principal = reign.broker_instance, reign.principal
+        if is_new:
+            self._hosting.refuse(self.name, self._broker_instance)
+            self._announce()
+
+    def _announce(self) -> None:
+        if self._broker_instance is not None:
+            self._hosting.announce(self._broker_instance)

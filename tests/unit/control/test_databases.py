@@ -1,0 +1,274 @@
+"""Databases come and go with their roles, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.application.dialog import begin_dialog
+from broker.control import role_keeper
+from broker.control.catalog import MSDB, Catalog
+from broker.control.config import Settings
+from broker.control.custody import make_directory, path_of
+from broker.control.databases import Databases, scripts_of
+from broker.dialog.status import Trouble
+from broker.errors import SettingError, StatementError, StoreUnavailableError
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.way import Buffer
+from broker.mirror.role import Role
+from broker.routing.choose import Health
+from broker.store.database import lock_store, open_store
+from broker.store.fence import RECORD
+from broker.wire.frame import Probe, ProbeReply
+
+ALONE = "11111111-1111-4111-8111-111111111111"
+SHARED = "22222222-2222-4222-8222-222222222222"
+TEXT = f"""
+[instance]
+name = "first"
+state_dir = "state"
+[routes]
+files = ["msdb.sql"]
+[databases.alone]
+path = "alone.db"
+broker_instance = "{ALONE}"
+scripts = ["alone*.sql"]
+[databases.orders]
+path = "orders.db"
+broker_instance = "{SHARED}"
+scripts = ["orders.sql"]
+mirroring = "lock"
+"""
+SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//orders] ON QUEUE Inbox;"
+SECONDS = 20.0
+
+
+class Running:
+    """As much of an instance as its databases need."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.announced: list[bytes] = []
+        self.changes = 0
+        self.databases = Databases(settings, trouble_of=lambda _: Trouble(), announce=self.announced.append)
+        self.databases.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+            deliver=self.databases.deliver,
+            want=lambda _: None,
+            health_of=lambda _: Health.UNTRIED,
+        )
+        names = (MSDB, *self.databases.own)
+        for name in names:
+            self.databases.take(name)
+        own = {name: self.databases.add(name) for name in names}
+        self.catalog = Catalog(own, self._on_change)
+        self.databases.bind(self.catalog)
+
+    def _on_change(self) -> None:
+        self.changes += 1
+        tables = self.catalog.tables()
+        for name, endpoint in self.databases.endpoints.items():
+            endpoint.transmitter.table = tables[name]
+
+    def prove(self, instance: str) -> ProbeReply:
+        return self.databases.prove(Probe(id=3, service="s", broker_instance=guid(instance)))
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+        self.advice: list[Disposition] = []
+
+    def reject(self, _frame: Buffer, disposition: Disposition) -> None:
+        self.advice.append(disposition)
+
+
+def guid(text: str) -> bytes:
+    return bytes.fromhex(text.replace("-", ""))
+
+
+@pytest.fixture
+def settings(load: Callable[..., Settings], tmp_path: Path) -> Settings:
+    (tmp_path / "orders.sql").write_text(SERVICES, encoding="utf-8")
+    for name in ("msdb", "alone"):
+        (tmp_path / f"{name}.sql").write_text("", encoding="utf-8")
+    settings = load(TEXT)
+    make_directory(settings.instance.state_dir)
+    return settings
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    instance = Running(settings)
+    try:
+        await instance.catalog.load()
+        await instance.databases.start()
+        yield instance
+    finally:
+        await instance.databases.hand_over()
+        await instance.catalog.close()
+        await instance.databases.close_all()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not is_so():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+
+
+async def test_what_is_free_comes_with_its_scripts_and_is_told(settings: Settings) -> None:
+    async with running(settings) as first:
+        assert {"alone", "orders"} == first.databases.endpoints.keys()
+        assert {"//orders"} == set(first.catalog.databases["orders"].rows.services)
+        assert ({}, frozenset()) == (first.catalog.mirrors, first.catalog.hosted().mirrors)
+        assert {guid(ALONE), guid(SHARED)} == first.catalog.hosted().services_of.keys()
+        assert [guid(SHARED)] == first.announced
+        told = [(reply.role, reply.epoch) for reply in map(first.prove, (ALONE, SHARED, SHARED[::-1]))]
+        assert [("principal", 0), ("principal", 1), ("unknown", 0)] == told
+        standing = first.databases.standings()["alone"]
+        assert (Role.PRINCIPAL, "off", "") == (standing.role, standing.source, standing.problem)
+
+
+async def test_what_somebody_else_has_is_a_mirror_and_stays_closed(settings: Settings) -> None:
+    lock = lock_store(path_of(settings, "orders"))
+
+    async with running(settings) as second:
+        assert {"alone"} == second.databases.endpoints.keys()
+        assert {guid(SHARED)} == second.catalog.hosted().mirrors
+        assert "mirror" == second.prove(SHARED).role
+        assert not path_of(settings, "orders").exists()
+        os.close(lock)
+        await until(lambda: "orders" in second.databases.endpoints)
+        assert frozenset() == second.catalog.hosted().mirrors
+
+
+async def test_what_goes_is_refused_at_once_given_back_and_still_counted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_keeper, "REST_SECONDS", 0.3)
+    async with running(settings) as first:
+        path = path_of(settings, "orders")
+        with closing(sqlite3.connect(path, timeout=SECONDS)) as db, db:
+            begin_dialog(db, from_service="//orders", to_service="//orders")
+        first.databases.endpoints["orders"].delivered["//orders"] = 7
+        handing_over = asyncio.create_task(first.databases.carry_out("orders"))
+        await until(lambda: "orders" in first.catalog.mirrors)
+        peer = Peer()
+
+        first.databases.deliver(guid(SHARED), [b"one", b"two"], peer)
+        services = first.catalog.hosted().services_of
+        await until(lambda: "orders" not in first.catalog.databases)
+        told = await handing_over
+
+        assert [Disposition.DATABASE_IS_MIRROR] * 2 == peer.advice
+        assert 2 == first.databases.past.dropped[Disposition.DATABASE_IS_MIRROR]
+        assert 7 == first.databases.past.delivered["//orders"]
+        assert {guid(ALONE)} == services.keys()
+        assert "so this instance is the principal again, epoch 2" in told
+        assert {"alone", "orders"} == first.databases.endpoints.keys()
+        assert [guid(SHARED)] * 3 == first.announced
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [("CREATE QUEUE", StatementError), ("CREATE SERVICE [//x] ON QUEUE None", StatementError)],
+)
+async def test_what_cannot_come_leaves_nothing_behind(
+    settings: Settings, tmp_path: Path, script: str, error: type[Exception]
+) -> None:
+    (tmp_path / "orders.sql").write_text(script, encoding="utf-8")
+
+    instance = Running(settings.model_copy(update={"databases": {"orders": settings.databases["orders"]}}))
+    await instance.catalog.load()
+    with pytest.raises(error):
+        await instance.databases.start()
+    closing_lock = lock_store(path_of(settings, "orders"))
+    await instance.databases.close_all()
+
+    assert {MSDB} == instance.catalog.databases.keys()
+    assert {"orders"} == instance.catalog.mirrors.keys()
+    os.close(closing_lock)
+
+
+async def test_a_copy_of_another_database_does_not_come(settings: Settings) -> None:
+    orders, alone = settings.databases["orders"], settings.databases["alone"]
+    same = {"alone": alone, "orders": orders.model_copy(update={"broker_instance": alone.broker_instance})}
+    instance = Running(settings.model_copy(update={"databases": same}))
+    await instance.catalog.load()
+    (settings.instance.state_dir / RECORD).unlink()  # which would tell as well
+
+    with pytest.raises(SettingError, match="error 9772"):
+        await instance.databases.start()
+
+    await instance.databases.close_all()
+
+
+async def test_what_this_instance_alone_has_must_be_free(settings: Settings) -> None:
+    instance_lock = lock_store(path_of(settings, "alone"))
+    instance = Databases(settings, trouble_of=lambda _: Trouble(), announce=lambda _: None)
+
+    with pytest.raises(StoreUnavailableError, match="another daemon has it open"):
+        instance.take("alone")
+
+    os.close(instance_lock)
+    open_store(path_of(settings, "alone")).close()
+
+
+async def test_what_was_taken_and_never_used_is_given_back(settings: Settings) -> None:
+    databases = Databases(settings, trouble_of=lambda _: Trouble(), announce=lambda _: None)
+    databases.take("alone")
+
+    await databases.close_all()
+
+    os.close(lock_store(path_of(settings, "alone")))
+
+
+@pytest.mark.parametrize("name", ["alone", "msdb"])
+async def test_what_has_no_partner_is_not_handed_over(settings: Settings, name: str) -> None:
+    async with running(settings) as first:
+        with pytest.raises(StatementError, match="is not mirrored") as caught:
+            first.databases.check(name)
+
+    assert 1416 == caught.value.number
+
+
+async def test_msdb_converses_once_it_is_told_to(settings: Settings) -> None:
+    async with running(settings) as first:
+        begun: list[Any] = [first.databases.converse_in_msdb(), first.databases.converse_in_msdb()]
+
+        assert [first.databases.msdb, None] == begun
+        assert first.databases.msdb is first.databases.endpoints[MSDB]
+
+
+def test_scripts_of_a_mirrored_database_wait_for_its_role(settings: Settings, tmp_path: Path) -> None:
+    scripts = scripts_of(settings, ["alone"])
+
+    assert [(MSDB, tmp_path / "msdb.sql"), ("alone", tmp_path / "alone.sql")] == scripts
+
+
+@pytest.fixture
+def unwritable(settings: Settings) -> Settings:
+    """Beside the shared file no role can be told."""
+    Path(f"{path_of(settings, 'orders')}.role.new").mkdir()
+    return settings
+
+
+async def test_a_takeover_that_cannot_be_told_is_none(unwritable: Settings) -> None:
+    settings = unwritable
+    instance = Running(settings)
+    await instance.catalog.load()
+
+    with pytest.raises(StoreUnavailableError, match="Is a directory"):
+        await instance.databases.start()
+
+    assert "orders" not in instance.catalog.databases
+    os.close(lock_store(path_of(settings, "orders")))
+    await instance.databases.close_all()

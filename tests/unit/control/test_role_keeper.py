@@ -1,0 +1,298 @@
+"""The role of one database is kept: taken over when it is free, left when it is not, handed over when asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from broker.control import role_keeper
+from broker.control.role_keeper import RoleKeeper
+from broker.control.role_source import LockSource
+from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
+from broker.mirror.own_role import Word
+from broker.mirror.role import Role
+from broker.store.database import HELD
+from broker.store.role_file import Reign, role_path, write_reign
+
+INSTANCE = b"i" * 16
+SECONDS = 20.0
+
+
+class Storage:
+    """One file and its lock, which several instances try for; `log` what the keepers had their instances do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.holder = ""
+        self.epoch = 0
+        self.error: BrokerError | None = None
+        self.log: list[str] = []
+
+
+class Hosts:
+    """The databases of one instance, as its keeper sees them."""
+
+    def __init__(self, name: str, storage: Storage) -> None:
+        self.name = name
+        self.storage = storage
+
+    async def open(self, name: str, least_epoch: int) -> Reign:
+        storage = self.storage
+        if storage.error is not None:
+            raise storage.error
+        if storage.holder:
+            raise StoreUnavailableError(name, HELD)
+        storage.holder, storage.epoch = self.name, max(storage.epoch + 1, least_epoch)
+        reign = Reign(INSTANCE, storage.epoch, self.name, 1_800_000_000.0)
+        write_reign(storage.path, reign)
+        self._note("opens")
+        return reign
+
+    def refuse(self, _name: str, _broker_instance: bytes | None) -> None:
+        self._note("refuses")
+
+    async def close(self, _name: str) -> None:
+        self.storage.holder = ""
+        self._note("closes")
+
+    def announce(self, broker_instance: bytes) -> None:
+        assert broker_instance == INSTANCE
+        self._note("announces")
+
+    def _note(self, what: str) -> None:
+        self.storage.log.append(f"{self.name} {what}")
+
+
+class Said:
+    """A source of roles that says what a test wants."""
+
+    name = "command"
+    interval = 0.005
+    hold = 1000.0
+    is_ours = False
+
+    def __init__(self, word: Word) -> None:
+        self.word = word
+
+    async def ask(self) -> Word:
+        return self.word
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "orders.db")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_keeper, "REST_SECONDS", 0.5)
+    monkeypatch.setattr(role_keeper, "RETRY_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def keeping(name: str, storage: Storage, source: Any = None) -> AsyncIterator[RoleKeeper]:
+    keeper = RoleKeeper("orders", storage.path, source or LockSource(), Hosts(name, storage))
+    await keeper.start()
+    try:
+        yield keeper
+    finally:
+        await keeper.close()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not is_so():  # noqa: ASYNC110 - the keeper tells nobody
+            await asyncio.sleep(0.005)
+
+
+def role(keeper: RoleKeeper) -> tuple[Role, int]:
+    return keeper.standing.role, keeper.standing.epoch
+
+
+async def test_one_is_principal_and_the_other_is_told_by_whom(storage: Storage) -> None:
+    async with keeping("a", storage) as first, keeping("b", storage) as second:
+        assert ((Role.PRINCIPAL, 1), (Role.MIRROR, 1)) == (role(first), role(second))
+        assert (INSTANCE, "a", "lock") == (
+            second.standing.broker_instance,
+            second.standing.principal,
+            second.standing.source,
+        )
+        assert ["a opens", "a announces", "b refuses", "b announces"] == storage.log
+
+
+async def test_what_is_free_is_taken_over(storage: Storage) -> None:
+    async with keeping("a", storage), keeping("b", storage) as second:
+        storage.holder = ""  # as if the first had been killed
+
+        await until(lambda: role(second) == (Role.PRINCIPAL, 2))
+
+        assert ["b opens", "b announces"] == storage.log[-2:]
+
+
+async def test_what_is_handed_over_is_refused_announced_and_closed_in_this_order(storage: Storage) -> None:
+    async with keeping("a", storage) as first, keeping("b", storage) as second:
+        storage.log.clear()
+
+        told = await first.fail_over()
+
+        assert "database orders handed over: b is the principal, epoch 2" == told
+        assert ["a refuses", "a announces", "a closes", "b opens", "b announces"] == storage.log
+        assert ((Role.MIRROR, 2), (Role.PRINCIPAL, 2)) == (role(first), role(second))
+        with pytest.raises(StatementError, match="say this to its principal, 'b'") as caught:
+            await first.fail_over()
+        assert 1470 == caught.value.number
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_nobody_takes_over_comes_back(storage: Storage) -> None:
+    async with keeping("a", storage) as alone:
+        handing_over = asyncio.create_task(alone.fail_over())
+        await until(lambda: alone.standing.role is Role.MIRROR)
+        between = alone.standing
+
+        told = await handing_over
+
+        assert (True, "handed over by SET PARTNER FAILOVER") == (between.is_resting, between.problem)
+        assert told.startswith("database orders: nobody took it over within 0.5 s, so this instance is the principal")
+        assert (Role.PRINCIPAL, 2) == role(alone)
+        assert "" == alone.standing.problem
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_nobody_can_take_over_is_told_as_well(storage: Storage) -> None:
+    async with keeping("a", storage) as alone:
+        storage.error = StoreUnavailableError("orders.db", "the disk is full")
+
+        told = await alone.fail_over()
+
+        assert "nobody has taken it over yet, and this instance goes on trying" in told
+        assert "store orders.db: the disk is full" == alone.standing.problem
+        storage.error = None
+        await until(lambda: alone.standing.role is Role.PRINCIPAL)
+
+
+async def test_whoever_is_fenced_off_refuses_at_once_and_rests(storage: Storage) -> None:
+    async with keeping("a", storage) as fenced:
+        storage.log.clear()
+
+        fenced.on_demoted("its epoch is 7")
+        at_once = list(storage.log)
+        await until(lambda: "a closes" in storage.log)
+
+        assert ["a refuses"] == at_once
+        assert (Role.MIRROR, True, "its epoch is 7") == (
+            fenced.standing.role,
+            fenced.standing.is_resting,
+            fenced.standing.problem,
+        )
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("orders.db", "full"), SettingError("a", "is a copy")])
+async def test_what_stands_in_the_way_at_the_start_is_raised(storage: Storage, error: BrokerError) -> None:
+    storage.error = error
+
+    with pytest.raises(type(error)):
+        async with keeping("a", storage):
+            pass
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_stands_in_the_way_later_is_told_once_and_tried_again(storage: Storage) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with keeping("a", storage), keeping("b", storage) as second:
+            storage.holder, storage.error = "", SettingError("databases.orders.path", "is a copy")
+            await until(lambda: second.standing.problem)
+            await asyncio.sleep(0.1)
+            told = [one["problem"] for one in logs if one["event"] == "database role in doubt"]
+
+            storage.error = None
+            await until(lambda: role(second) == (Role.PRINCIPAL, 2))
+
+            assert ["databases.orders.path: is a copy"] == told
+            assert "" == second.standing.problem
+
+
+async def test_a_word_of_another_makes_and_ends_a_principal(storage: Storage) -> None:
+    source = Said(Word(Role.MIRROR))
+    async with keeping("a", storage, source) as keeper:
+        source.word = Word(Role.PRINCIPAL, 12)
+        await until(lambda: role(keeper) == (Role.PRINCIPAL, 12))
+
+        source.word = Word(Role.PRINCIPAL, 15)  # somebody else was it in between
+        await until(lambda: role(keeper) == (Role.PRINCIPAL, 15))
+        source.word = Word(Role.MIRROR)
+        await until(lambda: keeper.standing.role is Role.MIRROR)
+
+        assert not keeper.standing.is_resting
+        with pytest.raises(StatementError, match="fail over where that gets them from") as caught:
+            keeper.check_fail_over()
+        assert 50000 == caught.value.number
+
+
+async def test_a_word_against_the_lock_is_a_problem(storage: Storage) -> None:
+    async with keeping("a", storage), keeping("b", storage, Said(Word(Role.PRINCIPAL))) as second:
+        assert f"store orders: {HELD}" == second.standing.problem
+        assert Role.MIRROR is second.standing.role
+
+
+async def test_what_is_told_and_damaged_is_a_problem(storage: Storage) -> None:
+    async with keeping("a", storage), keeping("b", storage) as second:
+        role_path(storage.path).write_text("{", encoding="utf-8")
+
+        await until(lambda: "it does not hold what the principal wrote" in second.standing.problem)
+        assert (Role.MIRROR, 1) == role(second)
+
+
+async def test_a_bug_ends_the_task_and_is_told(storage: Storage) -> None:
+    source = Said(Word(Role.MIRROR))
+    async with keeping("a", storage, source) as keeper:
+        source.word = "principal"  # type: ignore[assignment]
+
+        await until(lambda: "stopped by" in keeper.standing.problem)
+
+
+class Slow:
+    """A source of roles that takes its time."""
+
+    name = "command"
+    interval = 0.005
+    hold = 1000.0
+    is_ours = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ask(self) -> Word:
+        self.asked += 1
+        if self.asked > 1:
+            await asyncio.Event().wait()
+        return Word(Role.PRINCIPAL)
+
+
+async def test_nobody_waits_for_a_source_that_does_not_answer(storage: Storage) -> None:
+    source = Slow()
+    async with keeping("a", storage, source) as keeper:
+        await until(lambda: source.asked > 1)
+
+        keeper.on_demoted("its epoch is 7")
+        await until(lambda: keeper.standing.role is Role.MIRROR)
+
+
+async def test_closing_leaves_the_database_to_the_partner_once(storage: Storage) -> None:
+    async with keeping("a", storage) as keeper:
+        storage.log.clear()
+        handing_over = asyncio.create_task(keeper.fail_over())
+        await keeper.close()
+
+        keeper.on_demoted("too late")
+        await keeper.close()
+
+        assert ["a refuses", "a announces", "a closes"] == storage.log
+        assert Role.MIRROR is keeper.standing.role
+        handing_over.cancel()
