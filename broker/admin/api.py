@@ -42,10 +42,10 @@ from broker.control.concern import Concern
 from broker.control.execute import execute
 from broker.control.progress import Progress
 from broker.ddl.parser import read_script
-from broker.errors import SettingError, UnknownNameError
+from broker.errors import SettingError, StatementError, UnknownNameError
 from broker.observe.backlog import read_backlog
 from broker.observe.ledger import add_ledgers, read_ledger
-from broker.observe.query import Views
+from broker.observe.query import Views, find_name
 from broker.observe.status import add_backlog
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
@@ -61,14 +61,17 @@ class Api:
 
     def __init__(self, subject: Subject, executor: Executor) -> None:
         snapshots = subject.views()
-        databases = subject.catalog.databases
         self._subject = subject
         self._executor = executor
-        self._views = Views(
-            databases={name: database.path for name, database in databases.items() if database.path is not None},
-            snapshots=snapshots.by_view(),
-            transmission_statuses=snapshots.transmission_statuses,
-        )
+        self._snapshots = snapshots.by_view()
+        self._statuses = snapshots.transmission_statuses
+
+    @property
+    def _views(self) -> Views:
+        """The views of what is here now: databases come and go with their roles."""
+        databases = self._subject.catalog.databases
+        paths = {name: database.path for name, database in databases.items() if database.path is not None}
+        return Views(databases=paths, snapshots=self._snapshots, transmission_statuses=self._statuses)
 
     async def sql(self, request: SqlRequest) -> SqlAnswer:
         """
@@ -82,6 +85,7 @@ class Api:
         first = _FIRST_WORD.match(request.statement)
         assert first is not None, "the pattern fits the empty text"
         if first[1].upper() in _QUESTIONS:
+            database = self._readable(request.database)
             result = await self._run(partial(self._views.select, request.statement, database=database))
             return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
         progress = Progress(size=len(request.statement))
@@ -105,7 +109,7 @@ class Api:
         # One row more than asked for tells whether there is a next page.
         page = f"OFFSET {request.after} ROWS FETCH NEXT {request.limit + 1} ROWS ONLY"
         statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers
-        database = self._database(request.database)
+        database = self._readable(request.database)
         try:
             result = await self._run(partial(self._views.select, statement, database=database))
         except UnknownNameError as error:
@@ -137,7 +141,8 @@ class Api:
     async def why(self, request: WhyRequest) -> WhyAnswer:
         """What this instance knows of a conversation or message; one that it does not know is no error."""
         now, paths = time.time(), self._subject.backlog_paths()
-        told = await self._run(lambda: look(request.id, paths, self._views.snapshots[FORWARDED](), now))
+        mirrors = list(self._subject.catalog.mirrors)
+        told = await self._run(lambda: look(request.id, paths, self._snapshots[FORWARDED](), now, mirrors=mirrors))
         status = await self._subject.status()
         dropped = Counter(status["forwarding"]["dropped"])
         for database in status["databases"].values():
@@ -156,6 +161,7 @@ class Api:
         paths = self._subject.backlog_paths()
         if request.database is not None:
             name = self._database(request.database)
+            self._refuse_mirror(name)
             if name not in paths:
                 raise UnknownNameError(911, f"there is no user database {name!r} here; there are: {', '.join(paths)}")
             paths = {name: paths[name]}
@@ -189,9 +195,23 @@ class Api:
     def _database(self, name: str | None) -> str:
         """The database that is meant, in the spelling of the configuration where one fits."""
         if name is not None:
-            return self._views.find_database(name) or name
-        users = self._subject.catalog.users
-        return users[0].name if len(users) == 1 else MSDB
+            return self._views.find_database(name) or find_name(name, self._subject.catalog.mirrors) or name
+        catalog = self._subject.catalog
+        users = [*(user.name for user in catalog.users), *catalog.mirrors]
+        return users[0] if len(users) == 1 else MSDB
+
+    def _readable(self, name: str | None) -> str:
+        """The database that a question is about; where none is named and the only one is a mirror, it is msdb."""
+        database = self._database(name)
+        if name is None and database in self._subject.catalog.mirrors:
+            return MSDB
+        self._refuse_mirror(database)
+        return database
+
+    def _refuse_mirror(self, name: str) -> None:
+        """A mirror's file is not to be opened here."""
+        if name in self._subject.catalog.mirrors:
+            raise StatementError(954, f"the database {name!r} is a mirror here: ask its principal")
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

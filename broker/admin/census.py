@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.admin.message import DatabaseName
+from broker.application.transaction import check_schema
 from broker.errors import StoreUnavailableError
 from broker.observe.census import meaning
 from broker.store.census import Census, take_census
@@ -44,12 +45,13 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
     Count the databases in these files. Blocking.
 
     Raises:
-        StoreUnavailableError: a file cannot be read.
+        StoreUnavailableError: a file cannot be read, is no database of the broker, or one of another release.
     """
     databases = []
     for name, path in paths.items():
         try:
             with closing(open_watch(path)) as db:
+                check_schema(db)
                 census = take_census(db, now)
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(path), sentence(error)) from error

@@ -29,6 +29,7 @@ from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.explain import Names, explain
 from broker.routing.facts import Facts
+from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
@@ -60,16 +61,18 @@ class Place:
     surroundings: Surroundings
     homes: Mapping[str, Home]
     problem_of: Callable[[NetworkAddress], str] = lambda _: ""
+    pair_told: Callable[[MirroredPair], str] = lambda _: ""
 
 
 def running_place(instance: Running) -> Place:
-    """A running instance as it is at this moment. Loop-only, and so is what asks its `problem_of` and its health."""
+    """A running instance as it is at this moment. Loop-only, and so is what asks for health, problems and pairs."""
     homes = {
         name: Home(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
         for name, endpoint in instance.endpoints.items()
     }
     here = instance.forwarder.here
-    return Place(instance.name, instance.broker_instance, here, homes, instance.peers.problem_of)
+    told = instance.mirrors.told
+    return Place(instance.name, instance.broker_instance, here, homes, instance.peers.problem_of, told)
 
 
 def configured_place(settings: Settings, *, now: datetime) -> Place:
@@ -136,7 +139,8 @@ def answer(place: Place, request: ExplainRequest, contact: Contact | None = None
     Cost: that of one decision, and of telling a bounded number of routes.
     """
     facts, table = _facts(place, request, contact)
-    names = Names({home.broker_instance: name for name, home in place.homes.items()}, place.problem_of)
+    databases = {home.broker_instance: name for name, home in place.homes.items()}
+    names = Names(databases, place.problem_of, place.pair_told)
     return ExplainAnswer(
         instance=place.name,
         broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),

@@ -89,7 +89,7 @@ def _changed(place: Place, outcomes: Mapping[str, Outcome], catalog: Catalog) ->
         # Whoever asks for routes does it in the name of a service of its own.
         asking = {SERVICE_BROKER} if table.routes(BROKER_CONFIGURATION) else set()
         services[catalog.databases[name].broker_instance] = frozenset(outcome.rows.services) | asking
-    return replace(place, surroundings=replace(here, hosted=hosted(services)), homes=homes)
+    return replace(place, surroundings=replace(here, hosted=hosted(services, mirrors=here.hosted.mirrors)), homes=homes)
 
 
 @dataclass(slots=True)

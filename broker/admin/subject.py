@@ -124,8 +124,14 @@ class OneProcess:
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """The stores: as a gateway, and for its other databases, an instance works on without one."""
-        return {f"store of {name}": endpoint.problem for name, endpoint in self._instance.endpoints.items()}
+        """
+        The stores, and the roles of databases with a partner.
+
+        As a gateway, and for its other databases, an instance works on without one.
+        """
+        stores = {f"store of {name}": endpoint.problem for name, endpoint in self._instance.endpoints.items()}
+        standings = self._instance.standings().items()
+        return stores | {f"role of {name}": one.problem for name, one in standings if one.source != "off"}
 
     def views(self) -> Snapshots:
         """The rows that are in no file."""
@@ -152,8 +158,14 @@ class OneProcess:
         place, peers = running_place(self._instance), self._instance.peers
         health = {address: peers.health_of(address) for address in peers.known_addresses}
         problems = {address: peers.problem_of(address) for address in health}
+        told = {pair: place.pair_told(pair) for pair in self._instance.mirrors.in_use}
         here = replace(place.surroundings, health_of=lambda address: health.get(address, Health.UNTRIED))
-        place = replace(place, surroundings=here, problem_of=lambda address: problems.get(address, ""))
+        place = replace(
+            place,
+            surroundings=here,
+            problem_of=lambda address: problems.get(address, ""),
+            pair_told=lambda pair: told.get(pair, ""),
+        )
         return place, list(self._instance.forwarder.passed)
 
     async def settle(self) -> None:

@@ -45,7 +45,14 @@ class Look:
     looked_in: list[str] = field(default_factory=list)
 
 
-def look(guid: UUID, paths: Mapping[str, Path], forwarded: Iterable[Row] | None, now: float) -> Look:
+def look(
+    guid: UUID,
+    paths: Mapping[str, Path],
+    forwarded: Iterable[Row] | None,
+    now: float,
+    *,
+    mirrors: Iterable[str] = (),
+) -> Look:
     """
     Search everywhere here. Blocking.
 
@@ -54,6 +61,7 @@ def look(guid: UUID, paths: Mapping[str, Path], forwarded: Iterable[Row] | None,
         paths: The files of the user databases.
         forwarded: Rows of `sys.dm_broker_forwarded_messages`; None where nothing runs.
         now: UTC seconds since 1970.
+        mirrors: Databases whose files another instance has.
     """
     told = Look()
     rows = (
@@ -66,6 +74,7 @@ def look(guid: UUID, paths: Mapping[str, Path], forwarded: Iterable[Row] | None,
     wanted = UUID(str(named[0]["conversation_id"])).bytes if named else guid.bytes
     for database, path in paths.items():
         _look_into(told, database, path, wanted, now)
+    told.looked_in += [f"not in database {name}: this database is a mirror here; ask its partner" for name in mirrors]
     if named:
         told.conversation_id = wanted
     if rows is None:

@@ -32,7 +32,14 @@ _BY_DISPOSITION: Mapping[str, str] = {
         "compare the broker instance with sys.databases of {instance}: the route leads to the wrong instance, or the"
         " database was made anew"
     ),
-    D.PRINCIPAL_UNKNOWN: "start one of the mirrored instances, or use a route without MIRROR_ADDRESS",
+    D.PRINCIPAL_UNKNOWN: (
+        "sys.dm_broker_mirrors at {instance} shows what both partners say: start one of them, or fail over to the one"
+        " that is there"
+    ),
+    D.DATABASE_IS_MIRROR: (
+        "the route led to the mirror: give it both addresses (ADDRESS and MIRROR_ADDRESS); broker status of {instance}"
+        " names the principal"
+    ),
     D.ALREADY_HELD: "make the next hop of {instance} take messages: copies of them wait there already",
     D.POOL_LIMIT: (
         "at {instance}: broker status shows which next hop is slow or gone; raise endpoint.message_forward_size when"

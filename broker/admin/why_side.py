@@ -13,9 +13,9 @@ from datetime import datetime
 from broker.admin.message import ExplainAnswer
 from broker.admin.why import Severity, SideShown, WhyFinding
 from broker.admin.why_remedy import remedy_of, remedy_of_error
+from broker.dialog.status import REFUSED
 from broker.routing.explanation import Outcome
 
-REFUSED = "refused by the next hop: "  # in a transmission status, before the disposition and its number
 _DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
 _ENDED = "DI"
 LIFETIME_OVER = -8489  # number of the Error message that says so

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -173,20 +173,25 @@ def _find(config: Path | None, database: str) -> tuple[Settings, Path]:
 def _alone(path: Path) -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
     from broker.application.transaction import check_schema  # noqa: PLC0415
-    from broker.store.database import BUSY_SECONDS, HELD, lock_store  # noqa: PLC0415
+    from broker.store.database import BUSY_SECONDS, HELD, is_locked, lock_store, open_watch  # noqa: PLC0415
     from broker.store.fault import sentence  # noqa: PLC0415
 
+    if is_locked(path):  # on another machine perhaps, where nobody else may open the file
+        _refuse_held(StoreUnavailableError(str(path), HELD))
+    try:
+        with closing(open_watch(path)) as db:
+            check_schema(db)  # before anything is made beside a file that is none of ours
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
         lock = lock_store(path)
     except StoreUnavailableError as error:
         if error.problem == HELD:
-            hint = "stop it first; of these, only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS can be told to it"
-            fail(f"{error}: {hint}", HARMFUL)
+            _refuse_held(error)
         raise
     try:
         address = f"{path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as db:
-            check_schema(db)
             db.execute("PRAGMA synchronous = FULL")
             db.execute("BEGIN IMMEDIATE")
             yield db
@@ -194,6 +199,11 @@ def _alone(path: Path) -> Iterator[sqlite3.Connection]:
         raise StoreUnavailableError(str(path), sentence(error)) from error
     finally:
         os.close(lock)
+
+
+def _refuse_held(error: StoreUnavailableError) -> NoReturn:
+    hint = "stop it first; of these, only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS can be told to it"
+    fail(f"{error}: {hint}", HARMFUL)
 
 
 def _end(db: sqlite3.Connection, *, dry_run: bool) -> None:

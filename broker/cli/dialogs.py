@@ -45,8 +45,8 @@ def census(config: Path | None, socket: Path | None, database: str | None, outpu
     Count what lives in a database, and tell what grows.
 
     Conversations by service, state and age, what waits in queues, tombstones, quarantine, and the bytes of each table.
-    Reads the files, whether a daemon runs or not; with --socket the daemon there is asked. Exit codes: 0 counted, 3 no
-    such database, 4 daemon unreachable.
+    Reads the files, whether a daemon runs or not; with --socket the daemon there is asked. Exit codes: 0 counted, 1 a
+    file cannot be used, 3 no such database, 4 daemon unreachable.
     """
     told = _of_daemon(config, socket, database) if socket is not None else _of_files(config, database)
     if output == "json":

@@ -144,9 +144,9 @@ broker demo --messages 20000 --keep
 @with_exit_code
 def demo(messages: int, directory: Path | None, *, keep: bool) -> None:
     """
-    Play the whole system on loopback, one gateway killed on the way.
+    Play the whole system on loopback, one gateway killed and a mirrored pair failed over on the way.
 
-    Five instances, each a process of its own. Exit codes: 0 the ledger adds up, 1 not.
+    Seven instances, each a process of its own. Exit codes: 0 the ledger adds up, 1 not.
     """
     from broker.demo.story import run_demo  # noqa: PLC0415
 

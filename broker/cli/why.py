@@ -89,10 +89,12 @@ def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
 
     from broker.admin.explaining import configured_place  # noqa: PLC0415
     from broker.admin.why_here import answer_why, look  # noqa: PLC0415
+    from broker.control.custody import is_elsewhere  # noqa: PLC0415
 
     now = time.time()
-    paths = {name: database.path for name, database in settings.databases.items()}
-    told = look(guid, paths, None, now)
+    mirrors = [name for name in settings.databases if is_elsewhere(settings, name)]
+    paths = {name: database.path for name, database in settings.databases.items() if name not in mirrors}
+    told = look(guid, paths, None, now, mirrors=mirrors)
     place = configured_place(settings, now=datetime.now(UTC))
     return answer_why(place, guid, told, dropped={}, is_running=False, now=now)
 

@@ -93,6 +93,15 @@ def render_status(status: Mapping[str, Any]) -> None:
     down = [{"address": address} | facts for address, facts in status["addresses"].items() if facts["problem"]]
     if down:
         render_table(["address", "health", "problem", "held"], down, title="Addresses with a problem", console=console)
+    if status.get("mirrored_routes"):
+        columns = ["route", "service", "state", "principal", "epoch", "held", "said", "alarm"]
+        routes = [one | {"said": _said(one["partners"])} for one in status["mirrored_routes"]]
+        render_table(columns, routes, title="Mirrored routes", console=console)
+    standings = status.get("mirroring", {}).items()
+    mirrored = [{"database": one} | facts for one, facts in standings if facts["source"] != "off"]
+    if mirrored:
+        columns = ["database", "role", "epoch", "since", "source", "principal", "problem"]
+        render_table(columns, mirrored, title="Mirrored databases", console=console)
     for database_name, database in status["databases"].items():
         _render_database(database_name, database, console)
 
@@ -123,6 +132,11 @@ def _render_forwarding(forwarding: Mapping[str, Any], console: Console) -> None:
         console.print(f"dropped: {_counts(forwarding['dropped'])}")
     if forwarding["unaccounted"]:
         console.print(f"[red]{forwarding['unaccounted']} frames unaccounted for: please report this")
+
+
+def _said(partners: Mapping[str, Mapping[str, Any]]) -> str:
+    """What both partners of a pair said last."""
+    return ", ".join(f"{address}: {one['problem'] or one['role'] or 'nothing'}" for address, one in partners.items())
 
 
 def _counts(counts: Mapping[str, int]) -> str:

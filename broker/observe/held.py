@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from broker.forwarding.held import Held
 from broker.forwarding.outbox import Outbox
+from broker.forwarding.way import Buffer
+from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
-from broker.observe.waiting import why_held
+from broker.observe.waiting import next_hop, why_held
 from broker.wire.layout import HEADER, HEADER_BYTES, NO_GUID, Flag
 
 
@@ -32,18 +34,34 @@ class HeldCopy:
     why: str
 
 
-def copy_held(outbox: Outbox, peers: Peers, *, now: float) -> HeldCopy:
+def copy_held(outbox: Outbox, peers: Peers, mirrors: Mirrors, *, now: float) -> HeldCopy:
     """Every frame that waits in one outbox; they are not copied themselves, as they never change."""
-    return HeldCopy(tuple(outbox.held), now, str(outbox.address), why_held(outbox, peers))
+    address = str(next_hop(outbox, mirrors))
+    return HeldCopy(tuple(outbox.held), now, address, why_held(outbox, peers, mirrors))
 
 
 def held_values(held: Held, copy: HeldCopy) -> dict[str, object]:
     """
     The columns of one frame of a copy by name.
 
-    Shape: times in whole seconds, as the original's; what is left of a life shorter than a second still counts as one.
+    Shape: times in whole seconds, as the original's.
     """
-    frame = held.frame
+    return {
+        **frame_values(held.frame),
+        "adjacent_broker_address": copy.address,
+        "time_consumed": held.time_consumed(copy.now) // 1000,
+        "why_held": copy.why,
+        "held_ms": held.waited_ms(copy.now),
+        "frame_bytes": len(held.frame),
+    }
+
+
+def frame_values(frame: Buffer) -> dict[str, object]:
+    """
+    What the beginning of a frame tells, by column, as received; also of one that is malformed behind its length.
+
+    Shape: what is left of a life in whole seconds; one shorter than a second still counts as one.
+    """
     (
         _,
         _,
@@ -69,18 +87,13 @@ def held_values(held: Held, copy: HeldCopy) -> dict[str, object]:
     return {
         "conversation_id": uuid.UUID(bytes=conversation_id),
         "is_initiator": not flags & Flag.FROM_TARGET,
-        "to_service_name": frame[HEADER_BYTES:names_at].decode(errors="replace"),
+        "to_service_name": bytes(frame[HEADER_BYTES:names_at]).decode(errors="replace"),
         "to_broker_instance": None if to_instance == NO_GUID else uuid.UUID(bytes=to_instance),
-        "from_service_name": frame[names_at : names_at + from_length].decode(errors="replace"),
+        "from_service_name": bytes(frame[names_at : names_at + from_length]).decode(errors="replace"),
         "from_broker_instance": None if from_instance == NO_GUID else uuid.UUID(bytes=from_instance),
-        "adjacent_broker_address": copy.address,
         "message_sequence_number": sequence,
         "message_fragment_number": fragment,
         "hops_remaining": max(0, hop_limit - hop_count),
         "time_to_live": -(-time_to_live // 1000),
-        "time_consumed": held.time_consumed(copy.now) // 1000,
         "message_id": uuid.UUID(bytes=message_id),
-        "why_held": copy.why,
-        "held_ms": held.waited_ms(copy.now),
-        "frame_bytes": len(frame),
     }

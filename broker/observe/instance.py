@@ -8,9 +8,12 @@ from typing import Protocol
 
 from broker.control.catalog import Catalog
 from broker.control.config import Settings
+from broker.control.databases import Past
+from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.forwarding.forwarder import Forwarder
 from broker.net.listener import Listener
+from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 
 
@@ -18,7 +21,8 @@ class Running(Protocol):
     """
     An instance as those who look at it see it. Loop-only; nobody here changes it.
 
-    Shape: `broker_instance` 16 bytes; `started_at` UTC seconds; `endpoints` the user databases by name.
+    Shape: `broker_instance` 16 bytes; `started_at` UTC seconds; `endpoints` the user databases by name; `past` what
+    databases counted that are not at work any more.
     """
 
     name: str
@@ -31,6 +35,14 @@ class Running(Protocol):
     catalog: Catalog
     forwarder: Forwarder
     peers: Peers
+    mirrors: Mirrors
+
+    @property
+    def past(self) -> Past:
+        """What databases counted that have gone to a partner."""
+
+    def standings(self) -> Mapping[str, OwnStanding]:
+        """What this instance is for each of its databases, by name."""
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:

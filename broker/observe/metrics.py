@@ -24,7 +24,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from broker.flow import Disposition
-from broker.forwarding.outbox import Outbox
+from broker.mirror.role import Role
 from broker.net.dialer import Attempts
 from broker.net.link import Link
 from broker.net.peers import Peers
@@ -33,6 +33,7 @@ from broker.observe.instance import Running
 from broker.observe.label import OTHER, Fold, LabelCap, Labels
 from broker.observe.lag import LoopLag
 from broker.observe.ledger import read_ledger
+from broker.observe.mirror import MIRROR_STATE_HELP, forwarded_samples, principal_samples, state_samples
 from broker.observe.route_up import METRIC as ROUTE_UP
 from broker.observe.route_up import RouteUp
 from broker.observe.status import direction, dropped_by_reason, kind_name, loop_name
@@ -129,6 +130,18 @@ METRICS = (
         "broker_duplicates_total", "Dialog frames that had been stored before: acknowledged again, not delivered again."
     ),
     Described(
+        "broker_database_principal",
+        "1 while this instance is the principal of its database, 0 while it is a mirror.",
+        ("database",),
+        fold=max,
+    ),
+    Described(
+        "broker_database_epoch",
+        "How often somebody has taken the database over, as far as this instance knows.",
+        ("database",),
+        fold=max,
+    ),
+    Described(
         "broker_transmission_queue_messages",
         "Messages of applications here that the far side has not acknowledged.",
         ("database",),
@@ -139,6 +152,15 @@ METRICS = (
         ("database",),
         fold=max,
     ),
+    Described(
+        "broker_mirror_principal",
+        "1 for the address of a mirrored route in use to which its messages go, else 0.",
+        ("route", "address"),
+        fold=max,
+    ),
+    Described("broker_mirror_state", MIRROR_STATE_HELP, ("route",), fold=max),
+    Described("broker_mirror_probes_total", "PROBE frames sent to partners of mirrored routes."),
+    Described("broker_mirror_answers_total", "PROBE_REPLY frames of partners of mirrored routes, by role.", ("role",)),
     Described(
         "broker_ledger_messages",
         "Messages that applications here have sent, and what became of them: acknowledged, held, or why they"
@@ -259,22 +281,23 @@ def _connections(instance: Running) -> Samples:
 def _received(instance: Running) -> Samples:
     for peer, counts in instance.peers.received().items():
         yield from (((peer, kind_name(kind)), count) for kind, count in counts.items())
+    received = instance.past.received.copy()
     for endpoint in instance.endpoints.values():
-        yield from ((("", kind_name(kind)), count) for kind, count in endpoint.transmitter.received.items())
+        received.update(endpoint.transmitter.received)
+    yield from ((("", kind_name(kind)), count) for kind, count in received.items())
 
 
 def _forwarded(instance: Running) -> Samples:
-    forwarder = instance.forwarder
-    for way in forwarder.ways.values():
-        if isinstance(way.sink, Outbox):
-            yield (way.route, str(way.sink.address)), way.frames
-    if forwarder.retired_frames:
-        yield (OTHER, OTHER), forwarder.retired_frames
+    yield from forwarded_samples(instance.forwarder)
+    if instance.forwarder.retired_frames:
+        yield (OTHER, OTHER), instance.forwarder.retired_frames
 
 
 def _delivered(instance: Running) -> Samples:
+    delivered = instance.past.delivered.copy()
     for endpoint in instance.endpoints.values():
-        yield from (((service,), count) for service, count in endpoint.delivered.items())
+        delivered.update(endpoint.delivered)
+    yield from (((service,), count) for service, count in delivered.items())
 
 
 def _dropped(instance: Running) -> Samples:
@@ -285,14 +308,25 @@ def _dropped(instance: Running) -> Samples:
 
 
 def _retransmits(instance: Running) -> Samples:
-    resent: Counter[str] = Counter()
+    resent = instance.past.resent_to.copy()
     for endpoint in instance.endpoints.values():
         resent.update(endpoint.transmitter.resent_to)
     return [((peer,), count) for peer, count in resent.items() if count]
 
 
 def _duplicates(instance: Running) -> Samples:
-    yield (), sum(endpoint.dropped[Disposition.DUPLICATE] for endpoint in instance.endpoints.values())
+    here = sum(endpoint.dropped[Disposition.DUPLICATE] for endpoint in instance.endpoints.values())
+    yield (), here + instance.past.dropped[Disposition.DUPLICATE]
+
+
+def _principal(instance: Running) -> Samples:
+    for name, standing in instance.standings().items():
+        yield (name,), standing.role is Role.PRINCIPAL
+
+
+def _epoch(instance: Running) -> Samples:
+    for name, standing in instance.standings().items():
+        yield (name,), standing.epoch
 
 
 def _one(value: Callable[[Running], float]) -> Callable[[Running], Samples]:
@@ -318,6 +352,12 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
     "broker_forward_share_exceeded_total": _one(lambda instance: instance.forwarder.pool.over_share),
     "broker_retransmits_total": _retransmits,
     "broker_duplicates_total": _duplicates,
+    "broker_database_principal": _principal,
+    "broker_database_epoch": _epoch,
+    "broker_mirror_principal": lambda instance: principal_samples(instance.mirrors),
+    "broker_mirror_state": lambda instance: state_samples(instance.mirrors),
+    "broker_mirror_probes_total": _one(lambda instance: instance.mirrors.probes),
+    "broker_mirror_answers_total": lambda instance: [((role,), n) for role, n in instance.mirrors.answers.items()],
     UNACCOUNTED: lambda instance: [(("",), instance.forwarder.unaccounted)],
 }
 

@@ -21,14 +21,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.fault import nearest, translate
+from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
 from broker.observe.file_view import FileView
 from broker.observe.function import ALLOWED, add_functions, render_instant
-from broker.observe.ledger import read_ledger
 from broker.observe.view import (
     DATABASES,
     FILE_VIEWS,
@@ -40,9 +41,7 @@ from broker.observe.view import (
     QUEUE_MONITORS,
     STATUS_FUNCTION,
     UNTRIED,
-    make_row,
 )
-from broker.store.monitor import queue_monitors
 
 if TYPE_CHECKING:
     from broker.observe.tsql import Statement, TableName
@@ -51,7 +50,6 @@ Row = tuple[object, ...]
 Snapshot = Callable[[], Iterable[Row]]
 Statuses = Callable[[], Mapping[bytes, str]]
 
-MSDB = "msdb"
 ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
 VALUE_MAX_BYTES = 256 * 1024 * 1024  # one value inside SQLite: above any body, below what would hurt the process
 PROGRESS_STEPS = 10_000  # steps of SQLite between two looks at the clock, about a millisecond
@@ -108,8 +106,12 @@ class Views:
         expected -= {MSDB_ROUTES} if MSDB in databases else set()
         assert snapshots.keys() == expected, f"snapshots are needed for {sorted(expected)}, not {sorted(snapshots)}"
         self.databases = databases
-        own = {DATABASES: self._database_rows, QUEUE_MONITORS: self._monitor_rows, LEDGER: self._ledger_rows}
-        self.snapshots = {**snapshots, **own}
+        self.snapshots: dict[str, Snapshot] = {
+            **snapshots,
+            DATABASES: partial(database_rows, databases),
+            QUEUE_MONITORS: partial(monitor_rows, databases),
+            LEDGER: partial(ledger_rows, databases),
+        }
         self.transmission_statuses = transmission_statuses
         self.limits = limits or QueryLimits()
 
@@ -139,53 +141,11 @@ class Views:
     @property
     def names(self) -> tuple[str, ...]:
         """The databases of the instance, msdb first."""
-        return (MSDB, *(name for name in self.databases if name != MSDB))
+        return names_of(self.databases)
 
     def find_database(self, name: str) -> str | None:
         """The database of this name, in any case unless case tells two apart."""
         return find_name(name, self.names)
-
-    def _database_rows(self) -> Iterable[Row]:
-        for name in self.names:
-            path = self.databases.get(name)
-            instance = created = None
-            is_enabled = path is None
-            if path is not None:
-                try:
-                    with closing(sqlite3.connect(_read_only(path), uri=True)) as db:
-                        row = db.execute("SELECT broker_instance, create_date FROM broker_database").fetchone()
-                    instance, created = uuid.UUID(bytes=row[0]), datetime.fromtimestamp(row[1], UTC)
-                    is_enabled = True
-                except sqlite3.Error:
-                    is_enabled = False  # the row itself tells: nothing can be sent or received there
-            yield name, instance, is_enabled, created, None if path is None else str(path)
-
-    def _monitor_rows(self) -> Iterable[Row]:
-        for name, path in self.databases.items():
-            try:
-                monitors = queue_monitors(path)
-            except sqlite3.Error:
-                continue  # sys.databases tells
-            for monitor in monitors:
-                times = (monitor.last_empty_rowset_time, monitor.last_activated_time)
-                empty, activated = (None if at is None else datetime.fromtimestamp(at, UTC) for at in times)
-                yield make_row(
-                    QUEUE_MONITORS,
-                    queue_id=monitor.queue_id,
-                    state=str(monitor.state),
-                    last_empty_rowset_time=empty,
-                    last_activated_time=activated,
-                    tasks_waiting=monitor.tasks_waiting,
-                    database_name=name,
-                    queue_name=monitor.queue_name,
-                    readers=monitor.readers,
-                )
-
-    def _ledger_rows(self) -> Iterable[Row]:
-        for name, path in self.databases.items():
-            balance = None if name == MSDB else read_ledger(path)  # of a file that cannot be read sys.databases tells
-            if balance is not None:
-                yield from ((name, *entry) for entry in balance.entries())
 
 
 class _Reading:

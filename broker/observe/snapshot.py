@@ -27,10 +27,13 @@ from broker.errors import StoreUnavailableError
 from broker.net.certificate import Identity
 from broker.net.link import Link
 from broker.net.link_state import LinkState
+from broker.observe.drop import read_drops
 from broker.observe.held import HeldCopy, copy_held, held_values
 from broker.observe.instance import Running
+from broker.observe.mirror import mirror_rows, read_mirrors
+from broker.observe.own_role import role_rows
 from broker.observe.query import Row, Snapshot
-from broker.observe.view import make_row
+from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS, make_row
 from broker.store.database import open_watch
 
 ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
@@ -59,6 +62,9 @@ class Snapshots:
             "sys.dm_broker_connections": self.connections,
             "sys.dm_broker_forwarded_messages": self.forwarded_messages,
             "sys.service_broker_endpoints": self.endpoints,
+            DISPOSITIONS: self.dispositions,
+            DATABASE_MIRRORING: self.roles,
+            MIRRORS: self.mirrors,
         }
 
     def connections(self) -> list[Row]:
@@ -68,6 +74,18 @@ class Snapshots:
     def endpoints(self) -> list[Row]:
         """The endpoint of this instance: one row."""
         return self._ask(self._read_endpoints)
+
+    def dispositions(self) -> list[Row]:
+        """One row for each reason for which frames were dropped, in each database and in the pass."""
+        return self._ask(lambda: read_drops(self._instance, self._clock_zero()))
+
+    def roles(self) -> list[Row]:
+        """What the instance is for each of its databases."""
+        return list(role_rows(self._ask(self._instance.standings)))
+
+    def mirrors(self) -> list[Row]:
+        """One row for each mirrored pair in use."""
+        return list(mirror_rows(self._ask(lambda: read_mirrors(self._instance.mirrors, self._loop.time()))))
 
     def forwarded_messages(self) -> Iterator[Row]:
         """One row for each frame that waits here for its next hop."""
@@ -120,12 +138,19 @@ class Snapshots:
     def _copy_held(self) -> list[HeldCopy]:
         now = self._loop.time()
         outboxes = self._instance.forwarder.every_outbox()
-        return [copy_held(outbox, self._instance.peers, now=now) for outbox in outboxes if outbox.held]
+        return [
+            copy_held(outbox, self._instance.peers, self._instance.mirrors, now=now)
+            for outbox in outboxes
+            if outbox.held
+        ]
 
     def _read_connections(self) -> list[Row]:
-        at = datetime.now(UTC) - timedelta(seconds=self._loop.time())  # when the loop's clock said 0
-        arbitration = self._instance.peers.hello.arbitration
+        at, arbitration = self._clock_zero(), self._instance.peers.hello.arbitration
         return [_connection_row(link, arbitration, at) for link in self._instance.peers.links.values()]
+
+    def _clock_zero(self) -> datetime:
+        """When the loop's clock said 0."""
+        return datetime.now(UTC) - timedelta(seconds=self._loop.time())
 
     def _read_endpoints(self) -> list[Row]:
         instance, pool = self._instance, self._instance.forwarder.pool

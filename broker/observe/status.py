@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from broker.control.catalog import Catalog
+from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.net.link import Link
 from broker.observe.backlog import Backlog
 from broker.observe.instance import Running
+from broker.observe.mirror import mirror_status, read_mirrors
 from broker.wire.layout import Kind
 
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
@@ -45,7 +47,9 @@ def read_status(instance: Running) -> dict[str, Any]:
         "forwarding": _forwarding(instance.forwarder, is_enabled=instance.settings.endpoint.message_forwarding),
         "connections": [_connection(link) for link in instance.peers.links.values()],
         "addresses": _addresses(instance),
+        "mirrored_routes": mirror_status(read_mirrors(instance.mirrors, asyncio.get_running_loop().time())),
         "running_scripts": running_scripts(instance.catalog),
+        "mirroring": {name: _standing(standing) for name, standing in instance.standings().items()},
         "databases": {
             name: _database(endpoint, instance.catalog.databases[name].rows.services)
             for name, endpoint in instance.endpoints.items()
@@ -96,7 +100,7 @@ def by_kind(counts: Mapping[int, int]) -> dict[str, int]:
 
 def dropped_by_reason(instance: Running) -> Counter[Disposition]:
     """What ended here for another reason than arriving, in the pass or at the end of the way."""
-    dropped = instance.forwarder.dropped.copy()
+    dropped = instance.forwarder.dropped + instance.past.dropped
     for endpoint in instance.endpoints.values():
         dropped.update(endpoint.dropped)
     return dropped
@@ -159,6 +163,18 @@ def _addresses(instance: Running) -> dict[str, Any]:
             "over_share": outboxes[address].share.refused if address in outboxes else 0,
         }
         for address in sorted(peers.known_addresses | outboxes.keys(), key=str)
+    }
+
+
+def _standing(standing: OwnStanding) -> dict[str, Any]:
+    return {
+        "broker_instance": None if standing.broker_instance is None else show_guid(standing.broker_instance),
+        "role": standing.role.value,
+        "epoch": standing.epoch,
+        "since": datetime.fromtimestamp(standing.since, UTC).isoformat(timespec="milliseconds"),
+        "source": standing.source,
+        "principal": standing.principal,
+        "problem": standing.problem,
     }
 
 

@@ -197,10 +197,13 @@ FILE_VIEWS: Mapping[str, FileView] = {
 DATABASES = "sys.databases"
 QUEUE_MONITORS = "sys.dm_broker_queue_monitors"
 LEDGER = "sys.dm_broker_ledger"
+DATABASE_MIRRORING = "sys.database_mirroring"
+DISPOSITIONS = "sys.dm_broker_dispositions"
+MIRRORS = "sys.dm_broker_mirrors"
 MSDB_ROUTES = "msdb.sys.routes"  # the memory view that stands for the table where msdb is no file
 
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
-    DATABASES: ("name", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
+    DATABASES: ("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
     "sys.dm_broker_connections": (
         "connection_id",
         "transport_stream_id",
@@ -287,6 +290,64 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
         "queue_name",
         "readers",
     ),
+    DATABASE_MIRRORING: (
+        "database_id",
+        "mirroring_guid",
+        "mirroring_state",
+        "mirroring_state_desc",
+        "mirroring_role",
+        "mirroring_role_desc",
+        "mirroring_role_sequence",
+        "mirroring_partner_name",
+        "mirroring_failover_lsn",
+        "database_name",
+        "role_since",
+        "role_source",
+        "problem",
+    ),
+    DISPOSITIONS: (
+        "disposition",
+        "message_number",
+        "database_name",
+        "frames",
+        "last_time",
+        "conversation_id",
+        "is_initiator",
+        "to_service_name",
+        "to_broker_instance",
+        "from_service_name",
+        "from_broker_instance",
+        "message_sequence_number",
+        "message_fragment_number",
+        "hops_remaining",
+        "time_to_live",
+        "message_id",
+    ),
+    MIRRORS: (
+        "route_name",
+        "remote_service_name",
+        "broker_instance",
+        "address",
+        "mirror_address",
+        "principal_address",
+        "state",
+        "state_desc",
+        "epoch",
+        "address_probe_time",
+        "address_answer_time",
+        "address_role",
+        "address_epoch",
+        "address_problem",
+        "mirror_probe_time",
+        "mirror_answer_time",
+        "mirror_role",
+        "mirror_epoch",
+        "mirror_problem",
+        "next_probe_time",
+        "waiting_messages",
+        "waiting_bytes",
+        "alarm",
+    ),
     LEDGER: ("database_name", "entry", "reason", "messages"),
     MSDB_ROUTES: tuple(ROUTES.columns),
 }
@@ -299,6 +360,7 @@ GUID_COLUMNS = frozenset(
         "conversation_id",
         "from_broker_instance",
         "message_id",
+        "mirroring_guid",
         "peer_arbitration_id",
         "peer_instance",
         "service_broker_guid",
@@ -310,7 +372,8 @@ GUID_COLUMNS = frozenset(
 # Columns that hold an instant; a text compared with one is read as an instant, however it is written.
 INSTANT_COLUMNS = frozenset(
     {"connect_time", "create_date", "enqueue_time", "last_activity_time", "lifetime", "login_time"}
-    | {"message_enqueue_time", "last_activated_time", "last_empty_rowset_time"}
+    | {"message_enqueue_time", "last_activated_time", "last_empty_rowset_time", "last_time", "role_since"}
+    | {"address_probe_time", "address_answer_time", "mirror_probe_time", "mirror_answer_time", "next_probe_time"}
 )
 
 

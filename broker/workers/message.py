@@ -16,6 +16,7 @@ import msgspec
 from broker.control.config import Settings
 from broker.observe.label import Labels
 from broker.routing.address import NetworkAddress
+from broker.routing.route import MirroredPair
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
@@ -69,12 +70,22 @@ class Reached(msgspec.Struct, frozen=True):
     problem: str
 
 
+class PairKnown(msgspec.Struct, frozen=True):
+    """What a worker knows of a mirrored pair. Shape: `principal` None while it knows none; `told` in words."""
+
+    pair: MirroredPair
+    principal: NetworkAddress | None
+    epoch: int
+    told: str
+
+
 class WorkerReport(msgspec.Struct, frozen=True):
     """
     What one worker tells of itself.
 
     Shape: `status` as of `read_status`, `samples` as of `read_metrics`; `down` addresses that it does not reach;
-    `reached` what it knows of addresses; `addresses` as it tells its peers; `own` those that lead back to the gateway.
+    `reached` what it knows of addresses; `addresses` as it tells its peers; `own` those that lead back to the gateway;
+    `pairs` what it knows of mirrored pairs.
     """
 
     status: dict[str, Any]
@@ -83,6 +94,7 @@ class WorkerReport(msgspec.Struct, frozen=True):
     reached: list[Reached]
     addresses: list[str]
     own: list[NetworkAddress]
+    pairs: list[PairKnown]
 
 
 def pack_settings(settings: Settings) -> bytes:

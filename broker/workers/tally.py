@@ -16,7 +16,8 @@ from broker.observe.label import Labels
 from broker.observe.metrics import METRICS
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
-from broker.workers.message import Reached, WorkerReport
+from broker.routing.route import MirroredPair
+from broker.workers.message import PairKnown, Reached, WorkerReport
 
 LAG = "broker_event_loop_lag_seconds"
 COUNTERS = frozenset(metric.name for metric in METRICS if metric.is_counter)
@@ -137,6 +138,16 @@ def merge_reached(parts: Iterable[Iterable[Reached]]) -> dict[NetworkAddress, tu
     return {
         address: (Health[health], "" if health == connected else problem) for address, (health, problem) in best.items()
     }
+
+
+def merge_pairs(parts: Iterable[Iterable[PairKnown]]) -> dict[MirroredPair, PairKnown]:
+    """Of each mirrored pair what the worker tells that knows its principal with the highest epoch."""
+    best: dict[MirroredPair, PairKnown] = {}
+    for one in (one for part in parts for one in part):
+        known = best.get(one.pair)
+        if known is None or (one.principal is not None, one.epoch) > (known.principal is not None, known.epoch):
+            best[one.pair] = one
+    return best
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

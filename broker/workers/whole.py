@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -20,18 +21,20 @@ from broker.admin.explaining import Place
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
 from broker.errors import StoreUnavailableError
+from broker.observe.drop import add_drops
 from broker.observe.label import Labels
 from broker.observe.lag import LoopLag
 from broker.observe.metrics import READ_ON_THE_LOOP, UNACCOUNTED, Reading
 from broker.observe.query import Row, Snapshot
 from broker.observe.snapshot import endpoint_row
 from broker.observe.status import loop_name, running_scripts, show_guid
+from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.facts import Facts, Hosted
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import WorkerReport
-from broker.workers.tally import LAG, add_addresses, add_forwarding, add_samples, merge_reached
+from broker.workers.tally import LAG, add_addresses, add_forwarding, add_samples, merge_pairs, merge_reached
 
 if TYPE_CHECKING:
     from broker.workers.slot import Slot
@@ -113,6 +116,10 @@ class Whole:
             ],
             "addresses": add_addresses(one["addresses"] for one in statuses.values()),
             "running_scripts": running_scripts(self.catalog),
+            "mirrored_routes": [
+                {"worker": number, **route} for number, one in statuses.items() for route in one["mirrored_routes"]
+            ],
+            "mirroring": {},
             "databases": {},
             "workers": [_worker(slot, statuses.get(slot.number)) for slot in supervisor.slots],
         }
@@ -146,6 +153,7 @@ class Whole:
         supervisor = self._supervisor
         reports = list((await self._reports()).values())
         reached = merge_reached(report.reached for report in reports)
+        pairs = merge_pairs(report.pairs for report in reports)
         table = self.catalog.tables()[MSDB]
         here = Surroundings(
             table,
@@ -154,6 +162,7 @@ class Whole:
             self.settings.endpoint.message_forwarding,
             msdb=table,
             own=supervisor.own.union(*(report.own for report in reports)),
+            principals={pair: one.principal for pair, one in pairs.items() if one.principal is not None},
         )
         return Place(
             self.settings.instance.name,
@@ -161,6 +170,7 @@ class Whole:
             here,
             {},
             lambda address: reached.get(address, (Health.UNTRIED, ""))[1],
+            lambda pair: pairs[pair].told if pair in pairs else "",
         )
 
     async def frozen(self) -> tuple[Place, list[Facts]]:
@@ -208,6 +218,9 @@ class WholeViews:
             _CONNECTIONS: partial(self._rows, _CONNECTIONS),
             _FORWARDED: partial(self._rows, _FORWARDED),
             "sys.service_broker_endpoints": self._endpoints,
+            DISPOSITIONS: self._dispositions,
+            MIRRORS: partial(self._rows, MIRRORS),
+            DATABASE_MIRRORING: list,
         }
 
     def transmission_statuses(self) -> Mapping[bytes, str]:
@@ -226,6 +239,13 @@ class WholeViews:
         except WorkerFailedError as error:
             raise StoreUnavailableError(view, str(error)) from error
         return [row for rows in found for row in rows]
+
+    def _dispositions(self) -> list[Row]:
+        """What all of them dropped, and those that died."""
+        lost: Counter[str] = Counter()
+        for slot in self._supervisor.slots:
+            lost.update(slot.retired.forwarding.get("dropped", {}))
+        return add_drops([self._rows(DISPOSITIONS)], lost)
 
     def _endpoints(self) -> list[Row]:
         """The one endpoint that they share."""

@@ -33,7 +33,18 @@ from broker.observe.status import read_status
 from broker.routing.table import RouteTable
 from broker.store.database import open_watch
 from broker.workers.channel import answer_all
-from broker.workers.message import Begin, Load, Passed, Question, Reached, Report, Rows, WorkerReport, unpack_settings
+from broker.workers.message import (
+    Begin,
+    Load,
+    PairKnown,
+    Passed,
+    Question,
+    Reached,
+    Report,
+    Rows,
+    WorkerReport,
+    unpack_settings,
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _NOTHING = _encode(None)
@@ -147,6 +158,10 @@ def _report(worker: Worker) -> WorkerReport:
         ],
         addresses=list(peers.hello.addresses),
         own=list(forwarder.here.own),
+        pairs=[
+            PairKnown(pair, one.route.principal, one.route.epoch, worker.mirrors.told(pair))
+            for pair, one in worker.mirrors.in_use.items()
+        ],
     )
 
 

@@ -16,7 +16,7 @@ from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, V
 from broker.admin.subject import OneProcess
 from broker.admin.why import WhyRequest
 from broker.daemon import Instance
-from broker.errors import DdlSyntaxError, DuplicateNameError, StoreUnavailableError, UnknownNameError
+from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
 from broker.store import metadata
 
@@ -309,3 +309,44 @@ async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
 
     with pytest.raises(StoreUnavailableError, match="disk I/O error"):
         await api.sql(SqlRequest("CREATE QUEUE Q"))
+
+
+# --- mirrors ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def mirror(instance: Instance) -> Instance:
+    """The only database is a mirror here."""
+    instance.databases.refuse("orders", None)
+    await instance.databases.close("orders")
+    return instance
+
+
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize("statement", ["SELECT name FROM sys.services", "CREATE QUEUE [Q]"])
+@pytest.mark.parametrize("name", ["orders", "ORDERS"])
+async def test_a_mirror_is_asked_nothing_and_told_nothing(api: Api, statement: str, name: str) -> None:
+    with pytest.raises(StatementError, match="is a mirror here") as caught:
+        await api.sql(SqlRequest(statement, name))
+
+    assert 954 == caught.value.number
+
+
+@pytest.mark.usefixtures("mirror")
+async def test_views_of_the_instance_are_told_beside_a_mirror(api: Api) -> None:
+    answer = await api.sql(SqlRequest("SELECT database_name FROM sys.database_mirroring"))
+    page = await api.view(ViewRequest("sys.databases"))
+
+    assert [["orders"]] == answer.rows
+    assert ["msdb"] == [row[0] for row in page.rows]
+    with pytest.raises(StatementError, match="is a mirror here"):
+        await api.view(ViewRequest("sys.services", database="orders"))
+    with pytest.raises(StatementError, match="is a mirror here"):
+        await api.census(CensusRequest("orders"))
+
+
+@pytest.mark.usefixtures("mirror")
+async def test_a_mirror_is_not_looked_into(api: Api) -> None:
+    answer = await api.why(WhyRequest(uuid4()))
+
+    assert "not in database orders: this database is a mirror here; ask its partner" in answer.looked_in

@@ -38,7 +38,7 @@ def test_file_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     file = SocketFile(path)
 
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(path))
+        assert 0 == client.connect_ex(str(path))
     file.close()
 
 

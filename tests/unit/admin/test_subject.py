@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from broker.admin.subject import OneProcess, Subject
+from broker.control.role_keeper import OwnStanding
 from broker.daemon import Instance
+from broker.mirror.role import Role
 from broker.net.dialer import Attempts
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -54,3 +58,10 @@ async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
     assert (live.surroundings.health_of(FAR), live.problem_of(FAR)) == (Health.UNTRIED, "")
     assert frozen.surroundings.health_of(NetworkAddress("new", 1)) is Health.UNTRIED
     assert passed == [facts]
+
+
+async def test_a_role_in_doubt_is_a_part(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = OwnStanding(None, Role.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
+    monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
+
+    assert {"store of orders": "", "role of orders": "the storage is gone"} == OneProcess(instance).parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from broker.admin.why import Severity
+from broker.store.database import lock_store
 from tests.support.command import run
 from tests.support.shop import Shop
 from tests.support.why import CONVERSATION, finding, holding, place, told, way
@@ -117,3 +119,14 @@ def test_without_a_configuration_there_are_no_files(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BROKER_ADMIN__SOCKET", str(tmp_path / "none.sock"))
 
     assert 4 == run("why", uuid4()).exit_code
+
+
+def test_a_file_that_another_daemon_has_is_not_read(config: Path, shop: Shop) -> None:
+    config.write_text(config.read_text() + 'mirroring = "lock"\n')
+    lock = lock_store(shop.path)
+
+    done = run("why", uuid4(), "-c", config)
+    os.close(lock)
+
+    assert 3 == done.exit_code
+    assert "not in database shop: this database is a mirror here; ask its partner" in done.stderr

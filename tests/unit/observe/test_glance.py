@@ -102,6 +102,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "forwarding": forwarding,
         "connections": [],
         "addresses": {},
+        "mirroring": {},
         "databases": {},
     } | changes
 
@@ -124,6 +125,15 @@ def test_the_page_begins_with_who_it_is(capsys: pytest.CaptureFixture[str]) -> N
         f"listens on 127.0.0.1:4022, broker instance {GUID.upper()}",
         "forwarding on: 7 forwarded, 2 delivered, 1 held, 300 of 1000 bytes",
     ] == lines
+
+
+def test_databases_with_a_partner_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    role = {"role": "mirror", "epoch": 7, "since": "now", "source": "lock", "principal": "second", "problem": ""}
+
+    shown = page(capsys, status(mirroring={"orders": role, "own": {**role, "source": "off"}}))
+
+    told = [[cell.strip() for cell in line.strip("│").split("│")] for line in shown.splitlines() if line[0] == "│"]
+    assert [["orders", "mirror", "7", "now", "lock", "second", ""]] == told
 
 
 def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:

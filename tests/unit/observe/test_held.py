@@ -20,7 +20,7 @@ async def gateway(start: Any) -> Any:
 def _held(gateway: Any, *, after: float = 0.0) -> dict[str, object]:
     (outbox,) = gateway.forwarder.outboxes.values()
     now = asyncio.get_running_loop().time() + after
-    copy = copy_held(outbox, gateway.peers, now=now)
+    copy = copy_held(outbox, gateway.peers, gateway.mirrors, now=now)
     (held,) = copy.frames
     return held_values(held, copy)
 
@@ -98,4 +98,4 @@ async def test_empty_outbox_has_nothing_to_copy(gateway: Any) -> None:
 
     outbox = gateway.forwarder.outbox(NetworkAddress("far.example"))
 
-    assert copy_held(outbox, gateway.peers, now=0.0).frames == ()
+    assert copy_held(outbox, gateway.peers, gateway.mirrors, now=0.0).frames == ()

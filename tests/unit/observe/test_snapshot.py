@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -95,6 +96,31 @@ async def test_held_frames_are_rows(start: Any, take: Any) -> None:
     rows = await _rows(gateway, "sys.dm_broker_forwarded_messages")
 
     assert [row["message_sequence_number"] for row in rows] == [0, 1, 2]
+
+
+async def test_drops_of_the_pass_and_of_databases_are_rows_with_the_last_frame(
+    start: Any, take: Any, until: Any
+) -> None:
+    gateway = await start("gateway", msdb="CREATE ROUTE own WITH SERVICE_NAME = '//gateway', ADDRESS = 'LOCAL'")
+    for sequence in (1, 2):
+        take(gateway, sequence_number=sequence)
+    take(gateway, to_service="//gateway", sequence_number=7)  # of a dialog whose beginning never came
+    await until(lambda: gateway.endpoints["gateway"].dropped)
+
+    ours, theirs = await _rows(gateway, "sys.dm_broker_dispositions")
+
+    assert ("no route", 9798, None, 2) == tuple(ours.values())[:4]
+    assert ("//far", "//near", 2, 1) == (
+        ours["to_service_name"],
+        ours["from_service_name"],
+        ours["message_sequence_number"],
+        ours["is_initiator"],
+    )
+    assert ("unknown conversation", 11213, "gateway", 1) == tuple(theirs.values())[:4]
+    assert ("//gateway", 7) == (theirs["to_service_name"], theirs["message_sequence_number"])
+    assert all(
+        datetime.now(UTC) - timedelta(minutes=1) < row["last_time"] <= datetime.now(UTC) for row in (ours, theirs)
+    )
 
 
 async def test_message_that_waits_has_its_status(start: Any, send: Any, until: Any) -> None:

@@ -9,9 +9,18 @@ import pytest
 from broker.control.execute import execute
 from broker.control.progress import Progress, Stage
 from broker.ddl.parser import parse_script
+from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.observe.backlog import Backlog
-from broker.observe.status import add_backlog, backlog_paths, by_kind, kind_name, read_status, show_guid
+from broker.observe.status import (
+    add_backlog,
+    backlog_paths,
+    by_kind,
+    dropped_by_reason,
+    kind_name,
+    read_status,
+    show_guid,
+)
 from broker.wire.layout import Kind
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
@@ -163,3 +172,26 @@ async def test_scripts_under_way_are_told(start: Any) -> None:
 
     assert told == [{"source": "routes.sql", "stage": "running", "size": 100, "position": 34, "statements": 7}]
     assert read_status(instance)["running_scripts"] == []
+
+
+async def test_what_a_database_counted_that_has_gone_stays_counted(start: Any) -> None:
+    instance = await start("near")
+    instance.endpoints["near"].dropped[Disposition.DUPLICATE] = 3
+
+    instance.databases.refuse("near", None)
+    leaving = dropped_by_reason(instance)[Disposition.DUPLICATE], read_status(instance)["databases"]
+    await instance.databases.close("near")
+
+    assert (3, {}) == leaving
+    assert 3 == dropped_by_reason(instance)[Disposition.DUPLICATE]
+
+
+async def test_the_role_of_each_database_is_told(start: Any) -> None:
+    instance = await start("near")
+
+    (told,) = read_status(instance)["mirroring"].values()
+
+    assert ("principal", 0, "off", "", "") == tuple(
+        told[key] for key in ("role", "epoch", "source", "principal", "problem")
+    )
+    assert show_guid(instance.endpoints["near"].broker_instance) == told["broker_instance"]

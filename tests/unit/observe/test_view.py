@@ -288,7 +288,7 @@ def test_counting_a_large_view_does_not_render_its_rows(db: sqlite3.Connection) 
 def test_row_has_a_value_for_each_column_in_order() -> None:
     row = make_row("sys.databases", path="/a", name="orders")
 
-    assert row == ("orders", None, None, None, "/a")
+    assert row == ("orders", None, None, None, None, "/a")
 
 
 def test_row_with_a_value_for_no_column_is_a_bug() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pickle
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from broker.control.load import load_settings
 from broker.routing.address import NetworkAddress
+from broker.routing.route import MirroredPair
 from broker.workers.message import (
     Answered,
     Asked,
     Begin,
     Load,
+    PairKnown,
     Passed,
     Question,
     Reached,
@@ -42,6 +45,7 @@ def test_report_arrives_as_it_was_told() -> None:
         reached=[Reached(FAR, "SUPPRESSED", "Connection refused")],
         addresses=["tcp://g:4022"],
         own=[NetworkAddress("g", 4022)],
+        pairs=[PairKnown(MirroredPair("//s", UUID(int=1), FAR, NetworkAddress("near", 4022)), FAR, 3, "far says so")],
     )
 
     packed = msgspec.msgpack.encode(report)

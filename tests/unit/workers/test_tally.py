@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
-from broker.workers.message import Reached, WorkerReport
-from broker.workers.tally import LAG, LOST, Retired, add_addresses, add_forwarding, add_samples, merge_reached
+from broker.routing.route import MirroredPair
+from broker.workers.message import PairKnown, Reached, WorkerReport
+from broker.workers.tally import (
+    LAG,
+    LOST,
+    Retired,
+    add_addresses,
+    add_forwarding,
+    add_samples,
+    merge_pairs,
+    merge_reached,
+)
 
 FAR, NEAR = NetworkAddress("far", 4022), NetworkAddress("near", 4022)
 FORWARDED, HELD = "broker_messages_forwarded_total", "broker_forward_pool_messages"
@@ -28,7 +39,7 @@ def report(forwarded: float, held: int = 0) -> WorkerReport:
         HELD: [((), float(held))],
         LAG: [((), 0.25)],
     }
-    return WorkerReport({"forwarding": forwarding}, samples, [], [], [], [])
+    return WorkerReport({"forwarding": forwarding}, samples, [], [], [], [], [])
 
 
 def summed(samples: list[tuple[tuple[str, ...], float]]) -> float:
@@ -115,3 +126,11 @@ def test_what_one_worker_reaches_is_reached() -> None:
     )
 
     assert merged == {FAR: (Health.CONNECTED, ""), NEAR: (Health.SUPPRESSED, "timed out")}
+
+
+def test_of_a_pair_the_worker_counts_that_knows_the_principal_of_the_highest_epoch() -> None:
+    pair, other = (MirroredPair("//s", UUID(int=n), FAR, NEAR) for n in (1, 2))
+    asking, old, new = (PairKnown(pair, hop, epoch, "") for hop, epoch in ((None, 9), (FAR, 1), (NEAR, 2)))
+    unknown = PairKnown(other, None, 0, "neither answers")
+
+    assert {pair: new, other: unknown} == merge_pairs([[asking], [new, unknown], [old]])

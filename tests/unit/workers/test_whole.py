@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,14 +16,14 @@ from broker.control.listen import ListenAddress
 from broker.errors import StoreUnavailableError
 from broker.net.tls import NO_SECURITY
 from broker.observe.metrics import METRICS, Exposition
-from broker.observe.view import make_row
+from broker.observe.view import DISPOSITIONS, make_row
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.facts import Facts
-from broker.routing.route import Route
+from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteChange
 from broker.workers.channel import WorkerFailedError
-from broker.workers.message import Reached, WorkerReport
+from broker.workers.message import PairKnown, Reached, WorkerReport
 from broker.workers.tally import LAG, Retired
 from broker.workers.whole import Whole
 
@@ -29,6 +31,7 @@ FAR, GONE = NetworkAddress("far", 4022), NetworkAddress("gone", 4022)
 TOLD_BY_THE_REST = {"broker_route_up", "broker_metrics_label_overflow_total"} | {
     metric.name for metric in METRICS if metric.name.startswith("broker_transmission_queue")
 }
+PAIR = MirroredPair("//far", UUID(int=1), FAR, GONE)
 FACTS = Facts("//far", b"t" * 16, b"c" * 16, is_from_target=False)
 
 
@@ -48,11 +51,13 @@ def report(number: int) -> WorkerReport:
         "forwarding": forwarding,
         "connections": [{"name": f"peer{number}"}],
         "addresses": {str(FAR): {"health": "untried", "problem": "", "held": number}},
+        "mirrored_routes": [{"route": "pair", "epoch": number}],
     }
     far = Reached(FAR, "CONNECTED", "") if number == 1 else Reached(FAR, "SUPPRESSED", "Connection refused")
     reached = [far, Reached(GONE, "SUPPRESSED", "timed out")]
     down = [GONE] if number == 1 else [FAR, GONE]
-    return WorkerReport(status, samples, down, reached, ["tcp://g:4022"], [NetworkAddress(f"g{number}", 4022)])
+    pairs = [PairKnown(PAIR, FAR if number == 1 else None, number, f"as worker {number} knows")]
+    return WorkerReport(status, samples, down, reached, ["tcp://g:4022"], [NetworkAddress(f"g{number}", 4022)], pairs)
 
 
 class Slot:
@@ -79,9 +84,11 @@ class Slot:
         if self.is_ready:
             self.report = report(self.number)
 
-    async def rows(self, _view: str) -> list[tuple[Any, ...]]:
+    async def rows(self, view: str) -> list[tuple[Any, ...]]:
         if self.is_failing:
             raise WorkerFailedError(self.number, "it has ended")
+        if view == DISPOSITIONS:
+            return [make_row(view, disposition="no route", frames=self.number)]
         return [make_row("sys.dm_broker_connections", peer_name=f"peer{self.number}")]
 
     async def passed(self, _kind: object) -> list[Facts]:
@@ -147,6 +154,7 @@ async def test_status_adds_up_and_has_a_line_for_each_worker(whole: Whole, playe
     assert [(one["lost"], one["uncounted_s"]) for one in status["workers"]] == [(5, 0.25), (0, 0.0)]
     assert status["forwarding"]["enabled"] is True
     assert status["connections"] == [{"worker": 1, "name": "peer1"}, {"worker": 2, "name": "peer2"}]
+    assert [(one["worker"], one["epoch"]) for one in status["mirrored_routes"]] == [(1, 1), (2, 2)]
     assert status["addresses"] == {str(FAR): {"health": "untried", "problem": "", "held": 3}}
     assert [(one["worker"], one["pid"], one["connections"], one["restarts"]) for one in status["workers"]] == [
         (1, 1001, 1, 0),
@@ -223,6 +231,9 @@ async def test_place_has_the_best_that_any_worker_knows(whole: Whole) -> None:
     assert (place.problem_of(FAR), place.problem_of(GONE)) == ("", "timed out")
     assert place.surroundings.own == {NetworkAddress(host, 4022) for host in ("g", "g1", "g2")}
     assert [route.name for route in place.surroundings.msdb.routes("//far")] == ["far"]
+    assert place.surroundings.principals == {PAIR: FAR}
+    unknown = replace(PAIR, remote_service_name="//other")
+    assert (place.pair_told(PAIR), place.pair_told(unknown)) == ("as worker 1 knows", "")
 
 
 async def test_what_passed_through_any_worker_is_known_once(whole: Whole, played: Played) -> None:
@@ -240,6 +251,15 @@ async def test_rows_of_all_workers_are_one_view(whole: Whole) -> None:
 
     assert [[value for value in row if isinstance(value, str)] for row in rows] == [["peer1"], ["peer2"]]
     assert whole.views().transmission_statuses() == {}
+
+
+async def test_drops_of_all_workers_and_of_dead_ones_are_one_row(whole: Whole, played: Played) -> None:
+    played.slots[0].retired.forwarding = {"dropped": {"no route": 5}}
+    views = whole.views().by_view()
+
+    (row,) = await asyncio.to_thread(lambda: list(views["sys.dm_broker_dispositions"]()))
+
+    assert ("no route", 1 + 2 + 5) == (row[0], row[3])
 
 
 async def test_view_without_the_rows_of_a_worker_is_refused(whole: Whole, played: Played) -> None:

@@ -1,0 +1,103 @@
+"""
+What was dropped, as rows of `sys.dm_broker_dispositions`: how many frames by reason, and the last one of each.
+
+The counts are those of `broker_messages_dropped_total` and, beside them, of what came twice. A sample is the beginning
+of the last such frame, so one can see which dialog, and which two services, a number is about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from broker.flow import Disposition
+from broker.observe.held import frame_values
+from broker.observe.instance import Running
+from broker.observe.status import dropped_by_reason
+from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row
+from broker.wire.frame import Header, encode_dialog
+from broker.wire.layout import MIN_DIALOG_FRAME
+
+Row = tuple[object, ...]
+
+_COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
+_DISPOSITION, _FRAMES, _LAST_TIME = (_COLUMNS.index(name) for name in ("disposition", "frames", "last_time"))
+
+
+def read_drops(instance: Running, at: datetime) -> list[Row]:
+    """
+    The rows of one instance, in the order of the reasons. On the loop.
+
+    Args:
+        instance: The daemon.
+        at: When the loop's clock said 0.
+    """
+    elsewhere = dropped_by_reason(instance)
+    rows: list[Row] = []
+    for name, endpoint in instance.endpoints.items():
+        elsewhere.subtract(endpoint.dropped)
+        samples = {what: (when, _frame(header)) for what, (when, header) in endpoint.last_dropped.items()}
+        rows += _rows(name, endpoint.dropped, samples, at)
+    rows += _rows(None, elsewhere, instance.forwarder.last_dropped, at)
+    return sorted(rows, key=lambda row: _ORDER[row[_DISPOSITION]])
+
+
+def add_drops(parts: Iterable[Iterable[Row]], lost: Mapping[str, int]) -> list[Row]:
+    """
+    The rows of several workers as one: frames added, the last sample of all.
+
+    Args:
+        parts: Of each worker, as they are shown; workers have no databases.
+        lost: What workers that died had counted, by reason.
+    """
+    counts: Counter[object] = Counter(lost)
+    last: dict[object, Row] = {name: _lost_row(name) for name in lost}
+    for row in (row for part in parts for row in part):
+        name = row[_DISPOSITION]
+        counts[name] += int(str(row[_FRAMES]))
+        if name not in last or str(row[_LAST_TIME] or "") > str(last[name][_LAST_TIME] or ""):
+            last[name] = row
+    rows = [(*row[:_FRAMES], counts[name], *row[_FRAMES + 1 :]) for name, row in last.items() if counts[name]]
+    return sorted(rows, key=lambda row: _ORDER.get(row[_DISPOSITION], len(_ORDER)))
+
+
+_ORDER: dict[object, int] = {disposition.value: place for place, disposition in enumerate(Disposition)}
+
+
+def _rows(
+    database: str | None,
+    dropped: Mapping[Disposition, int],
+    samples: Mapping[Disposition, tuple[float, bytes]],
+    at: datetime,
+) -> list[Row]:
+    return [
+        _row(database, disposition, dropped[disposition], samples.get(disposition), at)
+        for disposition in Disposition
+        if dropped[disposition]
+    ]
+
+
+def _row(
+    database: str | None, disposition: Disposition, frames: int, sample: tuple[float, bytes] | None, at: datetime
+) -> Row:
+    when, frame = (None, b"") if sample is None else (at + timedelta(seconds=sample[0]), sample[1])
+    values = frame_values(frame) if len(frame) >= MIN_DIALOG_FRAME else {}
+    return make_row(
+        DISPOSITIONS,
+        disposition=disposition.value,
+        message_number=disposition.number or None,
+        database_name=database,
+        frames=frames,
+        last_time=when,
+        **values,
+    )
+
+
+def _lost_row(name: str) -> Row:
+    known = next((one for one in Disposition if one.value == name), None)
+    return make_row(DISPOSITIONS, disposition=name, message_number=known.number or None if known else None, frames=0)
+
+
+def _frame(header: Header | None) -> bytes:
+    return b"" if header is None else encode_dialog(header, b"")

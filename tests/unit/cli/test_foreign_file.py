@@ -1,0 +1,84 @@
+"""What is no database of the broker: each command says so in one sentence, with its exit code, and leaves it alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import run
+
+HANDLE = str(uuid.UUID(int=7))
+OURS = "no database of the broker; name it in a daemon's configuration and start that once"
+TEXT = "the file is no SQLite database, or its beginning was overwritten"
+ABSENT = "there is no database file"
+COMMANDS = [
+    ["dialogs", "census", "-d", "FILE"],
+    ["quarantine", "list", "-d", "FILE"],
+    ["quarantine", "show", "-d", "FILE", HANDLE],
+    ["quarantine", "resume", "-d", "FILE", "--yes", HANDLE],
+    ["database", "keep", "-c", "CONFIG", "FILE"],
+    ["database", "new", "-c", "CONFIG", "FILE"],
+    ["database", "error-conversations", "-c", "CONFIG", "FILE"],
+    ["receive", "-d", "FILE", "--queue", "Q"],
+]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Files that somebody may name by mistake."""
+    with closing(sqlite3.connect(tmp_path / "foreign.db")) as db:
+        db.execute("CREATE TABLE orders (id)")
+        db.commit()
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "text.db").write_text("this is a text, and no database at all\n" * 300)
+    (tmp_path / "directory.db").mkdir()
+    (tmp_path / "broker.toml").write_text(
+        '[instance]\nstate_dir = "state"\n[endpoint]\nlisten = []\n'
+        '[databases]\nforeign = { path = "../foreign.db" }\ntext = { path = "../text.db" }\n'
+    )
+    (tmp_path / "state").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize(
+    ("name", "code", "sentence"),
+    [("foreign", 1, OURS), ("empty", 1, OURS), ("text", 1, TEXT), ("directory", 3, ABSENT), ("absent", 3, ABSENT)],
+)
+def test_what_is_no_database_is_told_in_one_sentence(
+    directory: Path, command: list[str], name: str, code: int, sentence: str
+) -> None:
+    path = directory / f"{name}.db"
+    before = {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()}
+    names = {"FILE": str(path), "CONFIG": str(directory / "broker.toml")}
+
+    done = run(*(names.get(word, word) for word in command))
+
+    assert (code, 1, "") == (done.exit_code, len(done.stderr.splitlines()), done.stdout)
+    assert sentence in done.stderr
+    assert str(path) in done.stderr
+    assert before == {file.name: file.read_bytes() for file in directory.iterdir() if file.is_file()}
+
+
+def test_why_tells_which_files_it_could_not_look_into(directory: Path) -> None:
+    done = run("why", HANDLE, "-c", directory / "broker.toml")
+
+    assert 3 == done.exit_code
+    assert OURS in done.stderr
+    assert TEXT in done.stderr
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("foreign", OURS), ("empty", OURS), ("text", TEXT)])
+def test_readers_are_not_run_on_what_is_no_database(directory: Path, name: str, sentence: str) -> None:
+    (directory / "foreign_app.py").write_text(
+        "import broker\n@broker.reader('Q')\ndef handle(db, messages):\n    pass\n"
+    )
+
+    done = run("run", "--directory", directory, "-d", directory / f"{name}.db", "foreign_app")
+
+    assert 75 == done.exit_code
+    assert sentence in done.stderr

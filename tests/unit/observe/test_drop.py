@@ -1,0 +1,111 @@
+"""What was dropped, as rows: each reason with its count and the head of the last frame."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.observe.drop import add_drops, read_drops
+from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row
+from broker.routing.choose import Health
+from broker.wire.frame import Header, encode_dialog
+from broker.wire.layout import HEAD_MAX_BYTES, Kind
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+HEADER = Header(Kind.MESSAGE, 0, b"m" * 16, b"c" * 16, "//far", "//near", b"f" * 16, sequence_number=5)
+
+
+def instance(gone: dict[Disposition, int] | None = None, **endpoints: Any) -> Any:
+    """One that serves these databases; `gone` is what those dropped that it serves no more."""
+    forwarder = Forwarder(Limits(1 << 20, 1 << 20, 16), deliver=lambda *_: None, want=lambda _: None, health_of=health)
+    return SimpleNamespace(forwarder=forwarder, endpoints=endpoints, past=SimpleNamespace(dropped=Counter(gone)))
+
+
+def health(_address: object) -> Health:
+    return Health.UNTRIED
+
+
+def endpoint(disposition: Disposition, frames: int, header: Header | None) -> Any:
+    return SimpleNamespace(dropped=Counter({disposition: frames}), last_dropped={disposition: (3.0, header)})
+
+
+def shown(rows: list[tuple[object, ...]]) -> list[dict[str, object]]:
+    return [dict(zip(MEMORY_VIEWS[DISPOSITIONS], row, strict=True)) for row in rows]
+
+
+def test_nothing_dropped_is_no_row() -> None:
+    assert [] == read_drops(instance(), AT)
+
+
+def test_the_head_of_the_last_frame_is_told_and_its_body_is_not_kept() -> None:
+    one = instance()
+    one.forwarder.drop(encode_dialog(HEADER, b""), Disposition.NO_ROUTE, None)
+    one.forwarder.drop(encode_dialog(HEADER, bytes(100_000)), Disposition.NO_ROUTE, None)
+
+    (row,) = shown(read_drops(one, AT))
+
+    assert HEAD_MAX_BYTES == len(one.forwarder.last_dropped[Disposition.NO_ROUTE][1])
+    assert ("no route", 9798, None, 2, AT) == tuple(row.values())[:5]
+    assert (UUID(bytes=b"c" * 16), "//far", "//near", 5) == (
+        row["conversation_id"],
+        row["to_service_name"],
+        row["from_service_name"],
+        row["message_sequence_number"],
+    )
+
+
+def test_a_frame_too_short_for_a_head_is_counted_without_one() -> None:
+    one = instance()
+    one.forwarder.drop(b"\x10" * 20, Disposition.MALFORMED, None)
+
+    (row,) = shown(read_drops(one, AT))
+
+    assert (1, None) == (row["frames"], row["conversation_id"])
+
+
+def test_what_databases_dropped_that_are_gone_stays_in_the_sum() -> None:
+    (row,) = shown(read_drops(instance(gone={Disposition.DUPLICATE: 4}), AT))
+
+    assert ("duplicate", None, 4, None) == (row["disposition"], row["database_name"], row["frames"], row["last_time"])
+
+
+def test_each_database_has_rows_of_its_own_in_the_order_of_the_reasons() -> None:
+    one = instance(orders=endpoint(Disposition.DUPLICATE, 3, HEADER), billing=endpoint(Disposition.DUPLICATE, 4, None))
+    one.forwarder.drop(encode_dialog(HEADER, b""), Disposition.NO_ROUTE, None)
+
+    rows = shown(read_drops(one, AT))
+
+    told = [(row["disposition"], row["database_name"], row["frames"], row["to_service_name"]) for row in rows]
+    assert [
+        ("no route", None, 1, "//far"),
+        ("duplicate", "orders", 3, "//far"),
+        ("duplicate", "billing", 4, None),
+    ] == told
+    assert AT + timedelta(seconds=3) == rows[1]["last_time"]
+
+
+def _worker_row(frames: int, last_time: str | None, service: str) -> tuple[object, ...]:
+    return make_row(DISPOSITIONS, disposition="no route", frames=frames, last_time=last_time, to_service_name=service)
+
+
+def test_workers_are_added_up_with_the_last_sample_of_all() -> None:
+    parts = [
+        [_worker_row(2, "2030-01-01 00:00:01.000", "//old")],
+        [_worker_row(3, "2030-01-01 00:00:02.000", "//new")],
+        [_worker_row(1, None, "//unknown")],
+    ]
+
+    (row,) = shown(add_drops(parts, {}))
+
+    assert ("no route", 6, "//new") == (row["disposition"], row["frames"], row["to_service_name"])
+
+
+def test_what_dead_workers_counted_is_in_the_sum_also_under_a_reason_of_its_own() -> None:
+    rows = shown(add_drops([[_worker_row(2, None, "//far")]], {"no route": 5, "lost with a worker": 7, "duplicate": 0}))
+
+    assert [("no route", 7), ("lost with a worker", 7)] == [(row["disposition"], row["frames"]) for row in rows]
