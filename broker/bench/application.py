@@ -53,6 +53,12 @@ class Child:
         self._process.join()
         self._pipe.close()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def ready(self) -> None:
         """Wait until it has connected and prepared. Raises ApplicationError."""
         self.result()
@@ -106,6 +112,37 @@ def consume(db: sqlite3.Connection, messages: int, batch: int) -> None:
         if not taken:
             raise ApplicationError(f"{received:,} of {messages:,} messages came")
         received += len(taken)
+
+
+def take(db: sqlite3.Connection, begin: Callable[[], None], messages: int, batch: int) -> float:
+    """Receive so many messages, as `consume`."""
+    begin()
+    consume(db, messages, batch)
+    return float(messages)
+
+
+def request(db: sqlite3.Connection, begin: Callable[[], None], count: int, parallel: int) -> float:
+    """
+    So many exchanges, always `parallel` of them under way, each on a dialog of its own.
+
+    A request is sent in one transaction, its answer received in another.
+    """
+    with db:
+        begun = [
+            broker.begin_dialog(db, from_service="//bench/Orders", to_service="//bench/Billing")
+            for _ in range(parallel)
+        ]
+    begin()
+    for dialog in begun[:count]:
+        with db:
+            dialog.send(PAYLOAD)
+    for answered in range(count):
+        with db:
+            [answer] = broker.receive(db, queue=QUEUE, top=1, wait=WAIT)
+        if answered + parallel < count:
+            with db:
+                answer.dialog.send(PAYLOAD)
+    return float(count)
 
 
 def reply(db: sqlite3.Connection, begin: Callable[[], None], count: int) -> float:

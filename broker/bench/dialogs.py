@@ -3,7 +3,9 @@ Durable messages end to end: an application's transaction, its daemon, a gateway
 
 Everything shares the machine's cores, messages have 1 KiB, and every commit of applications and daemons waits for the
 disk (`synchronous=FULL`). Beside each case, in the same run and on the same disk, the same rows written to a plain
-SQLite table with the same commits: what the disk alone allows for one of the four times a message is written.
+SQLite table with the same commits: what the disk alone allows for one of the four times a message is written. Of each
+case it is told as well what every process spent on a message, in CPU time and in syncs (`cost`): rates are shared with
+whatever else the machine does, these are not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from functools import partial
 from pathlib import Path
 
 import broker
-from broker.bench.application import PAYLOAD, QUEUE, Child, consume, produce, reply, take_large
+from broker.bench.application import PAYLOAD, QUEUE, Child, consume, produce, reply, request, take, take_large
+from broker.bench.cost import counting, spent, values_of
 from broker.bench.machine import peak_mib
 from broker.bench.result import Row, row_of
 from broker.demo.topology import Daemon, Topology, wait_for
@@ -43,11 +46,16 @@ FILL = 10_000  # messages in a transaction when a backlog is made
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Two databases with a gateway between them. Shape: files of the databases; the daemons that have them open."""
+    """
+    Two databases with a gateway between them.
+
+    Shape: files of the databases; the daemons that have them open; `counts` of syncs, None where nobody counts.
+    """
 
     gateway: Daemon
     sender: Daemon
     target: Daemon
+    counts: Path | None
 
     @property
     def orders(self) -> Path:
@@ -63,7 +71,7 @@ class Ends:
 @contextmanager
 def ends() -> Iterator[Ends]:
     """Three daemons with throw-away files, at work."""
-    with tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
+    with counting() as counts, tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         gateway = net.add("gateway", forwarding=True)
         sender = net.add("sender", databases=["orders"])
         target = net.add("target", databases=["billing"])
@@ -72,7 +80,7 @@ def ends() -> Iterator[Ends]:
         net.script("sender", "orders", _service("//bench/Orders") + _route("out", "//bench/Billing", gateway.address))
         net.script("target", "billing", _service("//bench/Billing") + _route("back", "//bench/Orders", gateway.address))
         net.start()
-        yield Ends(gateway, sender, target)
+        yield Ends(gateway, sender, target, counts)
 
 
 def begin(db: sqlite3.Connection, count: int) -> list[broker.Dialog]:
@@ -83,48 +91,54 @@ def begin(db: sqlite3.Connection, count: int) -> list[broker.Dialog]:
         ]
 
 
-def end_to_end(messages: int) -> float:
-    """Messages a second from the first SEND to the last RECEIVE."""
-    with ends() as net, Child(produce, str(net.orders), messages, BATCH, DIALOGS) as child:
-        child.ready()
-        started = time.monotonic()
-        child.go()
-        with _connected(net.billing) as db:
-            consume(db, messages, BATCH)
-        seconds = time.monotonic() - started
-        child.result()
-    return messages / seconds
+def end_to_end(messages: int) -> dict[str, float]:
+    """Messages a second from the first SEND to the last RECEIVE, and what they cost."""
+    with (
+        ends() as net,
+        Child(produce, str(net.orders), messages, BATCH, DIALOGS) as source,
+        Child(take, str(net.billing), messages, BATCH) as far,
+    ):
+        return _timed(net, source, far, messages, "messages_s")
 
 
-def exchanges(count: int) -> float:
+def exchanges(count: int) -> dict[str, float]:
     """
-    Exchanges a second, always PARALLEL of them under way.
+    Exchanges a second, always PARALLEL of them under way, and what they cost.
 
     Each is three transactions: a request is sent; it is received and answered; the answer is received.
     """
-    with ends() as net, _connected(net.orders) as db, Child(reply, str(net.billing), count) as child:
-        child.ready()
-        dialogs = {dialog.conversation_handle: dialog for dialog in begin(db, PARALLEL)}
-        child.go()
-        started = time.monotonic()
-        for dialog in dialogs.values():
-            _send(db, dialog)
-        sent = PARALLEL
-        for _ in range(count):
-            with db:
-                [answer] = broker.receive(db, queue=QUEUE, top=1, wait=PATIENCE)
-            if sent < count:
-                _send(db, dialogs[answer.dialog.conversation_handle])
-                sent += 1
-        seconds = time.monotonic() - started
-        child.result()
-    return count / seconds
+    with (
+        ends() as net,
+        Child(request, str(net.orders), count, PARALLEL) as source,
+        Child(reply, str(net.billing), count) as far,
+    ):
+        return _timed(net, source, far, count, "exchanges_s")
+
+
+def _timed(net: Ends, source: Child, far: Child, count: int, name: str) -> dict[str, float]:
+    """Both applications from the word to their results. Shape: `name` of the rate."""
+    pids = {
+        "sending": source.pid,
+        "sender": net.sender.pid,
+        "gateway": net.gateway.pid,
+        "target": net.target.pid,
+        "receiving": far.pid,
+    }
+    source.ready()
+    far.ready()
+    before, started = spent(pids, net.counts), time.monotonic()
+    far.go()
+    source.go()
+    source.result()
+    far.result()
+    seconds, after = time.monotonic() - started, spent(pids, net.counts)
+    return {name: count / seconds} | values_of(before, after, count, has_syncs=net.counts is not None)
 
 
 def drain(messages: int) -> dict[str, float]:
     """
     Messages a second out of a transmission queue that was filled while the gateway was down, and out of the queue that
-    they are in then, 100 in a transaction.
+    they are in then, 100 in a transaction; what the daemons spent on the former.
 
     The clock begins with the first acknowledgement: what was held up until then was the link, not the queue.
     """
@@ -142,12 +156,15 @@ def drain(messages: int) -> dict[str, float]:
             return int(db.execute(query).fetchone()[0])
 
         wait_for(lambda: left() < messages, seconds=PATIENCE, what="the first acknowledgement")
-        started, first = time.monotonic(), left()
+        pids = {"sender": net.sender.pid, "gateway": net.gateway.pid, "target": net.target.pid}
+        before, started, first = spent(pids, net.counts), time.monotonic(), left()
         wait_for(lambda: left() == 0, seconds=PATIENCE + messages / 500, what="an empty transmission queue")
-        drained = time.monotonic() - started
+        drained, after = time.monotonic() - started, spent(pids, net.counts)
+        cost = values_of(before, after, max(1, first), has_syncs=net.counts is not None)
         started = time.monotonic()
         consume(far, messages, BATCH)
-        return {"messages_s": first / max(drained, 1e-3), "received_s": messages / (time.monotonic() - started)}
+        received_s = messages / (time.monotonic() - started)
+        return {"messages_s": first / max(drained, 1e-3), "received_s": received_s} | cost
 
 
 def large(mib: int) -> dict[str, float]:
@@ -172,21 +189,21 @@ def large(mib: int) -> dict[str, float]:
         }
 
 
-def plain_sqlite(rows: int, *, batch: int = BATCH, payload: bytes = PAYLOAD) -> float:
-    """Rows a second into a plain table, so many with each commit."""
+def plain_sqlite(rows: int, *, batch: int = BATCH, payload: bytes = PAYLOAD) -> dict[str, float]:
+    """Rows a second into a plain table, so many with each commit; CPU time of each."""
     with tempfile.TemporaryDirectory() as directory:
         db = sqlite3.connect(Path(directory) / "plain.db")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("CREATE TABLE message (number INTEGER PRIMARY KEY, body BLOB)")
-        started = time.monotonic()
+        started, cpu = time.monotonic(), time.process_time()
         for start in range(0, rows, batch):
             with db:
                 numbers = range(start, min(start + batch, rows))
                 db.executemany("INSERT INTO message VALUES (?, ?)", [(number, payload) for number in numbers])
-        seconds = time.monotonic() - started
+        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
         db.close()
-    return rows / seconds
+    return {"rows_s": rows / seconds, "cpu_us": cpu / rows * 1e6}
 
 
 def measure(
@@ -203,10 +220,8 @@ def measure(
     backlogs = backlogs or (FULL_BACKLOGS if is_full else BACKLOGS)
     mib = mib or (FULL_LARGE_MIB if is_full else LARGE_MIB)
     cases = [
-        _Case(CASE, MODE, "end to end", "messages_s", lambda: {"messages_s": end_to_end(messages)}),
-        _Case(
-            EXCHANGE_CASE, "request and reply", "exchanges", "exchanges_s", lambda: {"exchanges_s": exchanges(count)}, 1
-        ),
+        _Case(CASE, MODE, "end to end", "messages_s", lambda: end_to_end(messages)),
+        _Case(EXCHANGE_CASE, "request and reply", "exchanges", "exchanges_s", lambda: exchanges(count), 1),
         *(
             _Case(
                 f"1 KiB, {backlog:,} messages queued",
@@ -244,7 +259,8 @@ class _Case:
         """The case and its yardstick, in turn."""
         samples: dict[str, list[dict[str, float]]] = {YARDSTICK: [], self.subject: []}
         for _ in range(1 if self.is_long else repeats):
-            samples[YARDSTICK].append({self.headline: plain_sqlite(rows, batch=self.batch)})
+            plain = plain_sqlite(rows, batch=self.batch)
+            samples[YARDSTICK].append({self.headline: plain["rows_s"], "cpu_us": plain["cpu_us"]})
             samples[self.subject].append(self.run())
         key = ("dialogs", self.name, self.mode)
         return [row_of((*key, name), self.headline, taken, yardstick=YARDSTICK) for name, taken in samples.items()]
@@ -257,11 +273,6 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
     finally:
         db.close()
-
-
-def _send(db: sqlite3.Connection, dialog: broker.Dialog) -> None:
-    with db:
-        broker.get_dialog(db, dialog.conversation_handle).send(PAYLOAD)
 
 
 def _service(name: str) -> str:

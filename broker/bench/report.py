@@ -14,7 +14,15 @@ HEADS = {
     "messages_s": "messages/s",
     "received_s": "received/s",
     "exchanges_s": "exchanges/s",
+    "syncs": "syncs",
+    "sending_us": "sending us",
+    "sender_us": "sender us",
+    "gateway_us": "gateway us",
+    "target_us": "target us",
+    "receiving_us": "receiving us",
     "mib_s": "MiB/s",
+    "p50_ms": "p50 ms",
+    "max_ms": "max ms",
     "p50_us": "p50 us",
     "p99_us": "p99 us",
     "p999_us": "p99.9 us",
@@ -26,7 +34,9 @@ HEADS = {
     "generator_us": "generator us",
     "value": "value",
 }
-"""Of the values of rows, in the order of the columns. CPU time and the generator's are for each message or frame."""
+"""Of the values of rows, in the order of the columns. CPU times and syncs (fsync, fdatasync) are for each message,
+frame or exchange, of all processes together or of the one that is named: of applications `sending` and `receiving`, of
+daemons `sender`, `gateway`, `target`."""
 
 
 def show(result: Result) -> None:

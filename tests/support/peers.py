@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from broker.forwarding.forwarder import Forwarder, Limits
-from broker.net import peers as module
+from broker.net import dialling as module
 from broker.net.housekeeping import Housekeeping
 from broker.net.link import Link
 from broker.net.peers import Peers, Timeouts
