@@ -29,7 +29,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 	    print('the kernel could not be compiled here: it runs in plain Python, slower')"
 	@touch $(INSTALLED)
 
-demo: setup  ## The whole system on loopback, with a gateway killed on the way
+demo: setup  ## The whole system on loopback, with a gateway killed and a pair failed over on the way
 	@$(BIN)/broker demo
 
 test: setup  ## All tests; the chaos and the demo in their short form
@@ -68,7 +68,7 @@ bench: setup  ## Figures of this machine, as a table; BENCH="--full", or as benc
 memory: setup  ## The memory test with a thousand links instead of two hundred; a minute, 600 MB
 	@BROKER_TEST_LINKS=1000 $(BIN)/pytest -s -p no:randomly tests/loopback/test_memory.py
 
-chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times
+chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times; a pair that flaps for a minute
 	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -p no:randomly
 
 simulate: setup  ## Dialogs and mirrored pairs over a simulated network, SEEDS stories of each from number FROM on; tells the number of one that fails

@@ -1,9 +1,9 @@
 """
 Everything that is measured: what `broker bench` measures, and what is of use to this repository alone.
 
-    python bench/run.py [codec|forwarding|dialogs|memory|kernel|decisions|routes ...] [--full] [--compare FILE]
+    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes ...] [--full] [--compare FILE]
 
-Without names: the first four, in three minutes; with --full everything, and more of forwarding, in half an hour.
+Without names: the first five, in four minutes; with --full everything, and more of forwarding, in half an hour.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
-from broker.bench import codec, dialogs, forwarding
+from broker.bench import codec, dialogs, forwarding, mirrors
 from broker.bench.hop import haproxy_version
 from broker.bench.machine import load_averages, machine
 from broker.bench.result import Result, Row
@@ -32,7 +32,11 @@ def _dialogs(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
     return dialogs.measure(is_full=is_full, tell=tell)
 
 
-BENCHES: dict[str, Bench] = {"codec": _codec, "forwarding": _forwarding, "dialogs": _dialogs}
+def _mirrors(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    return mirrors.measure(is_full=is_full, tell=tell)
+
+
+BENCHES: dict[str, Bench] = {"codec": _codec, "forwarding": _forwarding, "dialogs": _dialogs, "mirrors": _mirrors}
 
 
 def run(names: Sequence[str], *, is_full: bool, tell: Tell) -> Result:

@@ -1,12 +1,11 @@
 """
 `broker demo`: the whole system on loopback, told with a progress bar and a ledger.
 
-    orders (initiator) ==> gateway-a, gateway-b ==> billing, shipping (targets)
-
-Five daemons. The initiator has two routes to each target, one through each gateway, and so have the targets back.
-While messages go there and answers come back, gateway-a is killed; what it held is sent again through gateway-b. Later
-it comes back. At the end the applications' own tables say whether anything was lost, doubled or out of order, and the
-ledgers of all databases, asked of their daemons, whether everything that was sent has arrived.
+The initiator has routes to each target through two gateways; one of the targets are two instances that share its load,
+the other a mirrored pair. While messages go there and answers come back, gateway-a is killed; what it held is sent
+again through gateway-b. Then the mirrored pair is failed over, and later the gateway comes back. At the end the
+applications' own tables say whether anything was lost, doubled or out of order, and the ledgers of all databases, asked
+of their daemons, whether everything that was sent has arrived.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from uuid import uuid4
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from broker.demo.cast import GATEWAYS, HOMES, ORDERS, QUEUE, SHIPPING, TARGETS, demo_topology
 from broker.demo.ledger import Account, account_faults, read_account
 from broker.demo.topology import Daemon, TimedOutError, Topology, wait_for
 from broker.demo.workload import Plan, Workload, connection, faults
 from broker.observe.glance import render_table
 
-INITIATOR, QUEUE = "//demo/Orders", "DemoQueue"
-TARGETS = {"billing": "//demo/Billing", "shipping": "//demo/Shipping"}
-GATEWAYS = ("gateway-a", "gateway-b")
-DIALOGS = 10  # to each target
-KILL_AT, RETURN_AT = 0.35, 0.65  # parts of the answers after which gateway-a is killed, and is started again
+SERVICES = tuple(dict.fromkeys(home.service for home in TARGETS))
+DIALOGS = 10  # to each service
+KILL_AT, RETURN_AT = 0.35, 0.65  # parts of all answers after which gateway-a is killed, and is started again
+FAIL_OVER_AT = 0.4  # part of what goes to the mirrored pair, after which it is failed over
 GIVE_UP_SECONDS = 60.0  # without one more answer
 SETTLE_SECONDS = 20.0
 
@@ -54,14 +52,13 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="broker-demo-")))
         net = stack.enter_context(demo_topology(directory))
-        plan = Plan(INITIATOR, tuple(TARGETS.values()), DIALOGS, max(1, messages // (DIALOGS * len(TARGETS))))
+        plan = Plan(ORDERS.service, SERVICES, DIALOGS, max(1, messages // (DIALOGS * len(SERVICES))))
         console.print(f"starting {len(net.daemons)} instances on loopback: {', '.join(net.daemons)}")
         net.start()
         workload = Workload(plan)
         stack.callback(workload.stop)
         started = time.monotonic()
-        paths = {service: net.daemons[name].directory / f"{name}.db" for name, service in TARGETS.items()}
-        workload.start(net.daemons["orders"].directory / "orders.db", paths, QUEUE)
+        workload.start(ORDERS.path(net), [home.path(net) for home in TARGETS], QUEUE)
         gateways = _play(net, workload, console)
         seconds = time.monotonic() - started
         problems = []
@@ -89,48 +86,58 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
     return 0
 
 
-def demo_topology(directory: Path) -> Topology:
-    """The five instances with their services and routes, not started."""
-    net = Topology(directory)
-    instances = {name: str(uuid4()) for name in ("orders", *TARGETS)}
-    services = {"orders": INITIATOR} | TARGETS
-    for name in GATEWAYS:
-        net.add(name, forwarding=True)
-    for name in services:
-        net.add(name, databases=[name], broker_instances=instances)
-    for gateway in GATEWAYS:
-        # Only what is named here passes: no AutoCreatedLocal.
-        routes = [_route(name, services[name], instances[name], net.daemons[name]) for name in services]
-        net.script(gateway, "msdb", "\n".join(["DROP ROUTE AutoCreatedLocal;", *routes]))
-    for name, service in services.items():
-        far = TARGETS if name == "orders" else {"orders": INITIATOR}
-        routes = [
-            _route(f"{there}-{gateway}", far[there], instances[there], net.daemons[gateway])
-            for there in far
-            for gateway in GATEWAYS
+class _Turns:
+    """What happens on the way, each once. Shape: `counts` what became of frames at each gateway, and of the killed."""
+
+    def __init__(self, net: Topology, workload: Workload, console: Console) -> None:
+        plan, path = workload.plan, SHIPPING.path(net)
+        self.counts: dict[str, Counter[str]] = {name: Counter() for name in GATEWAYS}
+        self._net = net
+        self._console = console
+        self._victim = net.daemons[GATEWAYS[0]]
+        self._turns: list[tuple[Callable[[], bool], Callable[[], None]]] = [
+            (lambda: workload.returned >= KILL_AT * plan.total, self._kill),
+            (lambda: workload.answered_in(path) >= FAIL_OVER_AT * plan.dialogs * plan.messages, self._fail_over),
+            (lambda: workload.returned >= RETURN_AT * plan.total, self._return),
         ]
-        net.script(
-            name, name, "\n".join([f"CREATE QUEUE {QUEUE};", f"CREATE SERVICE [{service}] ON QUEUE {QUEUE};", *routes])
-        )
-    return net
 
+    def take(self) -> None:
+        """Whatever is due happens."""
+        due = [turn for turn in self._turns if turn[0]()]
+        for turn in due:
+            self._turns.remove(turn)
+            turn[1]()
 
-def _route(name: str, service: str, instance: str, next_hop: Daemon) -> str:
-    return (
-        f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{service}', BROKER_INSTANCE = '{instance}',"
-        f" ADDRESS = '{next_hop.address}';"
-    )
+    def close(self) -> None:
+        """The gateways that run tell what became of their frames."""
+        for name in GATEWAYS:
+            daemon = self._net.daemons[name]
+            if daemon.is_running:
+                daemon.wait_ready()
+                self.counts[name] += _outcomes(daemon)
+
+    def _kill(self) -> None:
+        self.counts[self._victim.name] += _outcomes(self._victim)
+        self._victim.kill()
+        self._console.print(f"{self._victim.name} killed (SIGKILL) with messages in it")
+
+    def _fail_over(self) -> None:
+        principal = SHIPPING.principal(self._net)
+        [told] = principal.admin.sql(f"ALTER DATABASE {SHIPPING.database} SET PARTNER FAILOVER", None)["messages"]
+        self._console.print(f"{principal.name} told to fail over with messages on their way to it: {told}")
+
+    def _return(self) -> None:
+        self._victim.start(wait=False)
+        self._console.print(f"{self._victim.name} started again")
 
 
 def _play(net: Topology, workload: Workload, console: Console) -> dict[str, Counter[str]]:
-    """Watch the messages go, kill a gateway on the way; what became of frames at each gateway."""
-    victim = net.daemons[GATEWAYS[0]]
+    """Watch the messages go, and let happen what happens; what became of frames at each gateway."""
     total = workload.plan.total
-    counts: dict[str, Counter[str]] = {name: Counter() for name in GATEWAYS}
     columns = (TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     seen, deadline = 0, time.monotonic() + GIVE_UP_SECONDS
-    killed = returned = False
     with Progress(*columns, console=console) as progress:
+        turns = _Turns(net, workload, progress.console)
         sent, answered, back = (
             progress.add_task(what, total=total) for what in ("sent", "answered", "answers received")
         )
@@ -140,24 +147,12 @@ def _play(net: Topology, workload: Workload, console: Console) -> dict[str, Coun
             progress.update(back, completed=workload.returned)
             if workload.returned > seen:
                 seen, deadline = workload.returned, time.monotonic() + GIVE_UP_SECONDS
-            if not killed and workload.returned >= KILL_AT * total:
-                killed = True
-                counts[victim.name] += _outcomes(victim)
-                victim.kill()
-                progress.console.print(f"{victim.name} killed (SIGKILL) with messages in it")
-            elif killed and not returned and workload.returned >= RETURN_AT * total:
-                returned = True
-                victim.start(wait=False)
-                progress.console.print(f"{victim.name} started again")
+            turns.take()
             if workload.returned >= total:
                 break
             time.sleep(0.05)
-    if returned:
-        victim.wait_ready()
-    for name in GATEWAYS:
-        if net.daemons[name].is_running:
-            counts[name] += _outcomes(net.daemons[name])
-    return counts
+    turns.close()
+    return turns.counts
 
 
 def _outcomes(gateway: Daemon) -> Counter[str]:
@@ -167,8 +162,8 @@ def _outcomes(gateway: Daemon) -> Counter[str]:
 
 def is_settled(net: Topology) -> bool:
     """Whether every dialog has been ended by both sides and nothing waits anywhere."""
-    for name in ("orders", *TARGETS):
-        with connection(net.daemons[name].directory / f"{name}.db") as db:
+    for home in HOMES:
+        with connection(home.path(net)) as db:
             open_dialogs = db.execute("SELECT count(*) FROM broker_conversation WHERE state <> 'CD'").fetchone()[0]
             waiting = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
         if open_dialogs or waiting:
@@ -179,27 +174,31 @@ def is_settled(net: Topology) -> bool:
 def ledger_faults(net: Topology, plan: Plan) -> list[str]:
     """What does not add up, by the applications' own tables; empty when everything does."""
     found = []
-    for name, dialogs in (("orders", plan.dialogs * len(plan.services)), *((name, plan.dialogs) for name in TARGETS)):
-        with connection(net.daemons[name].directory / f"{name}.db") as db:
-            found += [f"{name}: {problem}" for problem in faults(db, dialogs, plan.messages)]
+    expected = {ORDERS.service: plan.dialogs * len(plan.services), **dict.fromkeys(plan.services, plan.dialogs)}
+    for service, dialogs in expected.items():
+        with ExitStack() as stack:
+            paths = [home.path(net) for home in HOMES if home.service == service]
+            tables = [stack.enter_context(connection(path)) for path in paths]
+            found += [f"{service}: {problem}" for problem in faults(*tables, dialogs=dialogs, messages=plan.messages)]
     return found
 
 
 def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) -> None:
     rows = []
-    for name, service in ({"orders": INITIATOR} | TARGETS).items():
-        database = net.daemons[name].status()["databases"][name]
-        counts = database["services"][service]
+    for home in HOMES:
+        database = home.principal(net).status()["databases"][home.database]
+        counts = database["services"][home.service]
         rows.append(
             {
-                "service": service,
+                "database": home.database,
                 "sent": counts["sent"],
                 "delivered": counts["delivered"],
                 "resent": counts["resent"],
                 "duplicates dropped": database["dropped"].get("duplicate", 0),
             }
         )
-    render_table(list(rows[0]), rows, title="Per service", console=console)
+    title = f"Per database ({SHIPPING.database}: what {SHIPPING.principal(net).name} did since it took over)"
+    render_table(list(rows[0]), rows, title=title, console=console)
     reasons = sorted({reason for counts in gateways.values() for reason in counts} - {"forwarded"})
     rows = [
         {"gateway": name, "forwarded": counts["forwarded"], "dropped": _list(counts, reasons) or "none"}
@@ -215,7 +214,7 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) 
 
 def _settle_accounts(net: Topology, console: Console) -> list[str]:
     """Lay the ledgers of all databases side by side; what does not add up."""
-    accounts = {name: read_account(net.daemons[name], name) for name in ("orders", *TARGETS)}
+    accounts = {home.database: read_account(home.principal(net), home.database) for home in HOMES}
     _report_accounts(accounts, console)
     return account_faults(accounts)
 

@@ -1,5 +1,5 @@
 """
-The applications of the demo: one that sends orders and two that answer them, each on its own database file.
+The applications of the demo: one that sends orders and others that answer them, each on its own database file.
 
 Each does its work in one transaction a batch: what it receives, what it notes in a table of its own, and what it sends.
 So the tables are the proof: a message that was lost is missing there, one that was doubled stands there twice, and the
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import broker
 
 BATCH = 100  # messages in one transaction
+OUTSTANDING = 1000  # messages without an answer at most, so that both directions have traffic until the end
 WAIT_SECONDS = 0.25  # for the first message of a batch, between two looks at `stop`
+PAUSE_SECONDS = 0.005  # of the sender, while too much is outstanding
 
 _NOTES = "CREATE TABLE IF NOT EXISTS noted (conversation BLOB, number INTEGER, at INTEGER PRIMARY KEY AUTOINCREMENT)"
 
@@ -45,7 +47,7 @@ class Workload:
         self.sent = 0
         self.returned = 0
         self.failures: list[BaseException] = []
-        self._answered: dict[str, int] = {}
+        self._answered: dict[Path, int] = {}
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -54,12 +56,16 @@ class Workload:
         """Messages that reached a target and were answered."""
         return sum(self._answered.values())
 
-    def start(self, initiator: Path, targets: dict[str, Path], queue: str) -> None:
-        """Begin: one thread sends, one takes the answers, one for each target answers."""
+    def answered_in(self, path: Path) -> int:
+        """Messages that were answered in this file of a target."""
+        return self._answered.get(path, 0)
+
+    def start(self, initiator: Path, targets: Sequence[Path], queue: str) -> None:
+        """Begin: one thread sends, one takes the answers, one for each file of a target answers."""
         self._spawn(self._send, initiator)
         self._spawn(self._take_answers, initiator, queue)
-        for service, path in targets.items():
-            self._spawn(self._answer, service, path, queue)
+        for path in targets:
+            self._spawn(self._answer, path, queue)
 
     def stop(self) -> None:
         """End the threads."""
@@ -96,14 +102,16 @@ class Workload:
                     for dialog, number in pending[start : start + BATCH]:
                         dialog.send(f'{{"order": {number}}}', type="//demo/Order")
                 self.sent += len(pending[start : start + BATCH])
+                while self.sent - self.returned > OUTSTANDING and not self._stop.is_set():
+                    self._stop.wait(PAUSE_SECONDS)
                 if self._stop.is_set():
                     return
             with db:
                 for dialog in dialogs:
                     dialog.send("", type="//demo/Close")
 
-    def _answer(self, service: str, path: Path, queue: str) -> None:
-        self._answered[service] = 0
+    def _answer(self, path: Path, queue: str) -> None:
+        self._answered[path] = 0
         with connection(path) as db:
             while not self._stop.is_set():
                 with db:
@@ -115,7 +123,7 @@ class Workload:
                             message.dialog.send(message.body, type="//demo/Receipt")
                         elif message.type == "//demo/Close":
                             message.dialog.end()
-                self._answered[service] += len(orders)
+                self._answered[path] += len(orders)
 
     def _take_answers(self, path: Path, queue: str) -> None:
         with connection(path) as db:
@@ -151,11 +159,15 @@ def note(db: sqlite3.Connection, messages: list[broker.Message]) -> None:
     db.executemany("INSERT INTO noted (conversation, number) VALUES (?, ?)", rows)
 
 
-def faults(db: sqlite3.Connection, dialogs: int, messages: int) -> list[str]:
-    """What is wrong with what an application has seen: lost, doubled or out of order; empty when nothing is."""
+def faults(*dbs: sqlite3.Connection, dialogs: int, messages: int) -> list[str]:
+    """
+    What is wrong with what the applications of a service have seen: lost, doubled or out of order; empty when nothing
+    is. A dialog that was seen in two of their databases is doubled.
+    """
     seen: dict[bytes, list[int]] = {}
-    for conversation, number in db.execute("SELECT conversation, number FROM noted ORDER BY at"):
-        seen.setdefault(conversation, []).append(number)
+    for db in dbs:
+        for conversation, number in db.execute("SELECT conversation, number FROM noted ORDER BY at"):
+            seen.setdefault(conversation, []).append(number)
     found = [] if len(seen) == dialogs else [f"{len(seen)} dialogs seen, {dialogs} expected"]
     for conversation, numbers in seen.items():
         if numbers != list(range(messages)):

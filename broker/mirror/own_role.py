@@ -5,8 +5,8 @@ The source of roles says now and then which role this instance should have; the 
 epoch, which one it can have. Here is only what follows from both. `ON_WORD` is the rule; time is an argument.
 
 - Only a word of "principal" leads to a takeover, and only while this instance does not rest.
-- Whoever stepped down, or was fenced off, rests: the partner has that long to take over. What failed to be taken is
-  tried again after a pause.
+- Whoever stepped down, or was fenced off, rests: the partner has that long to take over, and once it has, the rest is
+  over. What failed to be taken is tried again after a pause.
 - A word of "mirror" makes a principal step down at once. No word, or one that nobody understands, changes nothing; but
   a principal whose role nothing has confirmed for `hold` seconds steps down as well.
 - A word of "principal" with a higher epoch than the one we have means that somebody else was it in between.
@@ -102,6 +102,7 @@ class OwnRole:
         self.rests_until = now + rest
 
     def on_told(self, epoch: int) -> None:
-        """What is told beside the file: the epoch of whoever is the principal."""
-        if self.role is Role.MIRROR:
-            self.epoch = max(self.epoch, epoch)
+        """What is told beside the file: the epoch of whoever is the principal. A new one ends the rest."""
+        if self.role is Role.MIRROR and epoch > self.epoch:
+            self.epoch = epoch
+            self.rests_until = float("-inf")

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.story import INITIATOR, QUEUE, TARGETS, demo_topology, is_settled, ledger_faults
+from broker.demo.cast import ORDERS, QUEUE, TARGETS, demo_topology
+from broker.demo.story import SERVICES, is_settled, ledger_faults
 from broker.demo.topology import wait_for
 from broker.demo.workload import Plan, Workload
 
-RUNS = int(os.environ.get("CHAOS_RUNS", "4"))
+RUNS = int(os.environ.get("CHAOS_RUNS", "7"))
 SEEDS = [int(os.environ["CHAOS_SEED"])] if "CHAOS_SEED" in os.environ else range(RUNS)
-PLAN = Plan(INITIATOR, tuple(TARGETS.values()), dialogs=5, messages=120)
+PLAN = Plan(ORDERS.service, SERVICES, dialogs=5, messages=120)
 SECONDS = 60.0
 
 
@@ -30,9 +31,8 @@ def test_killing_a_process_at_a_random_moment_loses_and_doubles_nothing(tmp_path
         net.start()
         victim = list(net.daemons.values())[seed % len(net.daemons)]
         workload = Workload(PLAN)
-        paths = {service: net.daemons[name].directory / f"{name}.db" for name, service in TARGETS.items()}
 
-        workload.start(net.daemons["orders"].directory / "orders.db", paths, QUEUE)
+        workload.start(ORDERS.path(net), [home.path(net) for home in TARGETS], QUEUE)
         wait_for(lambda: workload.returned >= dice.uniform(0, 0.9) * PLAN.total, seconds=SECONDS, what="the moment")
         time.sleep(dice.uniform(0, 0.2))
         victim.kill()

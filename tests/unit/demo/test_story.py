@@ -1,4 +1,4 @@
-"""The demo's five instances as written, and its ledger; the play itself is in tests/chaos."""
+"""The demo's ledger over all of its databases; the play itself is in tests/chaos."""
 
 from __future__ import annotations
 
@@ -7,77 +7,38 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.check import Report, check_files
-from broker.control.load import load_settings
-from broker.demo.story import GATEWAYS, INITIATOR, TARGETS, demo_topology, is_settled, ledger_faults
+from broker.demo.cast import HOMES, ORDERS, Home, demo_topology
+from broker.demo.story import SERVICES, is_settled, ledger_faults
 from broker.demo.topology import Topology
 from broker.demo.workload import Plan, connection
 from broker.store.database import open_store
-
-ENDPOINTS = ("orders", *TARGETS)
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> Topology:
     """The demo's instances, with the database files that they would make."""
     net = demo_topology(tmp_path)
-    for name in ENDPOINTS:
-        open_store(net.daemons[name].directory / f"{name}.db").close()
+    for home in HOMES:
+        open_store(home.path(net)).close()
     return net
 
 
-def write(net: Topology, name: str, statement: str) -> None:
-    db = sqlite3.connect(net.daemons[name].directory / f"{name}.db")
+def write(net: Topology, home: Home, statement: str) -> None:
+    db = sqlite3.connect(home.path(net))
     with db:
         db.execute(statement)
     db.close()
-
-
-def test_five_instances_of_which_two_forward(tmp_path: Path) -> None:
-    net = demo_topology(tmp_path)
-
-    forwards = {
-        name: load_settings(daemon.config, environ={}).endpoint.message_forwarding
-        for name, daemon in net.daemons.items()
-    }
-
-    assert dict.fromkeys(GATEWAYS, True) | dict.fromkeys(ENDPOINTS, False) == forwards
-
-
-def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
-    net = demo_topology(tmp_path)
-
-    report = check_files([daemon.config for daemon in net.daemons.values()], environ={}, offline=True)
-
-    assert Report() == report
-
-
-@pytest.mark.parametrize("name", ENDPOINTS)
-def test_an_endpoint_has_a_route_to_each_far_service_through_each_gateway(tmp_path: Path, name: str) -> None:
-    net = demo_topology(tmp_path)
-
-    script = (net.daemons[name].directory / f"{name}.sql").read_text(encoding="utf-8")
-
-    far = TARGETS.values() if name == "orders" else [INITIATOR]
-    ways = {
-        (service, net.daemons[gateway].address)
-        for service in far
-        for gateway in GATEWAYS
-        for line in script.splitlines()
-        if f"SERVICE_NAME = '{service}'" in line and f"ADDRESS = '{net.daemons[gateway].address}'" in line
-    }
-    assert len(far) * len(GATEWAYS) == len(ways)
 
 
 def test_a_network_in_which_nothing_is_open_or_waits_is_settled(net: Topology) -> None:
     assert is_settled(net)
 
 
-@pytest.mark.parametrize("name", ENDPOINTS)
-def test_a_message_that_waits_anywhere_keeps_it_from_being_settled(net: Topology, name: str) -> None:
+@pytest.mark.parametrize("home", HOMES, ids=lambda home: home.database)
+def test_a_conversation_that_is_open_anywhere_keeps_it_from_being_settled(net: Topology, home: Home) -> None:
     write(
         net,
-        name,
+        home,
         "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
         " state, service_name, far_service, contract, lifetime, create_date)"
         " VALUES (randomblob(16), randomblob(16), 1, randomblob(16), 'CO', 'a', 'b', 'DEFAULT', 9e9, 0)",
@@ -87,14 +48,18 @@ def test_a_message_that_waits_anywhere_keeps_it_from_being_settled(net: Topology
 
 
 def test_the_ledger_tells_who_missed_what(net: Topology) -> None:
-    plan = Plan(INITIATOR, tuple(TARGETS.values()), dialogs=1, messages=2)
-    for name, rows in {"orders": "(1, 0), (2, 0), (1, 1), (2, 1)", "billing": "(1, 0), (1, 1)"}.items():
-        with connection(net.daemons[name].directory / f"{name}.db"):
+    """The load of the first service is shared: each of its databases has seen what the other has not."""
+    plan = Plan(ORDERS.service, SERVICES, dialogs=2, messages=2)
+    east, west = (home for home in HOMES if home.service == SERVICES[0])
+    noted = {ORDERS: (1, 2, 3, 4), east: (1,), west: (2,)}
+    for home, conversations in noted.items():
+        with connection(home.path(net)):
             pass
+        rows = ", ".join(f"({conversation}, {number})" for number in range(2) for conversation in conversations)
         write(
             net,
-            name,
+            home,
             f"INSERT INTO noted (conversation, number) SELECT CAST(column1 AS BLOB), column2 FROM (VALUES {rows})",
         )
 
-    assert ["shipping: 0 dialogs seen, 1 expected"] == ledger_faults(net, plan)
+    assert [f"{SERVICES[1]}: 0 dialogs seen, 2 expected"] == ledger_faults(net, plan)

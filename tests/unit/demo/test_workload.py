@@ -81,6 +81,17 @@ def test_what_is_noted_in_a_transaction_that_fails_was_never_seen(db: sqlite3.Co
     assert ["0 dialogs seen, 1 expected"] == faults(db, dialogs=1, messages=1)
 
 
+def test_a_dialog_that_two_databases_share_is_whole_in_one_of_them_only(db: sqlite3.Connection, tmp_path: Path) -> None:
+    seen(db, FIRST, 0, 1)
+    with connection(tmp_path / "other.db") as other:
+        seen(other, SECOND, 0, 1)
+        apart = faults(db, other, dialogs=2, messages=2)
+        seen(other, FIRST, 0)
+
+        assert [] == apart
+        assert [f"dialog {FIRST.hex}: 0 lost, 1 doubled, or out of order"] == faults(db, other, dialogs=2, messages=2)
+
+
 def test_notes_outlive_the_connection(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     with connection(path) as db:
@@ -104,7 +115,7 @@ def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path
         " ORDER BY endpoint_id, transmission_id"
     )
 
-    workload.start(path, {}, "Queue")
+    workload.start(path, [], "Queue")
     with connection(path) as db:
         wait_for(
             lambda: cast("int", db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]) == plan.total + 2,
@@ -123,7 +134,7 @@ def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path
 def test_a_thread_that_fails_is_told_to_whoever_watches(tmp_path: Path) -> None:
     workload = Workload(Plan("Orders", ("Billing",), dialogs=1, messages=1))
 
-    workload.start(tmp_path / "no-broker.db", {}, "Queue")
+    workload.start(tmp_path / "no-broker.db", [], "Queue")
     wait_for(lambda: len(workload.failures) == 2, seconds=20, what="both threads failed")
     workload.stop()
 

@@ -72,6 +72,18 @@ def test_whoever_stepped_down_rests_before_it_takes_over_again() -> None:
     assert [Act.STAY, Act.TAKE] == [own.on_word(PRINCIPAL, now) for now in (5.9, 6.0)]
 
 
+def test_the_rest_is_over_once_the_partner_has_taken_over() -> None:
+    """So that a pair which is failed over there and back is not without a principal for the rest of it."""
+    own = principal()
+    own.on_stepped_down("handed over", 1.0, rest=5.0)
+
+    own.on_told(3)
+    still = own.on_word(PRINCIPAL, 1.1)
+    own.on_told(4)
+
+    assert [Act.STAY, Act.TAKE] == [still, own.on_word(PRINCIPAL, 1.2)]
+
+
 def test_what_could_not_be_taken_is_tried_again_after_a_pause() -> None:
     own = OwnRole(hold=HOLD, now=0.0)
 
