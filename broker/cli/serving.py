@@ -144,9 +144,10 @@ broker demo --messages 20000 --keep
 @with_exit_code
 def demo(messages: int, directory: Path | None, *, keep: bool) -> None:
     """
-    Play the whole system on loopback, one gateway killed and a mirrored pair failed over on the way.
+    Play the whole system on loopback, faults included.
 
-    Seven instances, each a process of its own. Exit codes: 0 the ledger adds up, 1 not.
+    Seven instances, each a process of its own; a gateway is killed and a mirrored pair fails over on the way. Exit
+    codes: 0 the ledger adds up, 1 not.
     """
     from broker.demo.story import run_demo  # noqa: PLC0415
 

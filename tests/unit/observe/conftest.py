@@ -51,7 +51,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
                 f'databases.{name} = {{ path = "{name}.db", scripts = ["own.sql"] }}\n'
                 'routes = { files = ["msdb.sql"] }\n'
                 'observe = { listen = "" }\n'
-                'dialog = { resend_first = "250ms" }\n'
             )
             return await stack.enter_async_context(serve(path))
 
