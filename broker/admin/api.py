@@ -69,9 +69,14 @@ class Api:
     @property
     def _views(self) -> Views:
         """The views of what is here now: databases come and go with their roles."""
-        databases = self._subject.catalog.databases
-        paths = {name: database.path for name, database in databases.items() if database.path is not None}
-        return Views(databases=paths, snapshots=self._snapshots, transmission_statuses=self._statuses)
+        catalog = self._subject.catalog
+        paths = {name: database.path for name, database in catalog.databases.items() if database.path is not None}
+        return Views(
+            databases=paths,
+            snapshots=self._snapshots,
+            transmission_statuses=self._statuses,
+            mirrors=tuple(catalog.mirrors),
+        )
 
     async def sql(self, request: SqlRequest) -> SqlAnswer:
         """

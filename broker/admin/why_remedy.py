@@ -40,7 +40,10 @@ _BY_DISPOSITION: Mapping[str, str] = {
         "the route led to the mirror: give it both addresses (ADDRESS and MIRROR_ADDRESS); broker status of {instance}"
         " names the principal"
     ),
-    D.ALREADY_HELD: "make the next hop of {instance} take messages: copies of them wait there already",
+    D.ALREADY_HELD: (
+        "broker why at {instance} tells what the copies wait for: a next hop that does not take them, or the principal"
+        " of a mirrored pair (sys.dm_broker_mirrors there) while both partners deny or are gone"
+    ),
     D.POOL_LIMIT: (
         "at {instance}: broker status shows which next hop is slow or gone; raise endpoint.message_forward_size when"
         " all are well"

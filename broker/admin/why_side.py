@@ -14,6 +14,7 @@ from broker.admin.message import ExplainAnswer
 from broker.admin.why import Severity, SideShown, WhyFinding
 from broker.admin.why_remedy import remedy_of, remedy_of_error
 from broker.dialog.status import REFUSED
+from broker.flow import Disposition
 from broker.routing.explanation import Outcome
 
 _DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
@@ -95,7 +96,8 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     if refused is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
         remedy = remedy_of(refused, instance=hop, service=side.far_service)
-        return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} takes none: {status}", give_up, remedy)
+        what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
+        return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
     return spot.found(
         "not acknowledged",
         Severity.WAITING,

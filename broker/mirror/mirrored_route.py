@@ -11,7 +11,7 @@ addresses that must be sent a PROBE now; when none happens, `due` says when to c
 What the caller owes: everything that comes over one link in the order in which it came, and nothing of a link after
 `on_unreachable` for it. More is not needed. An answer that is older than what was heard since can then only be one that
 crossed with a role change; believing it costs frames that are refused by their receiver, whose epoch fences it, and
-`on_denied` puts it right.
+whoever carries frames has the principal asked when one is refused.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class MirroredRoute(Generic[Address]):
         self._heard: dict[Address, Word] = {}
         self._claimants: set[Address] = set()  # who has claimed `epoch`
         self._stale: dict[Address, str] = {}
+        self._met: dict[Address, str] = {}
         self._asking = Asking(self.addresses, jitter)
 
     @property
@@ -118,11 +119,13 @@ class MirroredRoute(Generic[Address]):
         What an administrator has to look at, empty when nothing.
 
         That both have claimed one epoch is told until a failover raises it; that an address shows a stale copy, until
-        something else is heard of it.
+        something else is heard of it; that both lead to one instance, and are no pair, until one of them does not.
         """
         texts = list(self._stale.values())
-        if len(self._claimants) > 1:
-            first, second = self.addresses
+        first, second = self.addresses
+        if self._met.get(first, "") == self._met.get(second) != "":
+            texts.insert(0, f"{first} and {second} both lead to {self._met[first]}: correct one of them")
+        elif len(self._claimants) > 1:
             texts.insert(0, f"{first} and {second} have both claimed to be the principal with epoch {self.epoch}")
         return "; ".join(texts)
 
@@ -131,6 +134,10 @@ class MirroredRoute(Generic[Address]):
         before = self.standing
         self.standing = ON_USE[before]
         return self._ask(before, now, has_changed=False)
+
+    def meet(self, address: Address, instance: str) -> None:
+        """Which instance is there, in words that only one instance has; empty when it does not tell."""
+        self._met[address] = instance
 
     def on_reply(self, address: Address, role: str, epoch: int, now: float) -> tuple[Address, ...]:
         """
@@ -148,14 +155,8 @@ class MirroredRoute(Generic[Address]):
     def on_unreachable(self, address: Address, problem: str, now: float) -> tuple[Address, ...]:
         """A link to it was lost, or none could be made. A link closed for want of use is not lost."""
         self._seen[address] = replace(self._seen[address], problem=problem or "out of reach")
+        self._met.pop(address, None)
         return self._hear(address, Word.LOST, now)
-
-    def on_denied(self, address: Address, now: float) -> tuple[Address, ...]:
-        """It refused a frame, because it is not the principal."""
-        self._seen[address] = replace(
-            self._seen[address], answered_at=now, role=Role.UNKNOWN, problem="refused a frame: it is not the principal"
-        )
-        return self._hear(address, Word.DENIES, now)
 
     def on_time(self, now: float) -> tuple[Address, ...]:
         """It is `due`, or may be."""
@@ -176,8 +177,11 @@ class MirroredRoute(Generic[Address]):
         self._stale.pop(address, None)
         epoch = self._seen[address].epoch
         if word is Word.CLAIMS_LOWER:
-            told = f"{address} claims to be the principal with epoch {epoch} after epoch {self.epoch}: a stale copy"
-            self._stale[address] = told
+            self._stale[address] = (
+                f"{address} claims to be the principal with epoch {epoch} after epoch {self.epoch}: a stale copy, or"
+                " one that was restored: if that was meant, ALTER this route with its two addresses exchanged, or"
+                f" restart this instance, or fail over past {self.epoch}"
+            )
         elif word in CLAIMS and before is not Standing.NEVER_USED and epoch is not None:
             if epoch > self.epoch:
                 self.epoch = epoch

@@ -2,7 +2,7 @@
 The states of a mirrored route as one prober sees it, and the table of what changes them.
 
 No state needs to be guessed from fields: who is principal, who has declined since it was last believed, and whether
-somebody has to be asked, is all in the name. "Declined" is said by an answer (`mirror`, `unknown`, a frame refused), by
+somebody has to be asked, is all in the name. "Declined" is said by an answer (`mirror`, `unknown`), by
 a claim with an epoch below one believed before, or by being out of reach. "First" is the ADDRESS of the route, "second"
 its MIRROR_ADDRESS.
 

@@ -5,7 +5,9 @@ A pair is asked once somebody has a frame for it, and until no route names it an
 mirrored routes. What is said of a broker instance by the link that serves an address counts for every pair that has
 both, whether it was asked for or not: a partner that takes over says so by itself, by the link on which it was asked.
 Whenever another link comes to serve an address that is asked, or is the principal's, it is asked again on that one, so
-that its peer knows whom to tell. This very instance is asked without a link. Loop-only.
+that its peer knows whom to tell. A frame refused at a principal's address says nothing by itself, as it may have been
+for somebody else there; the principal is asked, and its answer decides. This very instance is asked without a link.
+Loop-only.
 """
 
 from __future__ import annotations
@@ -13,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-
-import structlog
+from uuid import UUID
 
 from broker.conversation.round_trip import NEVER
 from broker.dialog.status import Trouble
@@ -27,18 +28,18 @@ from broker.mirror.mirrored_route import MirroredRoute
 from broker.mirror.role import Role
 from broker.net.askers import Prove
 from broker.net.link import Link
+from broker.net.mirror_log import MirrorLog
 from broker.net.mirror_told import tell
 from broker.net.peers import Peers
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable
 from broker.wire.frame import Probe, ProbeReply, Rejected, encode_link
+from broker.wire.layout import NO_GUID
 
-STATE_CHANGED = 144  # the original's event, Broker:Mirrored Route State Changed
 REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
-CHECK_SECONDS = 0.2  # between two questions to a principal that refuses frames of another pair, or of this one
-
-log = structlog.get_logger(__name__)
+CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused
+THIS_INSTANCE = "this very instance"
 
 
 @dataclass(slots=True, eq=False)
@@ -47,20 +48,28 @@ class InUse:
     One pair in use.
 
     Shape: `route` what is known of it; `links` by which each address was asked last; `waiting` addresses that are to be
-    asked when there is a link; `told` state, principal and alarm of the last log line; `checked_at` monotonic seconds.
+    asked when there is a link; `log` tells its changes; `checked_at` monotonic seconds; `due` when `timer` is.
     """
 
     pair: MirroredPair
     route: MirroredRoute[NetworkAddress]
+    log: MirrorLog
     links: dict[NetworkAddress, Link] = field(default_factory=dict)
     waiting: set[NetworkAddress] = field(default_factory=set)
-    told: tuple[object, ...] = ()
     checked_at: float = float("-inf")
-    timer: asyncio.TimerHandle | None = None
+    timer: asyncio.Handle | None = None
+    due: float | None = None  # kept here, as uvloop's handle of a call that is due at once does not tell
 
     def concerns(self, address: NetworkAddress) -> bool:
         """Whether what is said at this address may matter now (R6.2: not at the partner's of a principal)."""
         return self.route.principal in {None, address}
+
+    def stop(self) -> None:
+        """It is time for nothing any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.due = None
+        self.log.close()
 
 
 class Mirrors:
@@ -119,8 +128,7 @@ class Mirrors:
         gone = [one for pair, one in self.in_use.items() if pair not in self._named(pair)]
         for one in gone:
             del self.in_use[one.pair]
-            if one.timer is not None:
-                one.timer.cancel()
+            one.stop()
             _remove(self._of, one.pair.broker_instance.bytes, one)
             for address in one.route.addresses:
                 _remove(self._at, address, one)
@@ -129,8 +137,7 @@ class Mirrors:
     def close(self) -> None:
         """Ask nobody any more."""
         for one in self.in_use.values():
-            if one.timer is not None:
-                one.timer.cancel()
+            one.stop()
 
     # --- what is asked ---
 
@@ -163,9 +170,12 @@ class Mirrors:
 
     def on_served(self, address: NetworkAddress, link: Link) -> None:
         """Ask by the new link what is asked there, and the principal, so that it knows whom to tell."""
-        for one in self._at.get(address, ()):
+        concerned = self._at.get(address, ())
+        for one in concerned:
+            one.route.meet(address, _instance_at(link))
             if address in one.waiting or (one.concerns(address) and one.links.get(address) is not link):
                 self._ask(one, address)
+        self._settle(concerned)
 
     def on_unserved(self, address: NetworkAddress, problem: str) -> None:
         """Nothing reaches the address: a principal there is none any more (R6.3)."""
@@ -185,22 +195,18 @@ class Mirrors:
 
     def on_rejected(self, link: Link, rejected: Rejected) -> None:
         """
-        The peer is not the principal of something. It does not say of what: if only one broker instance is sent there,
-        it is that one; else each is asked for.
+        The peer is not the principal of something. It does not say of what, and it may be nothing of ours: see whether
+        it is the principal still, once for each broker instance, as its answer counts for all services.
         """
         if rejected.code not in REFUSALS:
             return
-        addresses = self._peers.served_by(link)
-        led = {one: at for at in addresses for one in self._at.get(at, ()) if one.route.principal == at}
-        is_certain = len({one.pair.broker_instance for one in led}) == 1
         now = self._loop.time()
-        for one, address in led.items():
-            if is_certain:
-                self._go_on(one, one.route.on_denied(address, now))
-            elif now - one.checked_at >= CHECK_SECONDS:
-                one.checked_at = now
-                self._ask(one, address)
-        self._settle(led)
+        for address in self._peers.served_by(link):
+            led = [one for one in self._at.get(address, ()) if one.route.principal == address]
+            for one in {one.pair.broker_instance: one for one in reversed(led)}.values():
+                if now - one.checked_at >= CHECK_SECONDS:
+                    one.checked_at = now
+                    self._ask(one, address)
 
     def on_role(self, broker_instance: bytes) -> None:
         """The role here is another one; of use where an address of a pair leads to this very instance."""
@@ -218,7 +224,7 @@ class Mirrors:
         for pair in [other for one in wanted for other in self._named(one)]:
             if pair not in self.in_use:
                 route = MirroredRoute(pair.address, pair.mirror_address, self._jitter)
-                one = self.in_use[pair] = InUse(pair, route)
+                one = self.in_use[pair] = InUse(pair, route, MirrorLog(pair, route, self._loop))
                 self._of.setdefault(pair.broker_instance.bytes, {})[one] = None
                 for address in route.addresses:
                     self._at.setdefault(address, {})[one] = None
@@ -245,6 +251,7 @@ class Mirrors:
             one.waiting.add(address)
         else:
             one.links[address] = link
+            one.route.meet(address, _instance_at(link))
             self.probes += 1
 
     def _probe(self, pair: MirroredPair) -> Probe:
@@ -252,9 +259,10 @@ class Mirrors:
 
     def _hear_ourselves(self, one: InUse, address: NetworkAddress) -> None:
         if one.pair in self.in_use:
+            one.route.meet(address, THIS_INSTANCE)
             self._hear([one], [address], self._prove(self._probe(one.pair)))
 
-    def _hear(self, some: Iterable[InUse], addresses: Iterable[NetworkAddress], reply: ProbeReply) -> None:
+    def _hear(self, some: Collection[InUse], addresses: Iterable[NetworkAddress], reply: ProbeReply) -> None:
         now = self._loop.time()
         for address in addresses:
             for one in some:
@@ -267,47 +275,25 @@ class Mirrors:
         for address in addresses:
             self._ask(one, address)
 
-    def _settle(self, some: Iterable[InUse]) -> None:
-        """Something was heard of these: tell who changed, and the forwarder, and see that they are asked in time."""
-        changes: dict[MirroredPair, NetworkAddress | None] = {}
+    def _settle(self, some: Collection[InUse]) -> None:
+        """Something was heard of these: tell the forwarder who changed, see that they are asked in time, and log it."""
+        principals = self._forwarder.here.principals
+        self._lead({one.pair: one.route.principal for one in some if one.route.principal != principals.get(one.pair)})
         for one in some:
-            principal = one.route.principal
-            if principal != self._forwarder.here.principals.get(one.pair):
-                changes[one.pair] = principal
-            self._note(one)
             self._arm(one)
-        self._lead(changes)
-
-    def _note(self, one: InUse) -> None:
-        """One line in the log for each change."""
-        route = one.route
-        told = route.state, route.principal, route.alarm
-        if told == one.told:
-            return
-        note = log.warning if route.alarm else log.info
-        note(
-            "mirrored route state changed",
-            number=STATE_CHANGED,
-            state=int(route.state),
-            state_desc=route.state.name,
-            service=one.pair.remote_service_name,
-            broker_instance=str(one.pair.broker_instance),
-            principal=None if route.principal is None else str(route.principal),
-            epoch=route.epoch,
-            alarm=route.alarm,
-        )
-        one.told = told
+            one.log.look()
 
     def _arm(self, one: InUse) -> None:
         due = one.route.due
+        if one.due == due:
+            return
         if one.timer is not None:
-            if one.timer.when() == due:
-                return
             one.timer.cancel()
+        one.due = due
         one.timer = None if due is None else self._loop.call_at(due, self._on_time, one, due)
 
     def _on_time(self, one: InUse, due: float) -> None:
-        one.timer = None
+        one.timer = one.due = None
         self._go_on(one, one.route.on_time(max(due, self._loop.time())))
         self._settle([one])
 
@@ -315,6 +301,14 @@ class Mirrors:
         if changes:
             self._forwarder.lead(changes, self._loop.time())
             self._loop.call_soon(self._on_room)
+
+
+def _instance_at(link: Link) -> str:
+    """The instance at the other end, in words; empty when it did not tell."""
+    agreement = link.agreement
+    if agreement is None or agreement.peer.instance == NO_GUID:
+        return ""
+    return f"instance {UUID(bytes=agreement.peer.instance)}"
 
 
 def _remove(

@@ -91,6 +91,7 @@ class Views:
             file. Called in the thread that calls `select`, and only when a statement mentions the view.
         transmission_statuses: What is known about messages waiting to be sent, by `conversation_handle` as 16 bytes;
             called like a snapshot.
+        mirrors: The databases whose files must not be opened here.
         limits: For every statement.
     """
 
@@ -100,6 +101,7 @@ class Views:
         databases: Mapping[str, Path],
         snapshots: Mapping[str, Snapshot],
         transmission_statuses: Statuses,
+        mirrors: Iterable[str] = (),
         limits: QueryLimits | None = None,
     ) -> None:
         expected = MEMORY_VIEWS.keys() - {DATABASES, QUEUE_MONITORS, LEDGER}
@@ -113,6 +115,7 @@ class Views:
             LEDGER: partial(ledger_rows, databases),
         }
         self.transmission_statuses = transmission_statuses
+        self.mirrors = mirrors
         self.limits = limits or QueryLimits()
 
     def select(self, statement: str, *, database: str | None) -> QueryResult:
@@ -125,7 +128,7 @@ class Views:
 
         Raises:
             StatementError: it is none, or cannot be carried out; the number is the original's: 102 syntax, 207 column,
-                208 view or queue, 259 not a SELECT, 911 database, 8649 out of time ...
+                208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 8649 out of time ...
             StoreUnavailableError: a file that cannot be read.
         """
         from broker.observe.tsql import Statement  # noqa: PLC0415 - sqlglot takes 0.3 s, which no start should pay
@@ -185,6 +188,9 @@ class _Reading:
     def _make(self, table: TableName, statement: Statement) -> str:
         """The temporary view or table for a name; made once."""
         database = self._home if table.database is None else self._views.find_database(table.database)
+        if database is None and find_name(table.database or "", self._views.mirrors) is not None:
+            problem = f"the database {table.database!r} is a mirror here: ask its principal"
+            raise statement.error(954, problem, str(table))
         if database is None:
             hint = nearest(table.database or "", self._views.names)
             raise statement.error(208, f"invalid object name '{table}'{hint}", str(table), kind=UnknownNameError)

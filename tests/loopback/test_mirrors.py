@@ -270,13 +270,41 @@ async def test_pool_stays_bounded_while_nobody_is_principal(pair: Pair) -> None:
 
 
 async def test_principal_that_refuses_a_frame_is_none_any_more(pair: Pair) -> None:
-    """REJECTED by a mirror, and by an instance without the database."""
+    """REJECTED by a mirror has it asked at once; it says that it is one, and what comes goes to its partner."""
     await pair.begin()
-    for epoch, disposition in enumerate((Disposition.DATABASE_IS_MIRROR, Disposition.INSTANCE_NOT_HERE), 2):
+
+    await pair.first.link.say(Rejected(code=Disposition.DATABASE_IS_MIRROR.number))
+    await pair.first.asked()
+    await pair.first.says("mirror", 2)
+    await pair.second.asked()
+    await pair.send()
+    await pair.second.says("principal", 2)
+
+    assert [2] == await pair.second.numbers(1)
+
+
+@pytest.mark.parametrize("disposition", [Disposition.DATABASE_IS_MIRROR, Disposition.INSTANCE_NOT_HERE])
+async def test_refusals_for_others_at_the_address_of_the_principal_change_nothing(
+    pair: Pair, disposition: Disposition
+) -> None:
+    """A plain route leads there too, and its frames are refused all the time: the principal is asked now and then."""
+    await pair.begin()
+    gateway = pair.gateway
+    gateway.route(pair.route, other=pair.first.address)
+    states = []
+
+    for number in range(2, 52):
         await pair.first.link.say(Rejected(code=disposition.number, reason=disposition))
-        await pair.second.asked()
-        await pair.first.says("principal", epoch)
-        await until(lambda: pair.gateway.forwarder.here.principals == {pair.pair: pair.first.address})
+        await pair.send()
+        states.append(pair.state)
+        assert number == (await pair.first.numbers(number))[-1]
+
+    assert {MirroredRouteState.OPERATIONAL} == set(states)
+    await pair.first.asked()
+    await pair.first.says("principal", 3)
+    route = gateway.mirrors.in_use[pair.pair].route
+    await until(lambda: route.epoch == 3)
+    assert (MirroredRouteState.OPERATIONAL, []) == (pair.state, await pair.second.numbers(0))
 
 
 async def test_other_refusals_change_nothing(pair: Pair) -> None:

@@ -71,11 +71,6 @@ class Prober(RuleBasedStateMachine):
         self.claims.pop(address, None)
         self.hear(self.route.on_unreachable(address, "lost", self.now))
 
-    @rule(address=addresses)
-    def deny(self, address: str) -> None:
-        self.claims.pop(address, None)
-        self.hear(self.route.on_denied(address, self.now))
-
     @invariant()
     def only_who_claims_is_principal(self) -> None:
         principal = self.route.principal

@@ -61,6 +61,7 @@ class Prober:
         self._dialing: dict[str, set[int]] = {}  # databases to ask about once the link stands
         self._held: dict[int, deque[tuple[float, Frame]]] = defaultdict(deque)
         self._asked_of: dict[int, int] = defaultdict(int)
+        self._checked: dict[int, float] = {}  # when the principal was asked because it refused a frame
         self._claims: set[tuple[int, str]] = set()  # who has claimed a database since it was lost or said otherwise
 
     def hand(self, frame: Frame) -> None:
@@ -103,6 +104,14 @@ class Prober:
         else:
             self._dialing[name] = {number}
             self._dial(self.instances[name])
+
+    def _check(self, number: int, link: Link) -> None:
+        """A frame was refused: whether that was the principal is for its answer to say."""
+        now = self.world.clock.now
+        is_principal = self.routes[number].principal == link.instance.name
+        if is_principal and now - self._checked.get(number, -PACE_SECONDS) >= PACE_SECONDS:
+            self._checked[number] = now
+            self.world.carry(link, ("probe", number), to_prober=False)
 
     def _flush(self, number: int) -> None:
         route, held = self.routes[number], self._held[number]
@@ -162,8 +171,7 @@ class Prober:
         elif number not in self.routes or not (is_current or (self.is_late and name in self._links)):
             return
         elif words[0] == "denied":
-            self._claims.discard((number, name))
-            self._follow(number, self.routes[number].on_denied(name, now))
+            self._check(number, link)
         else:
             role, epoch = rest
             assert isinstance(role, str)

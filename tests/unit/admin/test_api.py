@@ -333,6 +333,15 @@ async def test_a_mirror_is_asked_nothing_and_told_nothing(api: Api, statement: s
 
 
 @pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize("name", ["orders.sys.routes", "Orders.dbo.Inbox"])
+async def test_a_mirror_is_asked_nothing_by_a_name_of_three_parts_either(api: Api, name: str) -> None:
+    with pytest.raises(StatementError, match=r"is a mirror here: ask its principal") as caught:
+        await api.sql(SqlRequest(f"SELECT * FROM {name}", "msdb"))
+
+    assert str(caught.value).startswith("Msg 954, Level 16, -:1:15\n")
+
+
+@pytest.mark.usefixtures("mirror")
 async def test_views_of_the_instance_are_told_beside_a_mirror(api: Api) -> None:
     answer = await api.sql(SqlRequest("SELECT database_name FROM sys.database_mirroring"))
     page = await api.view(ViewRequest("sys.databases"))

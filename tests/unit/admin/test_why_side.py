@@ -47,6 +47,16 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             TROUBLE,
             ("the next hop takes none", "raise endpoint.max_hops"),
         ),
+        (
+            holding(status="sent; refused by the next hop: already held (11288)"),
+            GOOD,
+            "already held",
+            TROUBLE,
+            (
+                "tcp://two:4022 has copies of them that wait there",
+                "broker why at tcp://two:4022 tells what the copies wait for: a next hop that does not take them, or",
+            ),
+        ),
         (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
         (side(send_sequence=3), GOOD, "acknowledged", FINE, ("a database of S has stored it", "")),
         (side(), GOOD, "nothing sent", FINE, ("the far side hears of a dialog", "")),

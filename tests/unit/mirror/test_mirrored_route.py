@@ -99,7 +99,6 @@ def test_partner_is_not_contacted_while_the_principal_is_known() -> None:
         assert () == route.on_time(now)
     assert () == route.on_unreachable(B, "link lost", 1001.0)
     assert () == route.on_reply(B, "unknown", 0, 1002.0)
-    assert () == route.on_denied(B, 1003.0)
     assert (A, None) == (route.principal, route.due)
 
 
@@ -113,14 +112,12 @@ def test_principal_that_repeats_its_claim_raises_the_epoch() -> None:
 # --- R6.3: the principal is out of reach, or denies ---
 
 
-@pytest.mark.parametrize("how", ["lost", "mirror", "unknown", "primary", "refused", "stale"])
+@pytest.mark.parametrize("how", ["lost", "mirror", "unknown", "primary", "stale"])
 def test_principal_that_declines_is_none_at_once_and_both_are_asked(how: str) -> None:
     route = settled()
 
     if how == "lost":
         asked = route.on_unreachable(A, "link lost", 1.0)
-    elif how == "refused":
-        asked = route.on_denied(A, 1.0)
     elif how == "stale":
         asked = route.on_reply(A, "principal", 4, 1.0)
     else:
@@ -226,17 +223,6 @@ def test_flapping_makes_no_storm() -> None:
     assert 2 * (60 / 0.2 + 1) >= asks
 
 
-def test_late_denial_of_frames_already_refused_changes_nothing() -> None:
-    route = settled()
-    route.on_denied(A, 1.0)
-
-    assert () == route.on_denied(A, 1.01)
-    route.on_reply(B, "principal", 6, 1.02)
-    assert () == route.on_denied(A, 1.03)
-
-    assert B == route.principal
-
-
 # --- R6.4: both claim ---
 
 
@@ -272,7 +258,10 @@ def test_stale_copy_is_not_believed_and_alarming_until_something_else_is_heard_o
     route.on_reply(B, "principal", 4, 1.1)
 
     assert (None, 5) == (route.principal, route.epoch)
-    assert "b:4022 claims to be the principal with epoch 4 after epoch 5: a stale copy" == route.alarm
+    assert (
+        "b:4022 claims to be the principal with epoch 4 after epoch 5: a stale copy, or one that was restored: if that"
+        " was meant, ALTER this route with its two addresses exchanged, or restart this instance, or fail over past 5"
+    ) == route.alarm
     route.on_reply(B, "principal", 6, 1.2)
     assert (B, "") == (route.principal, route.alarm)
 
@@ -283,6 +272,30 @@ def test_two_alarms_are_both_told() -> None:
     route.on_reply(B, "principal", 1, 2.0)
 
     assert 2 == len(route.alarm.split("; "))
+
+
+def test_addresses_of_one_instance_are_alarming_until_one_of_them_is_another() -> None:
+    route = settled()
+
+    route.meet(A, "instance 1")
+    assert "" == route.alarm
+    route.meet(B, "instance 1")
+    route.on_reply(B, "principal", 5, 1.0)
+    assert "a:4022 and b:4022 both lead to instance 1: correct one of them" == route.alarm
+    route.meet(B, "instance 2")
+    assert "both claimed" in route.alarm
+    route.meet(B, "instance 1")
+    route.on_unreachable(B, "link lost", 2.0)
+    assert "lead to" not in route.alarm
+
+
+def test_instances_that_do_not_tell_who_they_are_may_be_two() -> None:
+    route = settled()
+
+    route.meet(A, "")
+    route.meet(B, "")
+
+    assert "" == route.alarm
 
 
 # --- R6.5: what is shown ---
@@ -311,14 +324,6 @@ def test_problem_without_words_is_one_too() -> None:
     route.on_unreachable(B, "", 1.0)
 
     assert (S.PRINCIPAL_ONLY, "out of reach") == (route.state, route.seen[B].problem)
-
-
-def test_refused_frame_is_shown() -> None:
-    route = settled()
-
-    route.on_denied(A, 1.0)
-
-    assert Seen(1.0, 1.0, Role.UNKNOWN, 5, "refused a frame: it is not the principal") == route.seen[A]
 
 
 def test_mirror_that_did_not_answer_when_last_asked_is_none() -> None:

@@ -11,17 +11,20 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from broker.conversation.round_trip import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
 from broker.net.link import Link
-from broker.net.mirrors import CHECK_SECONDS, STATE_CHANGED, Mirrors
+from broker.net.mirror_log import STATE_CHANGED
+from broker.net.mirrors import CHECK_SECONDS, Mirrors
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
 from broker.wire.frame import Probe, ProbeReply, Rejected, decode_link
+from broker.wire.layout import NO_GUID
 from tests.support.loopback import until
 
 NORTH, SOUTH, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", "east", "west")]
@@ -40,9 +43,10 @@ def pair_of(one: Route) -> MirroredPair:
 
 @dataclass(eq=False)
 class PlayedLink:
-    """A link; `addresses` it serves."""
+    """A link; `addresses` it serves, `agreement` with the instance at its end."""
 
     addresses: list[NetworkAddress]
+    agreement: Any = None
 
 
 class Town:
@@ -96,8 +100,9 @@ class Town:
 
     # the test
 
-    def connect(self, *addresses: NetworkAddress) -> Link:
-        link = PlayedLink(list(addresses))
+    def connect(self, *addresses: NetworkAddress, instance: UUID | None = None) -> Link:
+        peer = SimpleNamespace(instance=NO_GUID if instance is None else instance.bytes)
+        link = PlayedLink(list(addresses), SimpleNamespace(peer=peer))
         for address in addresses:
             self.links[address] = link
             self.watcher.on_served(address, link)
@@ -268,43 +273,146 @@ async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
     assert {pair_of(ONE): None} == town.led[-1]
 
 
-async def test_refusal_by_the_only_broker_instance_at_an_address_makes_it_no_principal(town: Town) -> None:
-    """Of all its services; what else is refused does not matter."""
+@pytest.mark.parametrize("code", [MIRROR, Disposition.INSTANCE_NOT_HERE.number])
+async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides(town: Town, code: int) -> None:
+    """What is refused may have been for somebody else there; other refusals do not matter."""
     two = route("two")
     town.route(ONE, two)
     link = town.connect(NORTH)
     await town.use(ONE, two)
     town.says(NORTH, "principal")
+    town.hosts_asked()
 
     town.watcher.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
-    assert len(town.led) == 1
-    town.watcher.on_rejected(link, Rejected(code=MIRROR))
+    assert [] == town.hosts_asked()
+    town.watcher.on_rejected(link, Rejected(code=code))
+    assert (["north"], {pair_of(ONE): NORTH, pair_of(two): NORTH}) == (town.hosts_asked(), town.here.principals)
+    town.says(NORTH, "principal")
+    assert {pair_of(ONE): NORTH, pair_of(two): NORTH} == town.here.principals
+    town.says(NORTH, "mirror")
 
     assert {pair_of(ONE): None, pair_of(two): None} == town.led[-1]
 
 
-async def test_refusal_that_may_be_of_several_has_them_asked_now_and_then(
+async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_and_then(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A REJECTED does not say of which broker instance; however many come."""
-    other = route("other", instance=ORDERS)
-    town.route(ONE, other)
+    """However many come, whomever they were for: every 200 ms at most, and nothing changes."""
+    two, other = route("two"), route("other", instance=ORDERS)
+    town.route(ONE, two, other)
     link = town.connect(NORTH)
-    await town.use(ONE, other)
+    await town.use(ONE, two, other)
     for instance in (BILLING, ORDERS):
         town.says(NORTH, "principal", instance=instance)
     town.hosts_asked()
     now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now, call_at=lambda *_: None))
+    monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now))
 
     for _ in range(100):
         town.watcher.on_rejected(link, Rejected(code=MIRROR))
+    assert {BILLING.bytes, ORDERS.bytes} == {probe.broker_instance for _, probe in town.asked}
     assert ["north", "north"] == town.hosts_asked()
     now += CHECK_SECONDS
     town.watcher.on_rejected(link, Rejected(code=MIRROR))
 
     assert ["north", "north"] == town.hosts_asked()
-    assert {pair_of(ONE): NORTH, pair_of(other): NORTH} == town.here.principals
+    assert {pair_of(one): NORTH for one in (ONE, two, other)} == town.here.principals
+
+
+async def test_handle_that_does_not_tell_when_it_is_due_does_no_harm(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As uvloop's of a call that is due at once; the same due is waited for once, and another one instead of it."""
+    handles: list[asyncio.Handle] = []
+    loop = asyncio.get_running_loop()
+
+    def call_at(_when: float, do: Any, *of: Any) -> asyncio.Handle:
+        handles.append(asyncio.Handle(do, of, loop))
+        return handles[-1]
+
+    town.route(ONE)
+    town.connect(NORTH)
+    played = SimpleNamespace(time=loop.time, call_at=call_at, call_soon=loop.call_soon)
+    monkeypatch.setattr(town.mirrors, "_loop", played)
+
+    await town.use(ONE)
+    town.connect(SOUTH)
+    assert [False] == [handle.cancelled() for handle in handles]
+    town.says(NORTH, "principal")
+    assert [True] == [handle.cancelled() for handle in handles]
+    town.cut(NORTH)
+
+    assert [True, False] == [handle.cancelled() for handle in handles]
+    assert {pair_of(ONE): None} == town.led[-1]
+
+
+def test_question_that_is_due_at_once_is_waited_for_on_uvloop() -> None:
+    """Its handle does not tell when: it is looked at again, and the call comes."""
+
+    async def arm_twice() -> None:
+        town, called = Town(), asyncio.Event()
+        town.route(ONE)
+        await town.use(ONE)
+        one = town.mirrors.in_use[pair_of(ONE)]
+        one.stop()
+        due = asyncio.get_running_loop().time() + 0.0001
+
+        def on_time(_now: float) -> tuple[NetworkAddress, ...]:
+            called.set()
+            return ()
+
+        one.route = cast("Any", SimpleNamespace(due=due, on_time=on_time, principal=None))
+        one.log = cast("Any", SimpleNamespace(look=lambda: None, close=lambda: None))
+        town.mirrors._arm(one)
+        town.mirrors._arm(one)
+        await called.wait()
+        one.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(arm_twice(), 10.0))
+
+
+async def test_forwarder_is_told_whatever_becomes_of_the_timer(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where frames go comes first."""
+    town.route(ONE)
+    town.connect(NORTH)
+    await town.use(ONE)
+    town.says(NORTH, "principal")
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=loop.time, call_soon=loop.call_soon))
+
+    with pytest.raises(AttributeError):
+        town.says(NORTH, "mirror")
+
+    assert {pair_of(ONE): None} == town.led[-1]
+
+
+@pytest.mark.parametrize("is_in_use_first", [True, False])
+async def test_both_addresses_of_one_instance_are_alarming(town: Town, is_in_use_first: bool) -> None:  # noqa: FBT001
+    """By the instance ids that their peers told, whenever they did."""
+    town.route(ONE)
+    if is_in_use_first:
+        await town.use(ONE)
+    town.connect(NORTH, instance=UUID(int=7))
+    town.connect(SOUTH, instance=UUID(int=7))
+    await town.use(ONE)
+
+    alarm = f"{NORTH} and {SOUTH} both lead to instance {UUID(int=7)}: correct one of them"
+    assert alarm == town.mirrors.in_use[pair_of(ONE)].route.alarm
+    town.connect(SOUTH, instance=UUID(int=8))
+    assert "" == town.mirrors.in_use[pair_of(ONE)].route.alarm
+
+
+async def test_both_addresses_of_this_very_instance_are_alarming(town: Town) -> None:
+    """It is never connected to itself."""
+    town.here.own |= {NORTH, SOUTH}
+    town.route(ONE)
+
+    await town.use(ONE)
+    await asyncio.sleep(0)
+
+    alarm = f"{NORTH} and {SOUTH} both lead to this very instance: correct one of them"
+    assert alarm == town.mirrors.in_use[pair_of(ONE)].route.alarm
 
 
 async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> None:
