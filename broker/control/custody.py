@@ -33,6 +33,8 @@ from broker.store.database import (
 )
 from broker.store.fault import sentence
 from broker.store.fence import Sighting, look, note_start, note_stop
+from broker.store.remains import check_remains, may_make
+from broker.store.role_file import check_reign
 
 if TYPE_CHECKING:
     import uuid
@@ -55,7 +57,7 @@ def path_of(settings: Settings, name: str) -> Path:
     return settings.instance.state_dir / "msdb.db" if name == MSDB else settings.databases[name].path
 
 
-def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None) -> Connection:
+def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, told: int = 0) -> Connection:
     """
     Take a database of the configuration, or msdb. Whoever has taken it over since commits, and we do not.
 
@@ -64,9 +66,11 @@ def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None
         name: Which one.
         stack: Gives it back.
         least_epoch: As `note_start`.
+        told: The epoch of the last takeover of which this instance was told, 0 = of none; the new one is higher.
 
     Raises:
-        StoreUnavailableError: another daemon has it (`HELD`), or it cannot be used.
+        StoreUnavailableError: another daemon has it (`HELD`), it cannot be used, is gone (`check_remains`), or nobody
+            could be told of the takeover; its epoch is as it was.
         SettingError: the file is a copy of what it should be.
     """
     path, state_dir = path_of(settings, name), settings.instance.state_dir
@@ -75,11 +79,16 @@ def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None
         make_directory(path.parent)
     with ExitStack() as taken:
         taken.callback(os.close, lock_store(path))
-        db = taken.enter_context(closing(open_store(path, broker_instance=configured)))
+        check_remains(path, told=told)
+        is_new = may_make(path, told=told)
+        db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
         try:
-            problem = sighted(settings, name, db).problem
+            problem = sighted(settings, name, db, told=told).problem
             if problem:
                 raise copy_error(settings, name, problem)
+            if least_epoch is not None:
+                check_reign(path)
+                least_epoch = max(least_epoch, told + 1)
             db.epoch = note_start(db, path, state_dir, least_epoch=least_epoch)
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(path), sentence(error)) from error
@@ -90,13 +99,13 @@ def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None
     return db
 
 
-def sighted(settings: Settings, name: str, db: sqlite3.Connection) -> Sighting:
+def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int = 0) -> Sighting:
     """
     What tells the file of a database from its copies.
 
     Where a command tells the role, copies are what there is to fail over to, each with a number of its own.
     """
-    sighting = look(db, path_of(settings, name), settings.instance.state_dir)
+    sighting = look(db, path_of(settings, name), settings.instance.state_dir, told=told)
     is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
     return replace(sighting, known_number=None) if is_copied_on_purpose else sighting
 
@@ -112,9 +121,12 @@ def file_errors(settings: Settings) -> list[SettingError]:
     errors: list[SettingError] = []
     for name in (MSDB, *settings.databases):
         path = path_of(settings, name)
-        if not path.is_file() or is_elsewhere(settings, name):
+        if is_elsewhere(settings, name):
             continue
         try:
+            check_remains(path)
+            if not path.is_file():
+                continue
             check_links(path)
         except StoreUnavailableError as error:
             errors.append(settings.error(_key(name), str(error)))

@@ -234,7 +234,8 @@ class Databases:
         Raises:
             BrokerError: it cannot be; nothing of it is left here.
         """
-        store, taken = await asyncio.to_thread(self._take, name, least_epoch)
+        told = self._keepers[name].standing.epoch
+        store, taken = await asyncio.to_thread(self._take, name, least_epoch, told)
         endpoint = self._make(name, store, taken)
         endpoint.on_demoted = self._keepers[name].on_demoted
         database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow, is_served=False)
@@ -277,9 +278,9 @@ class Databases:
 
     # --- one database ---
 
-    def _take(self, name: str, least_epoch: int | None) -> tuple[SqliteStore, ExitStack]:
+    def _take(self, name: str, least_epoch: int | None, told: int = 0) -> tuple[SqliteStore, ExitStack]:
         with ExitStack() as taken:
-            db = take(self._settings, name, taken, least_epoch=least_epoch)
+            db = take(self._settings, name, taken, least_epoch=least_epoch, told=told)
             path = path_of(self._settings, name)
             store = SqliteStore(path, db, fragment_size=self._settings.dialog.fragment_size)
             return store, taken.pop_all()

@@ -89,7 +89,9 @@ async def execute(
                 catalog.changed()
     told = script.messages.lines()
     if script.fails_over is not None:  # behind its turn, which the database needs to go
-        told.append(await catalog.fail_over.carry_out(script.fails_over))
+        statement, name = script.fails_over
+        with blaming(statement):
+            told.append(await catalog.fail_over.carry_out(name))
     return told
 
 
@@ -193,7 +195,8 @@ class _Script:
     A script in its thread.
 
     Shape: `committed` what the databases that were committed hold, by name, once the catalog is loaded; `outcomes` of a
-    preview, which commits nothing; `fails_over` the database that is to be handed over, when the script says just that.
+    preview, which commits nothing; `fails_over` the statement and the database that is to be handed over,
+    when the script says just that.
     """
 
     def __init__(
@@ -209,7 +212,7 @@ class _Script:
         self.messages = Messages()
         self.committed: dict[str, tuple[Rows, RouteTable]] = {}
         self.outcomes: dict[str, Outcome] = {}
-        self.fails_over: str | None = None
+        self.fails_over: tuple[AlterDatabase, str] | None = None
         self._catalog = catalog
         self._databases = databases
         self._is_preview = is_preview
@@ -287,7 +290,7 @@ class _Script:
         if self._is_preview:
             self.messages.add("database", name, "would be handed over")
         else:
-            self.fails_over = name
+            self.fails_over = statement, name
 
     def _refuse_beside_fail_over(self, statement: Statement) -> None:
         if self.fails_over is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,14 +20,16 @@ from typing import Protocol
 import structlog
 
 from broker.control.role_source import RoleSource
+from broker.control.role_watch import RoleWatch, Sight
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.mirror.own_role import Act, OwnRole, Word
 from broker.mirror.role import Role
 from broker.store.database import HELD
-from broker.store.role_file import Reign, read_reign
+from broker.store.role_file import Reign, role_path
 
 REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
-RETRY_SECONDS = 1.0  # between two attempts to take a database over when something is wrong with it
+RETRY_SECONDS = 1.0  # between two attempts when something is wrong
+_WHERE_TO_LOOK = "why not is told at its partner, by the log and sys.database_mirroring"
 
 log = structlog.get_logger(__name__)
 
@@ -84,11 +87,14 @@ class RoleKeeper:
         self.source = source
         self._path = path
         self._hosting = hosting
-        self._broker_instance = broker_instance
+        self._configured = self._broker_instance = broker_instance
+        self._watch = RoleWatch(path)
         self._loop = asyncio.get_running_loop()
         self._own = OwnRole(hold=source.hold, now=self._loop.time())
         self._since = time.time()
         self._principal = ""
+        self._taken_epoch = 0  # by this instance, the last time
+        self._is_handing_over = False
         self._told = ""  # the last problem that the log has
         self._step_down_because = ""
         self._left_because = ""  # the last time
@@ -108,9 +114,14 @@ class RoleKeeper:
             since=self._since,
             source=self.source.name,
             problem=own.problem,
-            principal=self._principal,
+            principal=self._principal if own.role is Role.PRINCIPAL else self._partner,
             is_resting=own.role is Role.MIRROR and self._loop.time() < own.rests_until,
         )
+
+    @property
+    def _partner(self) -> str:
+        """Who else took the database over last; empty when that was this instance."""
+        return self._principal if self._own.epoch > self._taken_epoch else ""
 
     async def start(self) -> None:
         """
@@ -122,7 +133,6 @@ class RoleKeeper:
         await self._look(is_start=True)
         log.info("database role", database=self.name, role=self._own.role.value, epoch=self._own.epoch)
         self._task = self._loop.create_task(self._keep(), name=f"{self.name} role")
-        self._task.add_done_callback(self._on_end)
 
     async def close(self) -> None:
         """Whatever is under way ends, and the database is left to the partner."""
@@ -131,6 +141,7 @@ class RoleKeeper:
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._leave("the instance stops")
+        self._watch.close()
         async with self._changed:
             self._changed.notify_all()
 
@@ -147,8 +158,11 @@ class RoleKeeper:
         if not self.source.is_ours:
             problem = f"the roles of {self.name!r} are decided by role_command: fail over where that gets them from"
             raise StatementError(50000, problem)
+        if self._is_handing_over:
+            problem = f"a failover of the database {self.name!r} is under way: wait until it has ended"
+            raise StatementError(1470, problem)
         if self._own.role is not Role.PRINCIPAL:
-            who = f", {self._principal!r}" if self._principal else ""
+            who = f", {self._partner!r}" if self._partner else ""
             problem = f"the database {self.name!r} is a mirror here: say this to its principal{who}"
             raise StatementError(1470, problem)
 
@@ -164,15 +178,21 @@ class RoleKeeper:
         """
         self.check_fail_over()
         epoch = self._own.epoch
+        self._is_handing_over = True
         self._step_down("handed over by SET PARTNER FAILOVER")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * REST_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._own.epoch > epoch or self._is_closing)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2 * REST_SECONDS), self._changed:
+                    await self._changed.wait_for(lambda: self._own.epoch > epoch or self._is_closing)
+        finally:
+            self._is_handing_over = False
         if self._own.epoch == epoch:
-            return f"database {self.name} handed over; nobody has taken it over yet, and this instance goes on trying"
+            waited = "nobody has taken it over yet, and this instance goes on trying"
+            return f"database {self.name} handed over; {waited}; {_WHERE_TO_LOOK}"
         if self._own.role is Role.PRINCIPAL:
             waited = f"nobody took it over within {REST_SECONDS:g} s"
-            return f"database {self.name}: {waited}, so this instance is the principal again, epoch {self._own.epoch}"
+            again = f"so this instance is the principal again, epoch {self._own.epoch}"
+            return f"database {self.name}: {waited}, {again}; {_WHERE_TO_LOOK}"
         return f"database {self.name} handed over: {self._principal} is the principal, epoch {self._own.epoch}"
 
     def _step_down(self, problem: str) -> None:
@@ -181,39 +201,51 @@ class RoleKeeper:
 
     # --- the task ---
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        """A task that ends by itself has met a bug: the role stays as it is, and says so."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._own.problem = f"stopped by {error!r}"
-            log.error("database role stopped", database=self.name, exc_info=error)
-
     async def _keep(self) -> None:
+        is_well = True
         while not self._is_closing:
             is_settled = self.source.is_ours and self._own.role is Role.PRINCIPAL  # until somebody wakes it
+            pause = (None if is_settled else self.source.interval) if is_well else RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if is_settled else self.source.interval):
+                async with asyncio.timeout(pause):
                     await self._wake.wait()
             self._wake.clear()
             if not self._is_closing:
-                await self._look()
+                is_well = await self._look_again()
+
+    async def _look_again(self) -> bool:
+        """Look; a bug that this meets is told, and does not keep a mirror from taking over later."""
+        try:
+            await self._look()
+        except Exception as error:  # whatever it is, the next look may go well
+            problem = f"keeping the role failed with {error!r}, and is tried again"
+            if problem != self._told:
+                log.exception("database role in doubt", database=self.name, problem=problem)
+            self._own.problem = self._told = problem
+            return False
+        return True
 
     async def _look(self, *, is_start: bool = False) -> None:
         """Once: ask, do what follows, and see what the principal tells."""
         own, before = self._own, self.standing
+        act, least_epoch = Act.STAY, 0
         if self._step_down_because:
             await self._leave(self._step_down_because)
         else:
             word = await self._ask()
             if word is None:
                 return
-            act = own.on_word(word, self._loop.time())
-            if act is Act.TAKE:
-                await self._take(word.epoch, is_start=is_start)
-            elif act is Act.STEP_DOWN:
+            act, least_epoch = own.on_word(word, self._loop.time()), word.epoch
+            if act is Act.STEP_DOWN:
                 await self._leave(word.problem or f"no principal any more, as its {self.source.name} says")
         if own.role is Role.MIRROR:
-            await self._read_reign()
+            sight = await asyncio.to_thread(self._watch.look, asks_lock=act is Act.TAKE and not is_start)
+            if act is Act.TAKE and sight.is_held:
+                self._on_kept_out(StoreUnavailableError(str(self._path), HELD))
+            elif act is Act.TAKE:
+                await self._take(least_epoch, is_start=is_start)
+            if own.role is Role.MIRROR:
+                self._hear(sight)
         if own.problem != self._told:
             self._told = own.problem
             if own.problem:
@@ -225,6 +257,8 @@ class RoleKeeper:
 
     async def _ask(self) -> Word | None:
         """What the source says; None when something else has to be done first, or nothing any more."""
+        if self.source.is_ours:
+            return await self.source.ask()  # at once
         asking = self._loop.create_task(self.source.ask())
         waking = self._loop.create_task(self._wake.wait())
         try:
@@ -236,43 +270,46 @@ class RoleKeeper:
             await asyncio.gather(asking, waking, return_exceptions=True)
 
     async def _take(self, least_epoch: int, *, is_start: bool) -> None:
-        own = self._own
         try:
             reign = await self._hosting.open(self.name, least_epoch)
         except BrokerError as error:
-            is_held = isinstance(error, StoreUnavailableError) and error.problem == HELD
-            if is_start and not is_held:
+            if is_start and not _is_held(error):
                 raise
-            is_well = is_held and self.source.is_ours  # else two sources of roles contradict each other
-            problem = "" if is_well else str(error)
-            own.on_kept_out(problem, self._loop.time(), pause=0.0 if is_well else RETRY_SECONDS)
+            self._on_kept_out(error)
             return
-        own.on_taken(reign.epoch, self._loop.time())
-        self._since = reign.since
+        self._own.on_taken(reign.epoch, self._loop.time())
+        self._since, self._taken_epoch = reign.since, reign.epoch
         self._broker_instance, self._principal = reign.broker_instance, reign.principal
         log.info("database taken over", database=self.name, epoch=reign.epoch)
         self._announce()
 
+    def _on_kept_out(self, error: BrokerError) -> None:
+        is_well = _is_held(error) and self.source.is_ours  # else two sources of roles contradict each other
+        problem = "" if is_well else str(error)
+        self._own.on_kept_out(problem, self._loop.time(), pause=0.0 if is_well else RETRY_SECONDS)
+
     async def _leave(self, problem: str) -> None:
         """Step down in order."""
+        if self._own.role is Role.PRINCIPAL:
+            self._hosting.refuse(self.name, self._broker_instance)
+            self._own.on_stepped_down(problem, self._loop.time(), rest=REST_SECONDS if self.source.is_ours else 0.0)
+            self._since, self._told, self._left_because = time.time(), problem, problem
+            self._announce()
+            await self._hosting.close(self.name)
+            log.warning("database demoted", database=self.name, epoch=self._own.epoch, reason=problem)
         self._step_down_because = ""
-        if self._own.role is not Role.PRINCIPAL:
-            return
-        self._hosting.refuse(self.name, self._broker_instance)
-        self._own.on_stepped_down(problem, self._loop.time(), rest=REST_SECONDS if self.source.is_ours else 0.0)
-        self._since, self._told, self._left_because = time.time(), problem, problem
-        self._announce()
-        await self._hosting.close(self.name)
-        log.warning("database demoted", database=self.name, epoch=self._own.epoch, reason=problem)
 
-    async def _read_reign(self) -> None:
+    def _hear(self, sight: Sight) -> None:
         """What the principal tells beside the file."""
-        try:
-            reign = await asyncio.to_thread(read_reign, self._path)
-        except StoreUnavailableError as error:
-            self._own.problem = str(error)
-            return
+        reign = sight.reign
         if reign is None:
+            self._own.problem = sight.problem or self._own.problem
+            return
+        if self._configured is not None and reign.broker_instance != self._configured:
+            told, ours = uuid.UUID(bytes=reign.broker_instance), uuid.UUID(bytes=self._configured)
+            differs = f"it tells of broker instance {told}, and the configuration says {ours}: set what is right"
+            hint = "remove the file if it is not that of this database; whoever takes it over writes it anew"
+            self._own.problem = f"store {role_path(self._path)}: {differs}, or {hint}"
             return
         if self._own.problem == self._left_because and reign.epoch > self._own.epoch:
             self._own.problem = ""  # the partner has it now
@@ -286,3 +323,7 @@ class RoleKeeper:
     def _announce(self) -> None:
         if self._broker_instance is not None:
             self._hosting.announce(self._broker_instance)
+
+
+def _is_held(error: BrokerError) -> bool:
+    return isinstance(error, StoreUnavailableError) and error.problem == HELD

@@ -75,28 +75,28 @@ class CommandSource:
 
     async def ask(self) -> Word:
         """Run it once."""
+        loop = asyncio.get_running_loop()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
+            transport, run = await loop.subprocess_exec(
+                _Run, *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
             )
         except (OSError, ValueError) as error:
             return self._failed(f"cannot be started: {getattr(error, 'strerror', None) or error}")
         try:
             async with asyncio.timeout(self.hold):
-                printed = asyncio.gather(_first_of(process.stdout), _first_of(process.stderr))
-                output, complaint = await printed
-                await process.wait()
+                await run.ended.wait()
+                _kill_group(transport)  # what it leaves behind may keep its output open
+                await run.read.wait()
         except TimeoutError:
             return self._failed(f"has not ended within {self.hold:g} s")
         finally:
-            await _end(process)
-        if process.returncode:
+            _kill_group(transport)
+            await run.ended.wait()
+            transport.close()
+        code, output, complaint = transport.get_returncode(), run.printed[1], run.printed[2]
+        if code:
             said = complaint.decode(errors="replace").strip()
-            return self._failed(f"has failed with exit code {process.returncode}{': ' + said if said else ''}")
+            return self._failed(f"has failed with exit code {code}{': ' + said if said else ''}")
         return self._read(output)
 
     def _read(self, output: bytes) -> Word:
@@ -124,18 +124,30 @@ def role_source(settings: DatabaseSettings) -> RoleSource | None:
     return None
 
 
-async def _first_of(stream: asyncio.StreamReader | None) -> bytes:
-    """The beginning of what a program prints; the rest is read as well, so that it can end, and not kept."""
-    assert stream is not None
-    kept = b""
-    while chunk := await stream.read(_OUTPUT_MAX_BYTES):
-        kept += chunk[: _OUTPUT_MAX_BYTES - len(kept)]
-    return kept
+class _Run(asyncio.SubprocessProtocol):
+    """
+    One run of a program.
+
+    Shape: `printed` the beginning of what it prints, by descriptor; the rest is read as well, so that it can end, and
+    not kept. `ended` once the program has, `read` once nobody can print any more.
+    """
+
+    def __init__(self) -> None:
+        self.printed = {1: b"", 2: b""}
+        self.ended = asyncio.Event()
+        self.read = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.printed[fd] += data[: _OUTPUT_MAX_BYTES - len(self.printed[fd])]
+
+    def process_exited(self) -> None:
+        self.ended.set()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.read.set()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """A program that still runs is no more, nor what it started."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+def _kill_group(transport: asyncio.SubprocessTransport) -> None:
+    """The program is no more, nor what it started: they are a session of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(transport.get_pid(), signal.SIGKILL)

@@ -28,6 +28,7 @@ from broker.errors import DemotedError, StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.fault import sentence
 from broker.store.metadata import put_routes
+from broker.store.remains import lost
 
 SCHEMA_VERSION = 3
 OLDEST_VERSION = 1  # that can be brought up to this one
@@ -55,25 +56,34 @@ class Connection(sqlite3.Connection):
     epoch: int | None = None
 
 
-def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None) -> Connection:
+def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None, may_make: bool = True) -> Connection:
     """
     A connection to a database of the broker, which is made when the file or the schema is missing.
 
     Args:
         path: The file; `:memory:` keeps nothing.
         broker_instance: Its identity, used only when the schema is made; drawn when None.
+        may_make: Make what is missing; else that is an error.
 
     Raises:
         StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity; an
             older schema that could not be brought up to this release's.
     """
+    address = path if may_make else f"{Path(path).absolute().as_uri()}?mode=rw"
     try:
         db = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
+            address,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Connection,
+            uri=not may_make,
         )
     except sqlite3.Error as error:
         raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
+        if not may_make and not has_schema(db):
+            raise lost(Path(path))
         _prepare(db, broker_instance)
         _check_identity(db, str(path), broker_instance)
         if schema_version(db) < SCHEMA_VERSION:
@@ -101,7 +111,7 @@ def lock_store(path: str | Path) -> int:
     """
     check_links(path)
     try:
-        descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
     try:
@@ -115,7 +125,7 @@ def lock_store(path: str | Path) -> int:
 def is_locked(path: str | Path) -> bool:
     """Whether a daemon has the lock now; nothing is made or changed."""
     try:
-        descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -127,7 +137,8 @@ def is_locked(path: str | Path) -> bool:
     return False
 
 
-def _lock_path(path: str | Path) -> str:
+def lock_path(path: str | Path) -> str:
+    """Where the lock of the one daemon is, which has this database open."""
     return f"{os.path.realpath(path)}.lock"  # by whichever name, it is one file
 
 

@@ -5,14 +5,16 @@ A database has its identity, its conversations and its sequence numbers in its f
 beside the original, or an older copy in its place, would send and take messages in its name, some of them twice. Two
 things tell them apart. The file knows the number (inode) that it had at the last start of a daemon: a copy has another.
 It also counts the starts and stops of daemons, and the instance keeps for each broker instance how many it has seen: an
-older copy that was put back into the same file has fewer. A file that was renamed, or is used by two instances in turn
-on shared storage, passes: each instance knows only how many there were at least.
+older copy that was put back into the same file has fewer. What a mirror knows is the epoch that its principal tells
+beside the file (`role_file`): an older copy has a lower one. A file that was renamed, or is used by two instances in
+turn on shared storage, passes: each instance knows only how many there were at least.
 
 What passes unseen: a copy of the whole machine or disk, state directory and all; an older copy that was put back into
 the same file behind a daemon that was killed and had started only once since.
 
 Taking a database over raises its epoch, in the transaction that counts the start. Whoever has an older epoch commits
 nothing any more, wherever it comes from (`database.writing`), so two that both believe to be the principal do no harm.
+The new epoch is higher than any that is known, also where a backup was put back: those who send believe the highest.
 
 Everything here is for whoever has the lock of the file (`lock_store`), but for `look`, which only reads.
 """
@@ -29,14 +31,15 @@ from typing import Any
 
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import BUSY_SECONDS, Connection, broker_instance, writing
-from broker.store.record import write_record
+from broker.store.record import changing, write_record
+from broker.store.role_file import told_epoch
 
 RECORD = "databases.json"  # in the state directory
 _SEEN = (
     "UPDATE broker_database SET starts = starts + 1, file_number = ?1,"
     " epoch = CASE WHEN ?2 IS NULL THEN epoch ELSE max(epoch + 1, ?2) END RETURNING epoch"
 )
-_KEEP = "UPDATE broker_database SET starts = max(starts, ?), file_number = ?"
+_KEEP = "UPDATE broker_database SET starts = max(starts, ?), epoch = max(epoch, ?), file_number = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Sighting:
     What tells a file from its copies.
 
     Shape: `number` of the file now, `known_number` at the last start of a daemon, None before the first; `starts` in
-    the file, `known_starts` to this instance, 0 when it never had this database; `last_path` where it had it then.
+    the file, `known_starts` to this instance, 0 when it never had this database; `last_path` where it had it then;
+    `epoch` in the file, `known_epoch` as it is told beside the file or known to this instance, 0 when nowhere.
     """
 
     number: int
@@ -53,6 +57,8 @@ class Sighting:
     starts: int
     known_starts: int = 0
     last_path: str = ""
+    epoch: int = 0
+    known_epoch: int = 0
 
     @property
     def problem(self) -> str:
@@ -68,20 +74,39 @@ class Sighting:
                 f"the file is older than what this instance has seen: it knows of {self.starts} starts and stops of"
                 f" daemons, the instance of {self.known_starts}, so an older copy was put back, or it was made anew"
             )
+        if self.epoch < self.known_epoch:
+            return (
+                f"the file is older than what is known of it: its epoch is {self.epoch}, and it was taken over in epoch"
+                f" {self.known_epoch}, so an older copy was put back, or it was made anew"
+            )
         return ""
 
 
-def look(db: sqlite3.Connection, path: Path, state_dir: Path) -> Sighting:
+def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) -> Sighting:
     """
     What there is to be seen of a database; nothing is changed.
 
+    Args:
+        db: The database.
+        path: Its file.
+        state_dir: That of the instance.
+        told: The epoch of the last takeover of which this instance was told, 0 = of none.
+
     Raises:
-        StoreUnavailableError: the record in the state directory cannot be read.
+        StoreUnavailableError: the record in the state directory, or what is told beside the file, cannot be read.
         sqlite3.Error, OSError: the file cannot be read.
     """
-    number, starts = db.execute("SELECT file_number, starts FROM broker_database").fetchone()
-    known = _read(state_dir).get(_key(db), {})
-    return Sighting(path.stat().st_ino, number, starts, int(known.get("starts", 0)), str(known.get("path", "")))
+    number, starts, epoch = db.execute("SELECT file_number, starts, epoch FROM broker_database").fetchone()
+    known = _read(state_dir).get(_key(db), {"starts": 0, "path": "", "epoch": 0})
+    return Sighting(
+        number=path.stat().st_ino,
+        known_number=number,
+        starts=starts,
+        known_starts=known["starts"],
+        last_path=known["path"],
+        epoch=epoch,
+        known_epoch=max(known["epoch"], told_epoch(path), told),
+    )
 
 
 def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epoch: int | None = None) -> int:
@@ -92,7 +117,8 @@ def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epo
         db: The database.
         path: Its file.
         state_dir: That of the instance.
-        least_epoch: Take it over: the epoch grows, and is not below this one. None leaves it as it is.
+        least_epoch: Take it over: the epoch grows beyond all that is known, and is not below this one. None leaves it
+            as it is.
 
     Returns:
         The epoch from now on.
@@ -101,6 +127,8 @@ def note_start(db: sqlite3.Connection, path: Path, state_dir: Path, *, least_epo
         StoreUnavailableError: the record in the state directory cannot be read or written.
         sqlite3.Error, OSError: the file cannot be read or written.
     """
+    if least_epoch is not None:
+        least_epoch = max(least_epoch, look(db, path, state_dir).known_epoch + 1)
     with writing(db):
         ((epoch,),) = db.execute(_SEEN, (path.stat().st_ino, least_epoch)).fetchall()
     # Behind the commit: what the instance has seen is never more than what the file says.
@@ -132,12 +160,14 @@ def keep(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
     """
     This file is the database from now on, whatever it was. Inside a transaction of the caller's.
 
+    It gets the count and the epoch that are known, so that the next takeover is believed by those who send.
+
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read.
         sqlite3.Error, OSError: the file cannot be read or written.
     """
     sighting = look(db, path, state_dir)
-    db.execute(_KEEP, (sighting.known_starts, sighting.number))
+    db.execute(_KEEP, (sighting.known_starts, sighting.known_epoch, sighting.number))
 
 
 # --- the record ---------------------------------------------------------------------------------------------
@@ -148,11 +178,14 @@ def _key(db: sqlite3.Connection) -> str:
 
 
 def _read(state_dir: Path) -> dict[str, dict[str, Any]]:
-    """What the instance has seen: by broker instance, the count of starts and the path."""
+    """What the instance has seen: by broker instance, the count of starts, the epoch and the path."""
     file = state_dir / RECORD
     try:
         found = json.loads(file.read_bytes())
-        return {str(key): {"starts": int(one["starts"]), "path": str(one["path"])} for key, one in found.items()}
+        return {
+            str(key): {"starts": int(one["starts"]), "epoch": int(one.get("epoch", 0)), "path": str(one["path"])}
+            for key, one in found.items()
+        }
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -167,7 +200,8 @@ def _read(state_dir: Path) -> dict[str, dict[str, Any]]:
 
 def _write(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
     """Note the count of one database; the record is replaced as a whole, and on the disk before this returns."""
-    seen = _read(state_dir)
-    starts = db.execute("SELECT starts FROM broker_database").fetchone()[0]
-    seen[_key(db)] = {"starts": starts, "path": str(path.absolute())}
-    write_record(state_dir / RECORD, seen)
+    starts, epoch = db.execute("SELECT starts, epoch FROM broker_database").fetchone()
+    with changing(state_dir / RECORD):
+        seen = _read(state_dir)
+        seen[_key(db)] = {"starts": starts, "epoch": epoch, "path": str(path.absolute())}
+        write_record(state_dir / RECORD, seen)

@@ -3,7 +3,8 @@ Who is the principal of a database, told beside its file to those that must not 
 
 A mirror answers for a database whose file somebody else has open, on storage that both see. SQLite allows one machine
 at a time to have the file open, so what a mirror has to know stands in a small file of its own, which the principal
-writes whenever it has taken the database over. It is told, never believed: the epoch that counts is in the database.
+writes whenever it has taken the database over. The epoch that counts is in the database; but a database with a lower
+one than is told here is an older copy (`fence`), and where there is none any more, none is made (`remains`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from broker.errors import StoreUnavailableError
-from broker.store.record import write_record
+from broker.mirror.role import EPOCH_MAX
+from broker.store.record import check_record, write_record
 
 _MAX_BYTES = 64 * 1024  # a file that is longer is not ours
+_EPOCH_TOLD_MAX = EPOCH_MAX // 4 * 3  # takeovers go on from there, and nobody has ever come so far
+_SINCE_MAX = 253_402_300_799.0  # the end of the year 9999: later is no time that could be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,32 @@ def write_reign(path: Path, reign: Reign) -> None:
     write_record(role_path(path), values)
 
 
+def check_reign(path: Path) -> None:
+    """
+    See that it can be told who takes the database of this file over; for what nobody is told of must not happen.
+
+    Raises:
+        StoreUnavailableError: it cannot be written.
+    """
+    check_record(role_path(path))
+
+
+def told_epoch(path: Path) -> int:
+    """
+    The epoch of the last takeover, as it is told; 0 when nobody tells one that can be understood.
+
+    Raises:
+        StoreUnavailableError: it cannot be read.
+    """
+    try:
+        reign = read_reign(path)
+    except StoreUnavailableError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        return 0  # damaged: the next one who takes it over writes it anew
+    return 0 if reign is None else reign.epoch
+
+
 def read_reign(path: Path) -> Reign | None:
     """
     Who took over the database of this file last; None when nobody has.
@@ -65,9 +96,7 @@ def read_reign(path: Path) -> Reign | None:
     file = role_path(path)
     try:
         with file.open("rb") as stream:
-            found = json.loads(stream.read(_MAX_BYTES))
-        instance, epoch = uuid.UUID(found["broker_instance"]).bytes, int(found["epoch"])
-        return Reign(instance, epoch, str(found["principal"]), float(found["since"]))
+            return _reign(json.loads(stream.read(_MAX_BYTES)))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -78,3 +107,13 @@ def read_reign(path: Path) -> Reign | None:
             " writes it anew"
         )
         raise StoreUnavailableError(str(file), problem) from error
+
+
+def _reign(found: Any) -> Reign:
+    """What the file says. Raises ValueError, TypeError, KeyError or AttributeError."""
+    instance, epoch, principal, since = (found[one] for one in ("broker_instance", "epoch", "principal", "since"))
+    is_epoch = type(epoch) is int and 0 <= epoch <= _EPOCH_TOLD_MAX
+    is_time = type(since) in {int, float} and 0 <= since <= _SINCE_MAX
+    if not (is_epoch and is_time and isinstance(principal, str)):
+        raise ValueError
+    return Reign(uuid.UUID(instance).bytes, epoch, principal, float(since))

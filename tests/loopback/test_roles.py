@@ -185,7 +185,8 @@ def test_a_database_that_nobody_takes_over_comes_back_and_says_so(net: Topology)
 
     told = sql(first, FAIL_OVER)
 
-    alone = "nobody took it over within 5 s, so this instance is the principal again, epoch 2"
+    again = "nobody took it over within 5 s, so this instance is the principal again, epoch 2"
+    alone = f"{again}; why not is told at its partner, by the log and sys.database_mirroring"
     assert [f"database orders: {alone}"] == told
     assert serves(first)
 
@@ -433,10 +434,119 @@ def test_storage_that_goes_away_is_told_by_the_mirror(net: Topology) -> None:
     becomes(second, "principal", 2)
 
 
-@pytest.mark.parametrize("file", ["lock", "role.new"])
-def test_storage_in_which_nothing_can_be_made_keeps_a_daemon_from_starting(net: Topology, file: str) -> None:
+def test_a_role_that_cannot_be_told_is_not_taken_and_costs_no_epoch(net: Topology) -> None:
+    first, second = pair(net)
+    told = Path(f"{shared(net)}.role")
+    told.unlink()
+    told.mkdir()
+
+    first.kill()
+    wait_for(lambda: "Is a directory" in standing(second)["problem"], seconds=SECONDS, what="a problem")
+    mark = second.status()["uptime_s"]
+    wait_for(lambda: second.status()["uptime_s"] > mark + 2.5, seconds=SECONDS, what="two more attempts")
+    still = role(second)
+    told.rmdir()
+
+    assert ("mirror", 1) == still
+    becomes(second, "principal", 2)
+
+
+@pytest.mark.parametrize("lost", [("", "-wal", "-shm"), ("",)])
+def test_a_mirror_makes_no_new_database_where_one_was(net: Topology, lost: tuple[str, ...]) -> None:
+    """Though it never was principal itself, and has the identity in its configuration."""
+    first, second = pair(net, broker_instance=INSTANCE)
+
+    for log in lost:
+        Path(f"{shared(net)}{log}").rename(f"{shared(net)}{log}.away")
+    first.kill()
+    wait_for(lambda: standing(second)["problem"], seconds=SECONDS, what="a problem")
+    problem, is_made = standing(second)["problem"], shared(net).exists()
+    for log in lost:
+        Path(f"{shared(net)}{log}.away").rename(f"{shared(net)}{log}")
+
+    assert ("put the file or a backup back" if "-wal" in lost else "put the file back beside it") in problem
+    assert not is_made
+    becomes(second, "principal", 2)
+
+
+def test_many_databases_are_taken_over_at_once_without_damage_to_what_the_instance_knows(net: Topology) -> None:
+    names = [f"d{number}" for number in range(12)]
+    settings = {
+        f"databases.{name}": {"path": str(shared(net).with_name(f"{name}.db")), "mirroring": "lock"} for name in names
+    }
+    first, second = (net.add(name, databases=names, settings=settings) for name in ("first", "second"))
+    first.start()
+    second.start()
+
+    first.kill()
+
+    def taken() -> bool:
+        return all(one["role"] == "principal" for one in second.status()["mirroring"].values())
+
+    wait_for(taken, seconds=SECONDS, what="all are taken over")
+    second.stop()
+    records = [
+        json.loads(next(daemon.directory.rglob("databases.json")).read_text(encoding="utf-8"))
+        for daemon in (first, second)
+    ]
+    assert [13, 13] == [len(record) for record in records]  # and msdb
+
+
+def test_a_backup_that_was_put_back_and_kept_is_believed_by_those_who_send(net: Topology) -> None:
+    settings = {"broker_instance": INSTANCE}
+    first, second = add(net, "first", **settings), add(net, "second", **settings)
+    sender = net.add("sender", databases=["shop"])
+    way = f"ADDRESS = '{first.address}', MIRROR_ADDRESS = '{second.address}'"
+    net.script(
+        "sender",
+        "shop",
+        "CREATE QUEUE Outbox; CREATE SERVICE [//shop] ON QUEUE Outbox;"
+        f" CREATE ROUTE pair WITH SERVICE_NAME = '//orders', BROKER_INSTANCE = '{INSTANCE}', {way};",
+    )
+    for daemon in (first, second, sender):
+        daemon.start()
+    backup = shared(net).with_name("backup.db")
+    with closing(sqlite3.connect(shared(net), timeout=SECONDS)) as db:
+        db.execute("VACUUM INTO ?", (str(backup),))
+
+    def arrives(text: str) -> None:
+        """Sent by the sender; what was sent before may come again."""
+        with closing(sender.connect("shop")) as db, db:
+            instance = uuid.UUID(INSTANCE)
+            broker.begin_dialog(db, from_service="//shop", to_service="//orders", broker_instance=instance).send(text)
+        got: list[str] = []
+        with closing(sqlite3.connect(shared(net), timeout=SECONDS)) as db:
+            while text not in got:
+                with db:
+                    some = broker.receive(db, queue="Inbox", wait=SECONDS)
+                assert some, f"{text} has not come"
+                got += [one.body.decode() for one in some]
+
+    told = sql(first, FAIL_OVER), sql(second, FAIL_OVER)
+    arrives("before")
+    known = sender.query("SELECT epoch FROM sys.dm_broker_mirrors")
+    second.stop()
+    first.stop()
+    for log in ("", "-wal", "-shm"):
+        Path(f"{shared(net)}{log}").unlink(missing_ok=True)
+    shutil.copy(backup, shared(net))
+
+    refused = run("check", "-c", second.config)
+    kept = [run("database", "keep", "orders", "-c", daemon.config) for daemon in (first, second)]
+    first.start()
+    second.start()
+    arrives("behind")
+
+    assert "epoch 3" in told[1][0]
+    assert [{"epoch": 3}] == known
+    assert "the file is a copy" in refused.stdout + refused.stderr
+    assert [0, 0] == [one.exit_code for one in kept]
+    assert ("principal", 4) == role(first)
+
+
+def test_storage_in_which_nothing_can_be_made_keeps_a_daemon_from_starting(net: Topology) -> None:
     daemon = add(net, "first")
-    Path(f"{shared(net)}.{file}").mkdir()
+    Path(f"{shared(net)}.lock").mkdir()
 
     daemon.start(wait=False)
     wait_for(lambda: not daemon.is_running, seconds=SECONDS, what="the end")

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 import structlog
+from click.testing import CliRunner
 
+from broker.cli.database import database
 from broker.control.config import Settings
 from broker.control.custody import file_errors, is_elsewhere, make_directory, path_of, take
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store import fence
 from broker.store.database import SCHEMA_VERSION, broker_instance, lock_store
+from broker.store.role_file import Reign, role_path, write_reign
 
 TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
 
@@ -126,6 +129,8 @@ def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Pa
     assert [] == file_errors(settings)
 
     path_of(settings, "orders").write_bytes(b"")
+    for log in ("-wal", "-shm"):
+        Path(f"{path_of(settings, 'orders')}{log}").unlink(missing_ok=True)
     assert [] == file_errors(settings)
 
 
@@ -214,6 +219,115 @@ def test_a_directory_of_shared_storage_is_not_made(load: Callable[..., Settings]
         take(settings, "orders", stack, least_epoch=0)
 
     assert not path_of(settings, "orders").parent.exists()
+
+
+def remove(path: Path) -> None:
+    for log in ("", "-wal", "-shm"):
+        Path(f"{path}{log}").unlink(missing_ok=True)
+
+
+def files(directory: Path) -> set[str]:
+    return {one.name for one in directory.iterdir()}
+
+
+@pytest.mark.parametrize("told", [0, 4])
+def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
+    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, told: int
+) -> None:
+    """By what is told beside it; and when that is gone as well, by what this instance was told."""
+    settings = mirrored(load)
+    path = used(settings)
+    if not told:
+        write_reign(path, Reign(b"i" * 16, 4, "second", 1.0))
+    remove(path)
+    before = files(tmp_path)
+
+    with pytest.raises(StoreUnavailableError, match="put the file or a backup back; to begin anew"):
+        take(settings, "orders", stack, least_epoch=0, told=told)
+
+    assert before == files(tmp_path)
+    assert (not told) == bool(file_errors(settings))
+    role_path(path).unlink(missing_ok=True)
+    (settings.instance.state_dir / fence.RECORD).unlink()
+    assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
+
+
+def test_a_file_in_which_an_application_alone_has_begun_anew_is_left_as_it_is(
+    load: Callable[..., Settings], stack: ExitStack
+) -> None:
+    settings = mirrored(load)
+    path = path_of(settings, "orders")
+    write_reign(path, Reign(b"i" * 16, 4, "second", 1.0))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE own (id INTEGER)")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreUnavailableError, match="there is no database in it"):
+        take(settings, "orders", stack, least_epoch=0)
+
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize("least_epoch", [None, 0])
+def test_a_log_without_its_file_is_refused_whether_the_database_is_mirrored_or_not(
+    settings: Settings, stack: ExitStack, tmp_path: Path, least_epoch: int | None
+) -> None:
+    make_directory(settings.instance.state_dir)
+    path = path_of(settings, "orders")
+    path.with_name("orders.db-wal").touch()
+
+    with pytest.raises(StoreUnavailableError, match="the two belong together"):
+        take(settings, "orders", stack, least_epoch=least_epoch)
+
+    assert not path.exists()
+    assert ["databases.orders.path"] == [error.key for error in file_errors(settings)]
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_a_database_with_a_lower_epoch_than_is_told_is_refused_until_it_is_kept(
+    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, *, is_beside: bool
+) -> None:
+    """Then it goes on behind that epoch, which those who send believe."""
+    settings = mirrored(load)
+    path = used(settings)
+    told = 0 if is_beside else 9
+    if is_beside:
+        write_reign(path, Reign(b"i" * 16, 9, "second", 1.0))
+
+    for _ in range(2):
+        with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
+            take(settings, "orders", stack, least_epoch=0, told=told)
+    if not is_beside:
+        write_reign(path, Reign(b"i" * 16, 9, "second", 1.0))
+    done = CliRunner().invoke(database, ["keep", "orders", "-c", str(tmp_path / "broker.toml")])
+
+    assert "broker database keep orders" in caught.value.hint
+    assert 0 == done.exit_code, done.output
+    assert 10 == take(settings, "orders", stack, least_epoch=0, told=told).epoch
+
+
+def test_a_takeover_goes_on_behind_what_this_instance_was_told(load: Callable[..., Settings]) -> None:
+    settings = mirrored(load)
+    with ExitStack() as stack:
+        take(settings, "orders", stack, least_epoch=7)
+
+    with ExitStack() as stack:
+        assert 8 == take(settings, "orders", stack, least_epoch=0, told=7).epoch
+
+
+def test_a_takeover_that_cannot_be_told_leaves_the_epoch_as_it_is(load: Callable[..., Settings]) -> None:
+    settings = mirrored(load)
+    with ExitStack() as stack:
+        take(settings, "orders", stack, least_epoch=0)
+    role_path(path_of(settings, "orders")).mkdir()
+
+    for _ in range(2):
+        with ExitStack() as stack, pytest.raises(StoreUnavailableError, match=r"orders\.db\.role: Is a directory"):
+            take(settings, "orders", stack, least_epoch=0)
+
+    role_path(path_of(settings, "orders")).rmdir()
+    with ExitStack() as stack:
+        assert 2 == take(settings, "orders", stack, least_epoch=0).epoch
 
 
 @pytest.mark.parametrize(("mirroring", "is_refused"), [('"lock"', True), ('"command"\nrole_command = ["true"]', False)])

@@ -28,6 +28,7 @@ from broker.mirror.role import Role
 from broker.routing.choose import Health
 from broker.store.database import lock_store, open_store
 from broker.store.fence import RECORD
+from broker.store.role_file import role_path
 from broker.wire.frame import Probe, ProbeReply
 
 ALONE = "11111111-1111-4111-8111-111111111111"
@@ -255,9 +256,12 @@ def test_scripts_of_a_mirrored_database_wait_for_its_role(settings: Settings, tm
 
 
 @pytest.fixture
-def unwritable(settings: Settings) -> Settings:
-    """Beside the shared file no role can be told."""
-    Path(f"{path_of(settings, 'orders')}.role.new").mkdir()
+async def unwritable(settings: Settings) -> Settings:
+    """The shared file has epoch 1, and beside it no role can be told."""
+    async with running(settings):
+        pass
+    role_path(path_of(settings, "orders")).unlink()
+    role_path(path_of(settings, "orders")).mkdir()
     return settings
 
 
@@ -272,3 +276,6 @@ async def test_a_takeover_that_cannot_be_told_is_none(unwritable: Settings) -> N
     assert "orders" not in instance.catalog.databases
     os.close(lock_store(path_of(settings, "orders")))
     await instance.databases.close_all()
+    role_path(path_of(settings, "orders")).rmdir()
+    async with running(settings) as again:
+        assert ("principal", 2) == (again.prove(SHARED).role, again.prove(SHARED).epoch)

@@ -737,6 +737,7 @@ class Partner:
     def __init__(self, world: World) -> None:
         self.world = world
         self.handed_over: list[str] = []
+        self.error: StatementError | None = None
 
     def check(self, name: str) -> None:
         if name != "orders":
@@ -744,6 +745,8 @@ class Partner:
 
     async def carry_out(self, name: str) -> str:
         assert not self.world.catalog.lock.locked()
+        if self.error is not None:
+            raise self.error
         self.handed_over.append(name)
         return f"{name} handed over"
 
@@ -776,6 +779,14 @@ async def test_what_cannot_be_handed_over_is_refused_and_nothing_is_changed(
 
     assert report.startswith(problem)
     assert ([], {}) == (partner.handed_over, world.queues())
+
+
+async def test_what_keeps_a_database_from_being_handed_over_has_a_place(world: World, partner: Partner) -> None:
+    partner.error = StatementError(1470, "a failover is under way")
+
+    report = await world.refuse("USE orders;\nALTER DATABASE CURRENT SET PARTNER FAILOVER", database="billing")
+
+    assert report.startswith("Msg 1470, Level 16, a.sql:2:16\n")
 
 
 async def test_a_script_of_the_configuration_hands_nothing_over(world: World, partner: Partner) -> None:

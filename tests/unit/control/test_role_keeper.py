@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,38 @@ async def test_what_is_handed_over_is_refused_announced_and_closed_in_this_order
         assert 1470 == caught.value.number
 
 
+async def test_whoever_handed_over_takes_over_at_once_when_the_new_principal_is_lost(storage: Storage) -> None:
+    async with keeping("a", storage) as first, keeping("b", storage) as second:
+        await first.fail_over()
+        between = first.standing
+        await second.close()
+        rests_until = asyncio.get_running_loop().time() + role_keeper.REST_SECONDS / 2
+
+        await until(lambda: role(first) == (Role.PRINCIPAL, 3))
+
+        assert (False, "", "b") == (between.is_resting, between.problem, between.principal)
+        assert asyncio.get_running_loop().time() < rests_until
+
+
+async def test_while_a_failover_is_under_way_another_one_is_refused_and_told_so(storage: Storage) -> None:
+    async with keeping("a", storage) as alone:
+        handing_over = asyncio.create_task(alone.fail_over())
+        await asyncio.sleep(0)
+
+        with pytest.raises(StatementError, match="a failover of the database 'orders' is under way") as at_once:
+            await alone.fail_over()
+        await until(lambda: alone.standing.is_resting)
+        with pytest.raises(StatementError, match="a failover of the database 'orders' is under way"):
+            alone.check_fail_over()
+
+        assert 1470 == at_once.value.number
+        assert "" == alone.standing.principal  # not this instance itself
+        handing_over.cancel()
+        await asyncio.gather(handing_over, return_exceptions=True)
+        with pytest.raises(StatementError, match=r"is a mirror here: say this to its principal$"):
+            alone.check_fail_over()
+
+
 @pytest.mark.usefixtures("quick")
 async def test_what_nobody_takes_over_comes_back(storage: Storage) -> None:
     async with keeping("a", storage) as alone:
@@ -160,6 +194,7 @@ async def test_what_nobody_takes_over_comes_back(storage: Storage) -> None:
 
         assert (True, "handed over by SET PARTNER FAILOVER") == (between.is_resting, between.problem)
         assert told.startswith("database orders: nobody took it over within 0.5 s, so this instance is the principal")
+        assert told.endswith("; why not is told at its partner, by the log and sys.database_mirroring")
         assert (Role.PRINCIPAL, 2) == role(alone)
         assert "" == alone.standing.problem
 
@@ -249,12 +284,62 @@ async def test_what_is_told_and_damaged_is_a_problem(storage: Storage) -> None:
         assert (Role.MIRROR, 1) == role(second)
 
 
-async def test_a_bug_ends_the_task_and_is_told(storage: Storage) -> None:
-    source = Said(Word(Role.MIRROR))
-    async with keeping("a", storage, source) as keeper:
-        source.word = "principal"  # type: ignore[assignment]
+@pytest.mark.parametrize("since", ["1e300", "Infinity"])
+async def test_what_is_told_and_cannot_be_is_not_believed(storage: Storage, since: str) -> None:
+    async with keeping("a", storage), keeping("b", storage) as second:
+        before = second.standing
+        told = f'{{"broker_instance": "{uuid.UUID(int=7)}", "epoch": 1e999, "principal": "x", "since": {since}}}'
+        role_path(storage.path).write_text(told, encoding="utf-8")
 
-        await until(lambda: "stopped by" in keeper.standing.problem)
+        await until(lambda: "it does not hold what the principal wrote" in second.standing.problem)
+        assert before == replace(second.standing, problem="")
+        storage.holder = ""
+        await until(lambda: role(second) == (Role.PRINCIPAL, 2))
+
+
+async def test_the_configured_broker_instance_wins_and_the_difference_is_told(storage: Storage) -> None:
+    async with keeping("a", storage):
+        foreign = uuid.UUID(int=7)
+        write_reign(storage.path, Reign(foreign.bytes, 900, "stranger", 0.0))
+        mirror = RoleKeeper("orders", storage.path, LockSource(), Hosts("b", storage), broker_instance=INSTANCE)
+        await mirror.start()
+        told = mirror.standing
+        storage.holder = ""
+        await until(lambda: role(mirror) == (Role.PRINCIPAL, 2))
+        await mirror.close()
+
+        assert (INSTANCE, 0, "") == (told.broker_instance, told.epoch, told.principal)
+        assert f"orders.db.role: it tells of broker instance {foreign}, and the configuration says" in told.problem
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_bug_is_told_once_and_the_next_look_may_go_well(storage: Storage) -> None:
+    source = Said(Word(Role.MIRROR))
+    with structlog.testing.capture_logs() as logs:
+        async with keeping("a", storage, source) as keeper:
+            source.word = "principal"  # type: ignore[assignment]
+            await until(lambda: "keeping the role failed with AttributeError" in keeper.standing.problem)
+            await asyncio.sleep(0.1)
+
+            source.word = Word(Role.PRINCIPAL)
+            await until(lambda: keeper.standing.role is Role.PRINCIPAL)
+
+            assert "" == keeper.standing.problem
+            assert 1 == len([one for one in logs if one["log_level"] == "error"])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_principal_that_fails_to_step_down_tries_again(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keeping("a", storage) as keeper:
+        with monkeypatch.context() as patch:
+            patch.setattr(Hosts, "refuse", None)
+            keeper._step_down("a test says so")
+            await until(lambda: "keeping the role failed" in keeper.standing.problem)
+
+        await until(lambda: "a closes" in storage.log)
+        assert (Role.MIRROR, "a test says so") == (keeper.standing.role, keeper.standing.problem)
 
 
 class Slow:

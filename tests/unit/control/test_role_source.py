@@ -92,6 +92,17 @@ async def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_pat
     assert await is_gone(int(started.read_text()))
 
 
+@pytest.mark.parametrize("output", ["/dev/stdout", "/dev/null"])
+async def test_what_a_command_leaves_behind_is_ended_and_its_answer_counts(tmp_path: Path, output: str) -> None:
+    started = tmp_path / "pid"
+    script = f"echo principal 7; sleep 600 >{output} 2>&1 & echo $! > {started}"
+
+    word = await CommandSource(["sh", "-c", script], interval=1.0, hold=20.0).ask()
+
+    assert Word(Role.PRINCIPAL, 7) == word
+    assert await is_gone(int(started.read_text()))
+
+
 async def test_whoever_stops_asking_leaves_nothing_behind(tmp_path: Path) -> None:
     started = tmp_path / "pid"
     code = f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -16,6 +19,9 @@ from broker.errors import StoreUnavailableError
 from broker.store import fence
 from broker.store.database import open_store, writing
 from broker.store.fence import RECORD, Sighting, keep, look, note_start, note_stop
+from broker.store.role_file import Reign, role_path, write_reign
+
+OFTEN = 10
 
 
 @pytest.fixture
@@ -210,7 +216,7 @@ def test_the_record_names_each_database_once(path: Path, tmp_path: Path) -> None
     record = json.loads((tmp_path / RECORD).read_text())
 
     assert {str(path): 4, str(tmp_path / "billing.db"): 2} == {one["path"]: one["starts"] for one in record.values()}
-    assert not (tmp_path / "databases.json.new").exists()
+    assert not list(tmp_path.glob("*.new"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": {"starts": "x", "path": ""}}', "\xff"])
@@ -223,12 +229,47 @@ def test_a_record_that_was_damaged_says_what_to_do(path: Path, tmp_path: Path, t
     assert str(tmp_path / RECORD) == caught.value.path
 
 
-@pytest.mark.parametrize("what", [RECORD, "databases.json.new"])
+@pytest.mark.parametrize("what", [RECORD, f"{RECORD}.lock"])
 def test_a_record_that_cannot_be_used_is_told(path: Path, tmp_path: Path, what: str) -> None:
     (tmp_path / what).mkdir()
 
     with pytest.raises(StoreUnavailableError, match="Is a directory"):
         run(path, tmp_path)
+
+
+_NOTE_OFTEN = """
+import sys
+from pathlib import Path
+from broker.store.database import open_store
+from broker.store.fence import note_start
+path, state_dir = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(int(sys.argv[3])):
+    note_start(open_store(path), path, state_dir)
+"""
+
+
+def note_often(state_dir: Path, name: str) -> None:
+    """One more start after the other of a database of its own, as each keeper of a role notes them."""
+    with opened(state_dir / name) as db:
+        for _ in range(OFTEN):
+            note_start(db, state_dir / name, state_dir)
+
+
+def test_what_several_threads_and_processes_note_at_once_is_all_there(tmp_path: Path) -> None:
+    names = [f"{number}.db" for number in range(8)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _NOTE_OFTEN, tmp_path / name, tmp_path, str(OFTEN)])
+        for name in names[:2]
+    ]
+    with ThreadPoolExecutor(len(names)) as pool:
+        for done in [pool.submit(note_often, tmp_path, name) for name in names[2:]]:
+            done.result()
+    ended = [process.wait() for process in processes]
+    record = json.loads((tmp_path / RECORD).read_text())
+
+    assert [0, 0] == ended
+    assert {str(tmp_path / name): OFTEN for name in names} == {one["path"]: one["starts"] for one in record.values()}
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_a_file_that_no_daemon_has_started_on_passes() -> None:
@@ -254,3 +295,48 @@ def test_a_stop_of_whoever_was_followed_changes_nothing(path: Path, tmp_path: Pa
     note_stop(path, tmp_path, old)
 
     assert 2 == starts(path)
+
+
+def tell(path: Path, epoch: int) -> None:
+    write_reign(path, Reign(b"i" * 16, epoch, "second", 1.0))
+
+
+def test_a_file_with_a_lower_epoch_than_is_told_does_not_pass(path: Path, tmp_path: Path) -> None:
+    with opened(path) as db:
+        note_start(db, path, tmp_path, least_epoch=3)
+        passes = look(db, path, tmp_path, told=3).problem
+        by_memory = look(db, path, tmp_path, told=4).problem
+        tell(path, 9)
+        beside = look(db, path, tmp_path).problem
+
+    assert "" == passes
+    assert "its epoch is 3, and it was taken over in epoch 4, so an older copy was put back" in by_memory
+    assert "its epoch is 3, and it was taken over in epoch 9, so an older copy was put back" in beside
+
+
+def test_what_is_told_and_was_damaged_keeps_nobody_away(path: Path, tmp_path: Path) -> None:
+    role_path(path).write_text("{", encoding="utf-8")
+
+    assert "" == run(path, tmp_path)
+
+
+def test_a_backup_that_is_kept_goes_on_behind_every_epoch_that_was_known(path: Path, tmp_path: Path) -> None:
+    """Those who send believe the highest epoch that they have heard of."""
+    run(path, tmp_path)
+    shutil.copy(path, tmp_path / "backup")
+    with opened(path) as db:
+        note_start(db, path, tmp_path, least_epoch=9)
+    shutil.copyfile(tmp_path / "backup", path)
+
+    for told in (None, 12):  # the epoch of its own record alone; and that of another instance
+        if told is not None:
+            tell(path, told)
+        refused = run(path, tmp_path)
+        with opened(path) as db:
+            with writing(db):
+                keep(db, path, tmp_path)
+            passes = look(db, path, tmp_path).problem
+            epoch = note_start(db, path, tmp_path, least_epoch=0)
+
+        assert ("", (told or 9) + 1) == (passes, epoch)
+        assert "an older copy was put back" in refused

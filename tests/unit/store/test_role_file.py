@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.store.role_file import Reign, read_reign, role_path, write_reign
+from broker.store.role_file import Reign, check_reign, read_reign, role_path, told_epoch, write_reign
 
 REIGN = Reign(b"i" * 16, 7, "first", 1_800_000_000.5)
 
@@ -44,6 +44,27 @@ def test_nobody_has_taken_it_over_where_nothing_is_told(tmp_path: Path) -> None:
         "{}",
         '{"broker_instance": "no", "epoch": 1, "principal": "a", "since": 1}',
         '{"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": null, "principal": "a", "since": 1}',
+        *(
+            f'{{"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": {epoch}, "principal": {name},'
+            f' "since": {since}}}'
+            for epoch, name, since in [
+                (-1, '"a"', 1),
+                (2**63 - 1, '"a"', 1),
+                (10**30, '"a"', 1),
+                ("1e30", '"a"', 1),
+                ("1e999", '"a"', 1),
+                ("2.0", '"a"', 1),
+                ("true", '"a"', 1),
+                ('"7"', '"a"', 1),
+                (1, 5, 1),
+                (1, '"a"', -1),
+                (1, '"a"', "1e300"),
+                (1, '"a"', "NaN"),
+                (1, '"a"', "Infinity"),
+                (1, '"a"', '"1"'),
+            ]
+        ),
+        '{"broker_instance": 7, "epoch": 1, "principal": "a", "since": 1}',
         "[" * 100_000,
         "\xff",
     ],
@@ -64,3 +85,23 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
         read_reign(path)
 
     assert str(role_path(path)) == caught.value.path
+
+
+def test_the_epoch_that_is_told_is_the_last_one_and_none_when_it_was_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    nobody = told_epoch(path)
+    write_reign(path, REIGN)
+    told = told_epoch(path)
+    role_path(path).write_text("{", encoding="utf-8")
+
+    assert (0, 7, 0) == (nobody, told, told_epoch(path))
+
+
+def test_an_epoch_that_cannot_be_read_or_told_is_no_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    check_reign(path)
+    role_path(path).mkdir()
+
+    for ask in (told_epoch, check_reign):
+        with pytest.raises(StoreUnavailableError, match="Is a directory"):
+            ask(path)
