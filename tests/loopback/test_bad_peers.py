@@ -327,6 +327,7 @@ async def test_frame_that_is_not_complete_in_time_ends_its_link(monkeypatch: pyt
         trickling = asyncio.ensure_future(trickle())
         fatal = await peer.hear(Fatal)
         trickling.cancel()
+        await asyncio.gather(trickling, return_exceptions=True)
         await check()
 
         assert "not complete within" in fatal.text
