@@ -251,7 +251,9 @@ class _Stage:
         self._claim(blow, instance, self.world.databases[blow.database].epoch, is_taking=False)
 
     def _strike_stale(self, blow: MirrorBlow, instance: Instance) -> None:
-        self._claim(blow, instance, self.world.databases[blow.database].epoch - 1, is_taking=True)
+        database = self.world.databases[blow.database]
+        if database.holder not in (None, instance):  # else its own reign, of which frames may be under way, is the last
+            self._claim(blow, instance, database.epoch - 1, is_taking=True)
 
     def _claim(self, blow: MirrorBlow, instance: Instance, epoch: int, *, is_taking: bool) -> None:
         if epoch < 0 or blow.database in instance.reign or not instance.is_up or instance.is_frozen:
