@@ -49,6 +49,21 @@ def add(net: Topology, name: str, **settings: Any) -> Daemon:
     return daemon
 
 
+def add_pair_and_sender(net: Topology) -> tuple[Daemon, Daemon, Daemon]:
+    """Two instances of one database, and one with a database shop that has a mirrored route to them."""
+    settings = {"broker_instance": INSTANCE}
+    first, second = add(net, "first", **settings), add(net, "second", **settings)
+    sender = net.add("sender", databases=["shop"])
+    way = f"ADDRESS = '{first.address}', MIRROR_ADDRESS = '{second.address}'"
+    net.script(
+        "sender",
+        "shop",
+        "CREATE QUEUE Outbox; CREATE SERVICE [//shop] ON QUEUE Outbox;"
+        f" CREATE ROUTE pair WITH SERVICE_NAME = '//orders', BROKER_INSTANCE = '{INSTANCE}', {way};",
+    )
+    return first, second, sender
+
+
 def pair(net: Topology, **settings: Any) -> tuple[Daemon, Daemon]:
     """The first one is the principal."""
     first, second = add(net, "first", **settings), add(net, "second", **settings)
@@ -262,16 +277,7 @@ def test_conversations_within_the_database_survive_every_change_of_roles(net: To
 
 
 def test_what_is_sent_to_a_pair_arrives_once_and_in_order_whoever_is_principal(net: Topology) -> None:
-    settings = {"broker_instance": INSTANCE}
-    first, second = add(net, "first", **settings), add(net, "second", **settings)
-    sender = net.add("sender", databases=["shop"])
-    way = f"ADDRESS = '{first.address}', MIRROR_ADDRESS = '{second.address}'"
-    net.script(
-        "sender",
-        "shop",
-        "CREATE QUEUE Outbox; CREATE SERVICE [//shop] ON QUEUE Outbox;"
-        f" CREATE ROUTE pair WITH SERVICE_NAME = '//orders', BROKER_INSTANCE = '{INSTANCE}', {way};",
-    )
+    first, second, sender = add_pair_and_sender(net)
     for name in ("first", "second"):
         back = f" CREATE ROUTE back WITH SERVICE_NAME = '//shop', ADDRESS = '{sender.address}';"
         net.script(name, "orders", SERVICES + back)
@@ -493,16 +499,7 @@ def test_many_databases_are_taken_over_at_once_without_damage_to_what_the_instan
 
 
 def test_a_backup_that_was_put_back_and_kept_is_believed_by_those_who_send(net: Topology) -> None:
-    settings = {"broker_instance": INSTANCE}
-    first, second = add(net, "first", **settings), add(net, "second", **settings)
-    sender = net.add("sender", databases=["shop"])
-    way = f"ADDRESS = '{first.address}', MIRROR_ADDRESS = '{second.address}'"
-    net.script(
-        "sender",
-        "shop",
-        "CREATE QUEUE Outbox; CREATE SERVICE [//shop] ON QUEUE Outbox;"
-        f" CREATE ROUTE pair WITH SERVICE_NAME = '//orders', BROKER_INSTANCE = '{INSTANCE}', {way};",
-    )
+    first, second, sender = add_pair_and_sender(net)
     for daemon in (first, second, sender):
         daemon.start()
     backup = shared(net).with_name("backup.db")
