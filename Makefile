@@ -21,7 +21,7 @@ help:  ## Show what there is
 setup: $(INSTALLED)  ## Make .venv from the locked, hashed requirements
 
 $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
-	@echo "making .venv (about a minute, once)"
+	@echo "making .venv (one to five minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
@@ -81,7 +81,7 @@ docs: setup  ## The documentation as a site, in site/
 lock: setup  ## Lock the requirements anew; needs uv
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    --no-emit-index-url --no-emit-find-links --quiet -o requirements/runtime.txt
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-annotate \
+	uv pip compile pyproject.toml --extra journal --extra pipeline --group dev --universal --python-version 3.11 --generate-hashes --no-annotate \
 	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements/dev.txt
 
 clean:  ## Remove everything that was made

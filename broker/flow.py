@@ -1,13 +1,17 @@
 """
-What became of a dialog frame.
+What became of a dialog frame, and how that is written down.
 
 `Disposition` is one enum for every outcome; its value is the metric label, the journal value, the log field and
 the row of `docs/dispositions.md`. `NUMBER` gives the original's message number where it has one.
+
+A *flow record* is one visit of a dialog frame to an instance: entered, left and outcome together. `COLUMNS` is what
+the journal writes and the pipeline reads; both make their own engine's schema of it.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Disposition(StrEnum):
@@ -78,3 +82,68 @@ NUMBER = {
     Disposition.STORE_BUSY: 9749,
     Disposition.STORE_FAILED: 28017,
 }
+
+
+class Outcome(StrEnum):
+    """How a visit ended, in one word; of a dropped frame the disposition says why."""
+
+    SENT = "sent"
+    RESENT = "resent"
+    FORWARDED = "forwarded"
+    DELIVERED = "delivered"
+    DUPLICATE = "duplicate"
+    DROPPED = "dropped"
+    ACKNOWLEDGED = "acknowledged"
+
+
+class Form(StrEnum):
+    """What a column of a flow record holds, in words that every engine has a type for."""
+
+    INSTANT = "timestamp, microseconds, UTC"
+    WORD = "string, dictionary"
+    GUID = "binary, 16 bytes"
+    FLAG = "boolean"
+    INT32 = "int32"
+    INT64 = "int64"
+
+
+class Column(NamedTuple):
+    """One column of a flow record."""
+
+    name: str
+    form: Form
+    meaning: str
+    is_nullable: bool = False
+
+
+JOURNAL_SCHEMA = 1
+"""Version of `COLUMNS`, in the metadata of every file. Later versions add columns that may be null, and change none."""
+
+COLUMNS = (
+    Column("entered_at", Form.INSTANT, "arrival here; at the sender, when it was put in the transmission queue"),
+    Column("left_at", Form.INSTANT, "handed to the next hop, delivered, dropped, or acknowledged", is_nullable=True),
+    Column("instance", Form.WORD, "name of the instance"),
+    Column("outcome", Form.WORD, "how the visit ended"),
+    Column("reason", Form.WORD, "of a dropped frame: its disposition", is_nullable=True),
+    Column("code", Form.INT32, "of a dropped frame: the number of its disposition", is_nullable=True),
+    Column("kind", Form.WORD, "message, ack, fault; other for kinds of later versions"),
+    Column("message_id", Form.GUID, "one for each transmission: a resend has another"),
+    Column("conversation_id", Form.GUID, "the dialog"),
+    Column("from_target", Form.FLAG, "whether the target of the dialog sent it"),
+    Column("sequence_number", Form.INT64, "of the message in its direction, from 0"),
+    Column("fragment_number", Form.INT32, "of the fragment in its message, from 0"),
+    Column("hop_count", Form.INT32, "gateways behind it, as it arrived"),
+    Column("hop_limit", Form.INT32, "gateways it may pass"),
+    Column("time_to_live_ms", Form.INT64, "lifetime of this copy, milliseconds"),
+    Column("time_consumed_ms", Form.INT64, "lifetime it had spent as it left, milliseconds"),
+    Column("bytes", Form.INT32, "the whole frame"),
+    Column("to_service", Form.WORD, "for whom it is"),
+    Column("from_service", Form.WORD, "who sent it"),
+    Column("to_broker_instance", Form.GUID, "which database it is for", is_nullable=True),
+    Column("from_broker_instance", Form.GUID, "which database sent it", is_nullable=True),
+    Column("route", Form.WORD, "the route that was taken", is_nullable=True),
+    Column("route_table", Form.WORD, "the database whose route that is", is_nullable=True),
+    Column("adjacent_in", Form.WORD, "name or address of the peer that sent it", is_nullable=True),
+    Column("adjacent_out", Form.WORD, "address of the next hop", is_nullable=True),
+)
+"""The columns of a flow record, in the order in which they are written."""

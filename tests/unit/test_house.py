@@ -68,7 +68,9 @@ def test_a_module_has_a_test_of_its_own(module: Path) -> None:
     if str(relative) in TESTED_ELSEWHERE:
         assert any((ROOT / TESTED_ELSEWHERE[str(relative)]).glob("test_*.py"))
         return
-    expected = ROOT / "tests" / "unit" / Path(*relative.parts[1:-1]) / f"test_{module.stem}.py"
+    is_spark = relative.parts[1] == "pipeline"
+    where = Path("spark") if is_spark else Path("unit", *relative.parts[1:-1])
+    expected = ROOT / "tests" / where / f"test_{module.stem}.py"
 
     assert expected.exists(), f"no {expected.relative_to(ROOT)}"
 

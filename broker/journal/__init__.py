@@ -1,0 +1,1 @@
+"""What became of each frame, written to files that a pipeline reads."""

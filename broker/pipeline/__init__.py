@@ -1,0 +1,1 @@
+"""The jobs on Spark that answer questions about the journals of many instances."""

@@ -1,0 +1,182 @@
+"""
+What the jobs read and what they write, column by column.
+
+`VISIT` is the journal as Spark reads it. Every result has a grain, which its docstring tells; times are microseconds,
+instants UTC. Ids are binary of 16 bytes. A result of the batch form and one of the incremental form have the same
+columns.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import types as T  # noqa: N812 - as everybody writes it
+
+from broker.flow import COLUMNS, Form
+
+_TYPES: dict[Form, T.DataType] = {
+    Form.INSTANT: T.TimestampType(),
+    Form.WORD: T.StringType(),
+    Form.GUID: T.BinaryType(),
+    Form.FLAG: T.BooleanType(),
+    Form.INT32: T.IntegerType(),
+    Form.INT64: T.LongType(),
+}
+
+VISIT = T.StructType([T.StructField(one.name, _TYPES[one.form], nullable=True) for one in COLUMNS])
+"""One row per visit of a dialog frame to an instance: the journal. Null everywhere: other versions are read as well."""
+
+
+def _result(*columns: tuple[str, T.DataType]) -> T.StructType:
+    return T.StructType([T.StructField(name, form, nullable=True) for name, form in columns])
+
+
+_BINARY, _STRING, _BOOLEAN = T.BinaryType(), T.StringType(), T.BooleanType()
+_INT, _LONG, _DOUBLE, _INSTANT = T.IntegerType(), T.LongType(), T.DoubleType(), T.TimestampType()
+_WORDS, _LONGS = T.ArrayType(_STRING), T.ArrayType(_LONG)
+
+PATHS = _result(
+    ("message_id", _BINARY),
+    ("conversation_id", _BINARY),
+    ("from_target", _BOOLEAN),
+    ("kind", _STRING),
+    ("sequence_number", _LONG),
+    ("fragment_number", _INT),
+    ("from_service", _STRING),
+    ("to_service", _STRING),
+    ("bytes", _INT),
+    ("is_resend", _BOOLEAN),  # null when the sender keeps no journal
+    ("started_at", _INSTANT),  # left its sender; else the earliest instant known of it
+    ("ended_at", _INSTANT),  # the latest instant known of it
+    ("path", _WORDS),  # instances in the order of the hops
+    ("residence_us", _LONGS),  # at each instance of `path`; null where it did not leave
+    ("link_us", _LONGS),  # between them, one less; null where it is negative (clocks differ) or a hop is missing
+    ("total_us", _LONG),  # from leaving the sender to the last visit's end; null where an end or an order is unknown
+    ("end", _STRING),  # delivered, duplicate, dropped, acknowledged, lost, under way
+    ("end_instance", _STRING),  # where it ended; of a lost one the last that had it
+    ("lost_to", _STRING),  # of a lost one: the next hop that it was given to
+    ("reason", _STRING),
+    ("code", _INT),
+    ("has_loop", _BOOLEAN),  # an instance was visited twice
+    ("missing_hops", _INT),  # of which no journal tells
+    ("unknown_links", _INT),  # between neighbours whose clocks contradict each other
+)
+"""
+One row per transmission (message_id): a resend is another transmission. `acknowledged`: it arrived, but the target
+keeps no journal; `lost`: it left for a next hop and was seen no more; `under way`: likewise, so late in the history
+that nobody can know.
+"""
+
+DIALOGS = _result(
+    ("conversation_id", _BINARY),
+    ("from_target", _BOOLEAN),
+    ("from_service", _STRING),
+    ("to_service", _STRING),
+    ("from_instance", _STRING),  # where it is sent; null when that keeps no journal
+    ("to_instance", _STRING),  # where it is delivered; null likewise
+    ("messages", _LONG),  # distinct sequence numbers
+    ("fragments", _LONG),  # distinct places
+    ("transmissions", _LONG),  # with resends
+    ("resends", _LONG),
+    ("duplicates", _LONG),
+    ("drops", _LONG),
+    ("bytes", _LONG),  # of all transmissions
+    ("first_at", _INSTANT),
+    ("last_at", _INSTANT),
+    ("delivery_p50_us", _LONG),  # put in the queue to delivered; null where clocks contradict each other
+    ("delivery_p95_us", _LONG),
+    ("delivery_p99_us", _LONG),
+    ("round_trip_p50_us", _LONG),  # left the sender to acknowledged
+    ("round_trip_p95_us", _LONG),
+    ("round_trip_p99_us", _LONG),
+    ("gaps", _LONG),  # sequence numbers between the first and the last of which nothing is known
+)
+"""One row per dialog and direction; messages only, acknowledgements and faults are not counted."""
+
+ROUTES = _result(
+    ("instance", _STRING),
+    ("route_table", _STRING),
+    ("route", _STRING),  # null: delivered here, or dropped before a route was found
+    ("window_start", _INSTANT),
+    ("window_seconds", _INT),
+    ("frames", _LONG),
+    ("bytes", _LONG),
+    ("residence_p50_us", _LONG),
+    ("residence_p95_us", _LONG),
+    ("residence_p99_us", _LONG),
+    ("residence_p999_us", _LONG),
+    ("drops", _LONG),
+    ("drops_by_reason", T.MapType(_STRING, _LONG)),
+    ("failovers", _LONG),  # frames that left by another next hop than the one before of their dialog and direction
+)
+"""One row per instance, route and window; a visit belongs to the window in which it ended."""
+
+CAPACITY = _result(
+    ("instance", _STRING),
+    ("window_start", _INSTANT),
+    ("window_seconds", _INT),
+    ("peak_frames", _LONG),  # held at once
+    ("peak_bytes", _LONG),
+    ("p99_frames", _LONG),  # of what a frame found when it entered, itself counted
+    ("p99_bytes", _LONG),
+    ("recommended_bytes", _LONG),  # for message_forward_size
+    ("headroom", _DOUBLE),  # what is left of the pool at the peak, 0 .. 1; null when the pool's size was not given
+)
+"""One row per instance and window: what was held at once, by a sweep over enter and leave."""
+
+PROBLEM = T.StructType(
+    [
+        T.StructField("sequence_number", _LONG),
+        T.StructField("fragment_number", _INT),
+        T.StructField("problem", _STRING),  # missing, doubled, invented
+    ]
+)
+
+RECONCILE = _result(
+    ("conversation_id", _BINARY),  # null in the total
+    ("from_target", _BOOLEAN),
+    ("from_service", _STRING),
+    ("to_service", _STRING),
+    ("sent", _LONG),  # distinct places that were sent
+    ("delivered", _LONG),  # distinct places that were delivered
+    ("acknowledged", _LONG),  # sent, not seen delivered, but acknowledged
+    ("under_way", _LONG),  # sent lately, or still resent: nobody can know yet
+    ("missing", _LONG),  # sent, and neither delivered nor acknowledged nor under way
+    ("doubled", _LONG),  # delivered more than once
+    ("invented", _LONG),  # delivered or acknowledged, and never sent by an instance that keeps a journal
+    ("transmissions", _LONG),
+    ("resent", _LONG),  # transmissions that were resends
+    ("dropped", _LONG),  # transmissions dropped with a reason
+    ("lost", _LONG),  # transmissions that left for a next hop and were seen no more
+    ("duplicates", _LONG),  # transmissions that the target had already
+    ("adds_up", _BOOLEAN),  # sent = delivered + acknowledged + under_way, nothing doubled, nothing invented
+    ("problems", T.ArrayType(PROBLEM)),  # the first ones, in order
+)
+"""One row per dialog and direction, and a total whose conversation_id is null; messages only."""
+
+PLAN = _result(
+    ("instance", _STRING),
+    ("to_service", _STRING),
+    ("to_broker_instance", _BINARY),
+    ("from_target", _BOOLEAN),
+    ("conversation_id", _BINARY),  # null: the way does not depend on the conversation
+    ("conversations", _LONG),
+    ("frames", _LONG),
+    ("bytes", _LONG),
+    ("fate", _STRING),  # the words of `broker routes plan`
+    ("is_harm", _BOOLEAN),
+    ("route_before", _STRING),
+    ("next_before", _WORDS),  # where it may lead
+    ("route_after", _STRING),
+    ("next_after", _WORDS),
+    ("is_loop", _BOOLEAN),  # newly looping over the instances of the journal
+)
+"""One row per conversation, or class of conversations that one decision holds for, whose way changes at an instance."""
+
+RESULTS = {
+    "paths": PATHS,
+    "dialogs": DIALOGS,
+    "routes": ROUTES,
+    "capacity": CAPACITY,
+    "reconcile": RECONCILE,
+    "plan": PLAN,
+}
+"""By job."""
