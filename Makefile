@@ -33,7 +33,7 @@ demo: setup  ## The whole system on loopback, with a gateway killed and a pair f
 	@$(BIN)/broker demo
 
 test: setup  ## All tests; the chaos and the demo in their short form
-	@$(BIN)/pytest -n auto
+	@$(BIN)/pytest -n auto --dist loadgroup
 
 sanitize: setup  ## The compiled kernel over its tests, watched for memory errors and undefined behaviour; needs gcc
 	@rm -rf $(SANITIZED)
@@ -79,7 +79,7 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/mkdocs build --strict --quiet
 
 lock: setup  ## Lock the requirements anew; needs uv
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	uv pip compile pyproject.toml --extra journal --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    --no-emit-index-url --no-emit-find-links --quiet -o requirements/runtime.txt
 	uv pip compile pyproject.toml --extra journal --extra pipeline --group dev --universal --python-version 3.11 --generate-hashes --no-annotate \
 	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements/dev.txt
