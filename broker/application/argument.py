@@ -18,6 +18,8 @@ from broker.errors import ConversationError
 INT_MAX = 2**31 - 1  # the original's int
 _SHOWN_MAX = 80  # characters of what was given
 
+_NUMBERS = (int, float, SupportsFloat)  # in this order: a protocol takes 25 us to be asked
+
 
 def check_count(value: object, name: str, number: int, *, least: int, most: int = INT_MAX) -> int:
     """
@@ -47,7 +49,7 @@ def check_seconds(value: object, name: str, number: int, *, may_be_zero: bool = 
     seconds = math.nan
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
-    elif isinstance(value, SupportsFloat) and not isinstance(value, bool):
+    elif isinstance(value, _NUMBERS) and not isinstance(value, bool):
         with suppress(OverflowError, TypeError, ValueError):  # an int of hundreds of digits
             seconds = float(value)
     if 0 < seconds <= most or (may_be_zero and seconds == 0):

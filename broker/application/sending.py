@@ -46,18 +46,21 @@ _TRANSMIT = (
 )
 _PART = "INSERT INTO broker_transmission_part VALUES (?, ?, ?)"
 _LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id = ?"
-_SENT = (
-    "UPDATE broker_conversation SET send_sequence = ?, state = CASE state WHEN 'SO' THEN 'CO' ELSE state END"
-    " WHERE endpoint_id = ?"
-)
+_SENT = "UPDATE broker_conversation SET send_sequence = ? WHERE endpoint_id = ?"
+_FIRST_SENT = "UPDATE broker_conversation SET send_sequence = ?, state = 'CO' WHERE endpoint_id = ?"
 
 
 @dataclass(slots=True)
 class _Side:
-    """The sending side while a call sends on it. Shape: `sequence` of its next message; `contract` None: undeclared."""
+    """
+    The sending side while a call sends on it.
+
+    Shape: `state` before the call; `sequence` of its next message; `contract` None: undeclared.
+    """
 
     db: sqlite3.Connection
     endpoint_id: int
+    state: str
     sequence: int
     contract: str | None
     is_initiator: bool
@@ -80,6 +83,11 @@ class _Side:
         self.rules[type_name] = rule
         return rule
 
+    def sent(self, next_sequence: int) -> None:
+        """Everything before this number is queued. The state is written only when it changes: that doubles the cost."""
+        statement = _FIRST_SENT if self.state == State.STARTED_OUTBOUND else _SENT
+        ask(self.db, statement, (next_sequence, self.endpoint_id))
+
 
 def send_one(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, body: Body, type_name: str) -> int:
     """Queue one message; its sequence number. Raises: see `Dialog.send`."""
@@ -94,7 +102,7 @@ def send_one(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, body: 
             _refuse(rule.refusal_of_body(data))
         row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data)).lastrowid
         try:
-            ask(db, _SENT, (side.sequence + 1, endpoint_id))
+            side.sent(side.sequence + 1)
         except BaseException:
             # The transaction may be the application's, who may commit it: no number may be used twice.
             if db.in_transaction:
@@ -117,7 +125,7 @@ def send_many(
             first = side.sequence
             db.executemany(_TRANSMIT, _rows(side, spool))
             if side.sequence > first:
-                ask(db, _SENT, (side.sequence, endpoint_id))
+                side.sent(side.sequence)
     return range(first, side.sequence)
 
 
@@ -134,7 +142,8 @@ def send_to_all(
         for rule in _distinct_rules(sides, type_name):
             _refuse(rule.refusal_of_body(data))
         db.executemany(_TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data) for side in sides))
-        db.executemany(_SENT, [(side.sequence + 1, side.endpoint_id) for side in sides])
+        for side in sides:
+            side.sent(side.sequence + 1)
     return [side.sequence for side in sides]
 
 
@@ -158,8 +167,8 @@ def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID) -> _Side:
         row = ask(db, _SIDE, (endpoint_id,)).fetchone()
     if row is None or row[0] not in CAN_SEND or row[1] <= now:
         raise refusal(db, endpoint_id, handle, "SEND")
-    _, _, sequence, contract, is_initiator, is_declared = row
-    return _Side(db, endpoint_id, sequence, contract if is_declared else None, bool(is_initiator), now)
+    state, _, sequence, contract, is_initiator, is_declared = row
+    return _Side(db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now)
 
 
 def _rows(side: _Side, spool: Spool) -> Iterator[tuple[int, int, str, float, bytes]]:
@@ -183,7 +192,8 @@ def _send_large(
     with whole(db):
         sides = [_open(db, *endpoint) for endpoint in endpoints]
         _store_large(sides, parts, type_name)
-        db.executemany(_SENT, [(side.sequence + 1, side.endpoint_id) for side in sides])
+        for side in sides:
+            side.sent(side.sequence + 1)
     return [side.sequence for side in sides]
 
 

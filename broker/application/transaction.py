@@ -16,11 +16,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from broker.errors import StoreUnavailableError
-from broker.store.database import BUSY_SECONDS, SCHEMA_VERSION, is_busy
+from broker.store.database import BUSY_SECONDS, LOCK_PAUSE, SCHEMA_VERSION, is_busy, take_write_lock
 from broker.store.fault import is_about_file, sentence
 from broker.store.rows import ask, path_of
-
-BUSY_PAUSE = 0.002  # seconds between two attempts where the connection itself does not wait (`timeout=0`)
 
 _LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
 _SAVEPOINT = "broker_call"
@@ -59,7 +57,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
             _patiently(lambda: db.execute(_LOCK))
             yield
             return
-        _patiently(lambda: db.execute("BEGIN IMMEDIATE"))
+        take_write_lock(db, least=BUSY_SECONDS)
         try:
             yield
             if is_autocommit(db):
@@ -156,7 +154,7 @@ def _patiently(call: Callable[[], _T]) -> _T:
             is_hopeless = not is_busy(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT
             if is_hopeless or time.monotonic() > deadline:
                 raise
-            time.sleep(BUSY_PAUSE)
+            time.sleep(LOCK_PAUSE)
 
 
 def _sentence(error: sqlite3.DatabaseError) -> str:

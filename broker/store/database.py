@@ -29,6 +29,7 @@ from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.fault import sentence
 from broker.store.metadata import put_routes
 from broker.store.remains import lost
+from broker.store.rows import ask
 
 SCHEMA_VERSION = 3
 OLDEST_VERSION = 1  # that can be brought up to this one
@@ -46,7 +47,7 @@ CATALOG = (  # what statements read and change
 )
 HELD = "another daemon has it open"
 _TABLE = re.compile(r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)", re.MULTILINE)
-_LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock
+LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock
 _MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
 
 
@@ -222,7 +223,7 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
         sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
         DemotedError: somebody else is the principal by now.
     """
-    _begin(db)
+    take_write_lock(db)
     try:
         check_epoch(db)
         yield
@@ -257,15 +258,22 @@ def epoch(db: sqlite3.Connection) -> int:
     return found
 
 
-def _begin(db: sqlite3.Connection) -> None:
+def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
     """
-    Take the write lock, with many short attempts.
+    BEGIN IMMEDIATE, with many short attempts.
 
     SQLite's own waiting looks again after up to 0.1 s. Who commits and begins again at once, as readers do, leaves the
-    lock free for less than a millisecond, so that such a look rarely meets it and the daemon would wait for seconds.
+    lock free for less than a millisecond, so that such a look rarely meets it and others would wait for seconds.
+
+    Args:
+        db: A connection without a transaction; its own time-out says how long to wait, and is as it was afterwards.
+        least: Seconds to wait at least.
+
+    Raises:
+        sqlite3.OperationalError: others had the file for so long.
     """
-    patience: int = db.execute("PRAGMA busy_timeout").fetchone()[0]
-    deadline = time.monotonic() + patience / 1000
+    patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
+    deadline = time.monotonic() + max(least, patience / 1000)
     db.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
@@ -274,7 +282,7 @@ def _begin(db: sqlite3.Connection) -> None:
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= deadline:
                     raise
-                time.sleep(_LOCK_PAUSE)
+                time.sleep(LOCK_PAUSE)
             else:
                 return
     finally:

@@ -15,6 +15,7 @@ import pytest
 from broker.application import transaction as module
 from broker.application.transaction import check_schema, commit, is_always_open, is_autocommit, look, transaction, whole
 from broker.errors import StoreUnavailableError
+from broker.store.database import LOCK_PAUSE
 from broker.store.rows import ask
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -216,10 +217,12 @@ def test_write_lock_is_taken_at_the_beginning(shop: Shop) -> None:
         other.execute("BEGIN IMMEDIATE")
 
 
-def test_busy_database_is_waited_for_longer_than_the_connection_would(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("timeout", [0, 5.0])
+def test_busy_database_is_looked_at_often_whatever_the_connection_would_do(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, timeout: float
 ) -> None:
-    holder, db = shop.connect(), shop.connect(timeout=0)
+    """SQLite's own waiting pauses for longer and longer, or not at all; the connection's time-out stays as it was."""
+    holder, db = shop.connect(), shop.connect(timeout=timeout)
     holder.execute(INSERT, (1,))
     pauses: list[float] = []
 
@@ -233,7 +236,8 @@ def test_busy_database_is_waited_for_longer_than_the_connection_would(
         ask(db, INSERT, (2,))
     db.commit()
 
-    assert (pauses, _ids(shop)) == ([module.BUSY_PAUSE] * 3, [1, 2])
+    assert (pauses, _ids(shop)) == ([LOCK_PAUSE] * 3, [1, 2])
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (timeout * 1000,)
 
 
 def test_database_that_stays_locked_is_told_with_its_path(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,7 +360,7 @@ def test_writing_looks_often_whether_the_lock_is_free(
     with writing(db):
         put_queue(db, "Orders", is_receive_enabled=True)
 
-    assert pauses == [database._LOCK_PAUSE] * 50
+    assert pauses == [database.LOCK_PAUSE] * 50
     assert db.execute("PRAGMA busy_timeout").fetchone() == (database.BUSY_SECONDS * 1000,)
     other.close()
 
