@@ -169,7 +169,10 @@ class Databases:
             endpoint.arrive(frames, origin)
             return
         self._past.dropped[Disposition.DATABASE_IS_MIRROR] += len(frames)  # it has gone in the middle of a pass
+        ring = self.forwarder.ring
         for frame in frames:
+            if ring is not None:
+                ring.tell(frame, Disposition.DATABASE_IS_MIRROR, ring.arrival_of(frame), ring.arrival.entered)
             origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
 
     def prove(self, probe: Probe) -> ProbeReply:

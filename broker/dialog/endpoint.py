@@ -30,6 +30,7 @@ from broker.dialog.inquirer import Inquirer
 from broker.dialog.store_port import Store
 from broker.dialog.stranger import GONE, Strangers
 from broker.dialog.transmitter import DialogSettings, Transmitter
+from broker.dialog.verdict import Verdicts
 from broker.dialog.wall_clock import WallClock
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.flow import Disposition
@@ -90,6 +91,8 @@ class Endpoint:
         self._inbox_bytes = 0
         self._found_up_to = 0
         self._has_news = True
+        self._verdicts = None if forwarder.ring is None else Verdicts(forwarder.ring)
+        self._receipt: Receipt | None = None  # of the last turn, unless that failed
         self._strangers = Strangers()
         self._clock = WallClock()
         self._housekeeping = Housekeeping()
@@ -120,6 +123,11 @@ class Endpoint:
         self._acknowledging.close()
         self.transmitter.close()
         await self._loop.run_in_executor(None, self._writer.shutdown)
+        receipt, self._receipt = self._receipt, None
+        if self._verdicts is not None:
+            if receipt is not None and receipt.headers:  # nobody waits for that turn any more, but it has stored them
+                self._verdicts.judge(receipt.verdicts(), self._loop.time())
+            self._verdicts.close(self._loop.time())
         self._store.close()
 
     async def in_writer(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -158,14 +166,19 @@ class Endpoint:
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
         is_urgent = False
+        verdicts = self._verdicts
         for frame in frames:
             is_urgent |= frame[KIND_AT] != _ACK
             if self._inbox_bytes >= INBOX_MAX_BYTES:
                 self.dropped[Disposition.STORE_BUSY] += 1
+                if verdicts is not None:
+                    verdicts.refuse(frame, Disposition.STORE_BUSY, self._loop.time())
                 origin.reject(frame, Disposition.STORE_BUSY)
             else:
                 self._inbox.append(frame)
                 self._inbox_bytes += len(frame)
+                if verdicts is not None:
+                    verdicts.expect(frame)
         if is_urgent:
             self._wake_up()
         elif self._ride is None:
@@ -207,7 +220,7 @@ class Endpoint:
             done = 0
             while left:
                 try:
-                    result = await self._loop.run_in_executor(self._writer, self._store.turn_in_writer, left[0])
+                    result = await self._loop.run_in_executor(self._writer, self._turn_in_writer, left[0])
                 except StoreUnavailableError as error:
                     if isinstance(error, DemotedError):
                         self.on_demoted(error.problem)
@@ -221,6 +234,12 @@ class Endpoint:
                 self._note(result)
             if done > 1:
                 self._turn_at = self._loop.time() + TURN_SECONDS
+
+    def _turn_in_writer(self, turn: Turn) -> TurnResult:
+        self._receipt = None
+        result = self._store.turn_in_writer(turn)
+        self._receipt = result.receipt
+        return result
 
     def _note(self, result: TurnResult) -> None:
         """After a turn: what was found and loaded is sent, what was stored is answered."""
@@ -260,6 +279,8 @@ class Endpoint:
             statuses=self.transmitter.statuses(),
         )
         self._inbox, self._inbox_bytes, self._has_news = [], 0, False
+        if self._verdicts is not None:
+            self._verdicts.begin()
         return turn
 
     async def _rest(self, turns: list[Turn], problem: str) -> None:
@@ -269,6 +290,8 @@ class Endpoint:
             log.error("store failed", database=self.name, reason=problem, frames=frames)
         self.problem = problem
         self.dropped[Disposition.STORE_FAILED] += frames
+        if self._verdicts is not None:
+            self._verdicts.drop(Disposition.STORE_FAILED, self._loop.time())
         self._has_news = True
         for turn in turns:
             self.transmitter.unwanted(turn.wants)
@@ -279,6 +302,9 @@ class Endpoint:
     def _answer(self, receipt: Receipt) -> None:
         """After the commit: note what the far sides have, and tell them what is stored here."""
         transmitter, travel = self.transmitter, self._travel
+        self._receipt = None
+        if self._verdicts is not None and receipt.headers:
+            self._verdicts.judge(receipt.verdicts(), self._loop.time())
         self.delivered += receipt.delivered
         self.dropped += receipt.dropped
         self.last_dropped |= {what: (self._loop.time(), header) for what, header in receipt.last_dropped.items()}

@@ -29,16 +29,17 @@ from broker.dialog.sender import Sender
 from broker.dialog.status import Trouble, transmission_status
 from broker.dialog.telling import Telling
 from broker.dialog.turns import FRAME_COST, Turns
+from broker.dialog.witness import Witness
 from broker.flow import Disposition
 from broker.forwarding.deciding import Ask
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination, Outbox
-from broker.forwarding.way import Buffer, Way
+from broker.forwarding.way import Buffer, Way, rejected
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
 from broker.store.sending import Found, Loaded, Want
 from broker.wire.frame import Rejected
-from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
+from broker.wire.layout import Flag, Kind
 
 PUMP_BYTES = 256 * 1024  # handed to the forwarder at once: the loop does other things in between
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes
@@ -101,6 +102,7 @@ class Transmitter:
         self._loading = Loading(self.senders, settings.fragment_size, waits=self._waiting.__contains__)
         self._alarms = Alarms(self._on_alarm)
         self._telling = Telling(self.senders, self.status)
+        self._witness = Witness(forwarder.ring)
         self._decisions: dict[int, Decision] = {}
         self._generation = -1
         self._is_pump_due = False
@@ -159,8 +161,9 @@ class Transmitter:
         sender = self.senders.get(endpoint_id)
         if sender is None:
             return
-        outbound = sender.outbound
-        self.acknowledged[sender.contact.service_name] += outbound.acknowledge(place, self._loop.time(), held_there)
+        outbound, now = sender.outbound, self._loop.time()
+        self._witness.acknowledge(endpoint_id, place, now=now, wall=time.time())
+        self.acknowledged[sender.contact.service_name] += outbound.acknowledge(place, now, held_there)
         self._loading.charge(sender)
         sender.advice = ""
         if outbound.loaded or sender.has_more or sender.is_loading:
@@ -201,15 +204,7 @@ class Transmitter:
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Origin of the pass: a frame of ours was dropped in this very instance."""
-        self.advise(
-            Rejected(
-                conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
-                sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
-                fragment=int.from_bytes(frame[FRAGMENT_AT:PLACE_END], "big"),
-                code=disposition.number,
-                reason=disposition.value,
-            )
-        )
+        self.advise(rejected(frame, disposition))
 
     # --- what is told ---
 
@@ -288,7 +283,7 @@ class Transmitter:
             if self.senders.get(sender.endpoint_id) is sender:
                 size += self._burst(sender, frames, now)
         if frames:
-            self.forwarder.submit(frames, now, self)
+            self.forwarder.submit(frames, now, self, self._witness.take())
         if self._turns:
             self._is_pump_due = True
             self._loop.call_soon(self._pump)
@@ -304,12 +299,15 @@ class Transmitter:
         self._waiting.pop(sender.endpoint_id, None)
         outbound, contact, stored, travel = sender.outbound, sender.contact, sender.stored, self._settings.travel
         prefix, numbers = self._message_ids
+        is_followed = self._witness.follows(contact.conversation_id)
         size = sent = resent = 0
         while sender.credit > 0 and outbound.has_unsent:
             fragment, is_resend = outbound.take(now)
             piece = Fragment(fragment.place, fragment.flags, fragment.body, stored)
             frame = message_frame(contact, travel, prefix + next(numbers).to_bytes(8, "big"), piece)
             frames.append((way, frame))
+            if is_followed:
+                self._witness.send(sender.endpoint_id, frame, fragment, is_resend=is_resend)
             length = len(frame)
             size += length
             sender.credit -= max(length, FRAME_COST)
@@ -391,6 +389,7 @@ class Transmitter:
 
     def _forget(self, sender: Sender) -> None:
         self._loading.forget(sender)
+        self._witness.forget(sender.endpoint_id)
         self.senders.pop(sender.endpoint_id, None)
         self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
         self._waiting.pop(sender.endpoint_id, None)

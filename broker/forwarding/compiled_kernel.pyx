@@ -88,7 +88,6 @@ cdef class Walk:
     cdef uint32_t[256] received
     cdef bint is_walking
     cdef object ring
-    cdef object ring_view  # while there is one, nobody can move the ring's memory
     cdef Recorder recorder
 
     def __cinit__(self, Py_ssize_t max_frame, uint8_t max_hops, int hash_bits, object ring):
@@ -96,9 +95,6 @@ cdef class Walk:
         self.runs = Runs()
         self.ring = ring
         if ring is not None:
-            self.ring_view = memoryview(ring.buffer)
-            self.recorder.buffer = <uint8_t*>PyByteArray_AS_STRING(ring.buffer)
-            self.recorder.capacity = PyByteArray_GET_SIZE(ring.buffer)
             self.recorder.limit = ring.limit
         self.max_frame = max_frame
         self.max_hops = max_hops

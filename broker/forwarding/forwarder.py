@@ -24,6 +24,7 @@ from broker.flow import Disposition
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.deciding import Ask, Decider
+from broker.forwarding.held import message_id
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.moving import Moves
 from broker.forwarding.outbox import Outbox, Ports
@@ -34,7 +35,7 @@ from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
 from broker.forwarding.unfinished import Unfinished
-from broker.forwarding.way import Buffer, Nobody, Origin, Outlet, Report, Sink, Way, WayOf, surface
+from broker.forwarding.way import UNTOLD, Buffer, Nobody, Origin, Outlet, QueuedById, Report, Sink, Way, WayOf, surface
 from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
@@ -42,7 +43,7 @@ from broker.routing.decide import Decision, Surroundings
 from broker.routing.facts import Facts, Hosted
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
-from broker.wire.layout import CONVERSATION_AT, HEAD_MAX_BYTES, HOP_COUNT_AT, MESSAGE_ID_AT
+from broker.wire.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
@@ -253,20 +254,22 @@ class Forwarder:
         self._flush(batch, now, origin, self._kernel.way_of)
         return batch
 
-    def submit(self, frames: Iterable[tuple[Way, Buffer]], now: float, origin: Origin) -> None:
-        """Send frames of a database here along the ways that `way_for` gave for them."""
+    def submit(
+        self, frames: Iterable[tuple[Way, Buffer]], now: float, origin: Origin, queued: QueuedById = UNTOLD
+    ) -> None:
+        """Send frames of a database here along the ways that `way_for` gave for them; `queued` as `Arrival` has it."""
         batch = Batch()
         ways: dict[bytes, Way] = {}
         if self.ring is not None:
-            self.ring.begin(now, origin, is_from_here=True)
+            self.ring.begin(now, origin, is_from_here=True, queued=queued)
         for way, frame in frames:
             if self.ring is not None:
                 self.ring.enter(frame, 0, way, frame[HOP_COUNT_AT])
             batch.gather(way.sink, frame)
             batch.count(way.kind, 1)
             way.frames += 1
-            ways[_message_id(frame)] = way
-        self._flush(batch, now, origin, lambda frame: ways[_message_id(frame)])
+            ways[message_id(frame)] = way
+        self._flush(batch, now, origin, lambda frame: ways[message_id(frame)])
 
     def way_for(self, decision: Decision, kind: int) -> Way:
         """The way that a decision leads to: on, into a database here, to where a principal is awaited, or to a drop."""
@@ -394,7 +397,3 @@ class Forwarder:
         if self.ring is not None:
             self.ring.retire(retired)
         self.changed()
-
-
-def _message_id(frame: Buffer) -> bytes:
-    return bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT])

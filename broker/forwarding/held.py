@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from broker.forwarding.places import Place
 from broker.forwarding.way import Arrival, Buffer, Way
-from broker.wire.layout import CONVERSATION_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
+from broker.wire.layout import CONVERSATION_AT, MESSAGE_ID_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
 
 TIME_MAX = 2**32 - 1  # ms; what the field can say
 _FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
@@ -63,6 +63,11 @@ def hold(frame: Buffer, now: float, way: Way, arrival: Arrival | None = None, pl
 def copy_key(frame: Buffer) -> bytes:
     """What makes two frames copies of each other: conversation, sequence, fragment, kind and direction."""
     return bytes(frame[CONVERSATION_AT:PLACE_END]) + bytes((frame[4], frame[5] & _FROM_TARGET))
+
+
+def message_id(frame: Buffer) -> bytes:
+    """What tells copies apart: each transmission has its own."""
+    return bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT])
 
 
 class HeldQueue:

@@ -21,9 +21,9 @@ from broker.wire.layout import MIN_DIALOG_FRAME
 
 # Bytes a held frame costs beside itself: its bytes object, its tuple, its place in the queue under its key, that of its
 # dialog, and its place among the deadlines, half a place more for one that has left and is not forgotten yet.
-# Measured with tracemalloc on CPython 3.11 (569 at worst) and rounded up. With a ring, each pass of which a frame waits
-# has an `Arrival` of 80 more.
-HELD_OVERHEAD = 600
+# Measured with tracemalloc on CPython 3.11 (569 at worst), and for the `Arrival` that each pass of which a frame waits
+# leaves where a journal is kept (104, at worst one for each frame), and rounded up.
+HELD_OVERHEAD = 680
 
 FULL_BYTES = 256 * 1024  # with less room than this a bound is called full
 NEVER = float("-inf")

@@ -64,7 +64,10 @@ cdef inline void record(Recorder* ring, const uint8_t* frame, uint32_t mark, uin
 
 
 cdef int open_ring(Recorder* recorder, object ring) except -1:
-    """Write on where the ring is now."""
+    """Write on where the ring is now; between two of these it may have gone on in other memory."""
+    cdef bytearray buffer = ring.buffer
+    recorder.buffer = <uint8_t*>PyByteArray_AS_STRING(buffer)
+    recorder.capacity = PyByteArray_GET_SIZE(buffer)
     recorder.used = ring.used
     recorder.shed = 0
     recorder.arrival = ring.number_of_arrival()

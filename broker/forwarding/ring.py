@@ -15,6 +15,10 @@ in the machine's byte order without padding up to the header, which is as it arr
 as it left. `size` is that of the record; `way` and `arrival` are numbers in the tables that come with it; `left` is
 monotonic seconds. A record that was taken back has the way `TAKEN_BACK`.
 
+What a database here makes of its frames is told by it (`tell`), when the pass is long over: its verdict on a frame that
+arrived, which took no way, and that one it sent is acknowledged. The pass's own record of a frame that it handed to a
+database says no more than that.
+
 The loop writes and takes. What was taken belongs to whoever has it, in whatever thread: of its tables, the ring may add
 to `ways`, and changes nothing in either.
 """
@@ -24,12 +28,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from broker.flow import Disposition
 from broker.forwarding.held import Held, copy_key
 from broker.forwarding.sample import Sample
-from broker.forwarding.way import Arrival, Buffer, Origin, Way
+from broker.forwarding.way import UNTOLD, Arrival, Buffer, Origin, QueuedById, Way
 from broker.wire.frame import Header, decode_dialog
 from broker.wire.layout import (
     CONVERSATION_AT,
@@ -52,15 +56,30 @@ _LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 # Of ways that lead to no drop: with a principal unknown, frames wait.
 _GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_UNKNOWN)
 
-Outcome = tuple[Way, Disposition]
-"""The way that a frame took, and what became of it: that of the way, unless it was dropped on it."""
+# What a database says of frames whose dialog nobody follows goes untold if it is one of these.
+_ENDS_WELL = (None, Disposition.DELIVERED, Disposition.DUPLICATE)
+
+Ending = tuple[Way | None, Disposition | None]
+"""
+The way that a frame took, and what became of it: that of the way, unless it was dropped on it.
+
+Without a way it is what a database here says of it, and without a disposition that it is acknowledged.
+"""
+
+
+def head_of(frame: Buffer) -> bytes:
+    """What a record keeps of a frame: all but its body."""
+    return bytes(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
+
+
+Records: TypeAlias = bytes | memoryview
 
 
 class Taken(NamedTuple):
     """What was in the ring: `data` packed records, and what the numbers in them stand for."""
 
-    data: bytes
-    ways: Mapping[int, Outcome]
+    data: Records
+    ways: Mapping[int, Ending]
     arrivals: list[Arrival]
 
 
@@ -69,14 +88,15 @@ class Record:
     """
     One visit of a frame.
 
-    Shape: `left` monotonic seconds; `way` that it took, `disposition` what became of it; `frame_bytes` the whole frame;
-    `raw_header` 114 bytes as it arrived, but for `time_consumed`, which is as it left.
+    Shape: `left` monotonic seconds; `way` that it took, None where a database here tells; `disposition` what became of
+    it, None when it is acknowledged; `frame_bytes` the whole frame; `raw_header` 114 bytes as it arrived, but for
+    `time_consumed`, which is as it left.
     """
 
     arrival: Arrival
     left: float
-    way: Way
-    disposition: Disposition
+    way: Way | None
+    disposition: Disposition | None
     frame_bytes: int
     raw_header: bytes
     to_service: bytes
@@ -129,8 +149,8 @@ class Ring:
         self._adjacent_of = adjacent_of
         self._sample = Sample(sample)
         self._arrivals: list[Arrival] = []
-        self._ways: dict[int, Outcome] = {}
-        self._numbers: dict[Way, dict[Disposition, int]] = {}
+        self._ways: dict[int, Ending] = {}
+        self._numbers: dict[Way | None, dict[Disposition | None, int]] = {}
         self._next_number = 0
         self._freed: list[int] = []  # numbers that nothing stands for any more
         self._retired: list[int] = []  # numbers that only what is in the ring stands for
@@ -143,11 +163,15 @@ class Ring:
         """What the upper 53 bits of `mix` have to be less than."""
         return self._sample.limit
 
+    def follows(self, conversation: bytes) -> bool:
+        """Whether all frames of a dialog are recorded."""
+        return conversation in self._sample
+
     # --- one pass ---
 
-    def begin(self, now: float, origin: Origin, *, is_from_here: bool) -> None:
+    def begin(self, now: float, origin: Origin, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
         """A pass begins: frames come in, and all that take their way do so before one is taken back."""
-        self.arrival = Arrival(now, self._adjacent_of(origin), is_from_here)  # by name it would cost twice
+        self.arrival = Arrival(now, self._adjacent_of(origin), is_from_here, queued)  # by name it would cost twice
         self._open()
 
     def begin_move(self, now: float) -> None:
@@ -171,11 +195,11 @@ class Ring:
 
     def take_back(self, frame: Buffer) -> Arrival:
         """A frame of this pass does not leave at once for its next hop; when and from where it came."""
-        arrival = self._moving.get(copy_key(frame), self.arrival) if self._moving else self.arrival
+        arrival = self.arrival_of(frame)
         if self._is_followed(frame, 0):
             if self._index is None:
                 self._index = self._index_span()
-            told = bytearray(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
+            told = bytearray(head_of(frame))
             told[HOP_COUNT_AT] -= arrival.hops
             places = self._index.get(bytes(told))
             if places:
@@ -184,6 +208,10 @@ class Ring:
             else:
                 self.shed -= 1  # its visit has not ended, so its record is not lost yet
         return arrival
+
+    def arrival_of(self, frame: Buffer) -> Arrival:
+        """When and from where a frame of this pass came, which may have waited for another way."""
+        return self._moving.get(copy_key(frame), self.arrival) if self._moving else self.arrival
 
     def leave(self, held: Held, now: float) -> None:
         """A frame that waited has left by its way."""
@@ -197,6 +225,21 @@ class Ring:
     def refuse(self, frame: Buffer, way: Way, disposition: Disposition, arrival: Arrival, now: float) -> None:
         """A frame that was taken back is dropped at once."""
         self._put(frame, 0, (way, disposition), arrival, now, frame[HOP_COUNT_AT] - arrival.hops)
+
+    # --- the databases here ---
+
+    def tell(self, frame: Buffer, disposition: Disposition | None, arrival: Arrival, left: float) -> None:
+        """
+        What a database here says of a frame of its own.
+
+        Args:
+            frame: As the pass handed it over or got it; it may end behind its names.
+            disposition: What became of it; None when the far side has acknowledged it.
+            arrival: When and from where it came; of what is acknowledged, when it was queued.
+            left: Monotonic seconds.
+        """
+        if disposition not in _ENDS_WELL or self._is_followed(frame, 0):
+            self._put(frame, 0, (None, disposition), arrival, left, frame[HOP_COUNT_AT] - arrival.hops)
 
     # --- the compiled kernel ---
 
@@ -226,12 +269,25 @@ class Ring:
 
     def take(self) -> Taken:
         """Everything since the last time; never called in the middle of a pass. Cost: one copy of what is there."""
-        taken = Taken(bytes(memoryview(self.buffer)[: self.used]), self._ways, self._arrivals)
+        return self._give(bytes(memoryview(self.buffer)[: self.used]))
+
+    def swap(self, empty: bytearray) -> Taken:
+        """
+        The same without the copy: the ring goes on in other memory, as large as its own, which is the caller's now.
+
+        `data` of what was taken is a part of that memory; so it counts until that is given to the ring again.
+        """
+        assert len(empty) == len(self.buffer)
+        full, self.buffer = self.buffer, empty
+        return self._give(memoryview(full)[: self.used])
+
+    def _give(self, data: Records) -> Taken:
+        taken = Taken(data, self._ways, self._arrivals)
         self.used = 0
         self._arrivals = []
         if self._retired:
             gone = set(self._retired)
-            self._ways = {number: outcome for number, outcome in self._ways.items() if number not in gone}
+            self._ways = {number: ending for number, ending in self._ways.items() if number not in gone}
             self._freed += self._retired
             self._retired = []
         self._open()
@@ -252,7 +308,7 @@ class Ring:
         )
 
     def _put(  # noqa: PLR0917 - all different, and passed in this order only here
-        self, slab: Buffer, pos: int, outcome: Outcome, arrival: Arrival, left: float, hop_count: int
+        self, slab: Buffer, pos: int, ending: Ending, arrival: Arrival, left: float, hop_count: int
     ) -> bool:
         """Write a record; False, and counted as shed, when there is no room."""
         length = HEADER_BYTES + sum(_LENGTHS(slab, pos))
@@ -260,7 +316,7 @@ class Ring:
         if at + size > len(self.buffer):
             self.shed += 1
             return False
-        HEAD.pack_into(self.buffer, at, size, self._number_of(outcome), self._note_arrival(arrival), left)
+        HEAD.pack_into(self.buffer, at, size, self._number_of(ending), self._note_arrival(arrival), left)
         self.buffer[at + HEAD_BYTES : at + size] = slab[pos : pos + length]
         self.buffer[at + HEAD_BYTES + HOP_COUNT_AT] = hop_count
         self.used = at + size
@@ -273,8 +329,8 @@ class Ring:
             at += HEAD_BYTES + TIME_CONSUMED_AT
             self.buffer[at : at + 4] = held.time_consumed(now).to_bytes(4, "big")
 
-    def _number_of(self, outcome: Outcome) -> int:
-        way, disposition = outcome
+    def _number_of(self, ending: Ending) -> int:
+        way, disposition = ending
         numbers = self._numbers.get(way)
         if numbers is None:
             numbers = self._numbers[way] = {}
@@ -283,7 +339,7 @@ class Ring:
             number = self._freed.pop() if self._freed else self._next_number
             self._next_number = max(self._next_number, number + 1)
             numbers[disposition] = number
-            self._ways[number] = outcome
+            self._ways[number] = ending
         return number
 
     def _note_arrival(self, arrival: Arrival) -> int:
@@ -304,7 +360,7 @@ class Ring:
 
 def decode(taken: Taken) -> Iterator[Record]:
     """The records that were taken, in the order in which they were written. In any thread."""
-    data, at = taken.data, 0
+    data, at = bytes(taken.data), 0
     while at < len(data):
         size, number, arrival, left = HEAD.unpack_from(data, at)
         header_at, to_at, end = at + HEAD_BYTES, at + HEAD_BYTES + TO_SERVICE_AT, at + size

@@ -5,17 +5,18 @@ A `Way` is what the route cache holds; all route keys that take one route to one
 gathered at the way's `sink`, in the order of arrival whatever way they take, so that messages, acknowledgements and
 faults of a dialog stay in order. There are three sinks: an outbox (a next hop), a database of this instance, and the
 drop. The two ports of the pass are declared here as well: `Origin`, where frames come from, and `Outlet`, where they
-leave; and `Arrival`, what is remembered of the former.
+leave; and `Arrival`, with `Queued`, what is remembered of the former.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from broker.flow import Disposition
-from broker.wire.layout import PRELUDE
+from broker.wire.frame import Rejected
+from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PLACE_END, PRELUDE, SEQUENCE_AT
 
 Buffer = bytes | bytearray | memoryview
 
@@ -33,6 +34,18 @@ class Origin(Protocol):
         """Advise the sender that this frame was not taken; may do nothing, and must not fail."""
 
 
+def rejected(frame: Buffer, disposition: Disposition) -> Rejected:
+    """What the sender of a dialog frame is advised."""
+    return Rejected(
+        message=bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT]),
+        conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
+        sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
+        fragment=int.from_bytes(frame[FRAGMENT_AT:PLACE_END], "big"),
+        code=disposition.number,
+        reason=disposition.value,
+    )
+
+
 class Nobody:
     """The origin of frames that waited here: where they came from is not kept, so nobody is advised."""
 
@@ -43,17 +56,38 @@ class Nobody:
         """Its sender has it and sends it again."""
 
 
+class Queued(NamedTuple):
+    """
+    What a database here tells of a frame that it sends.
+
+    Shape: `enqueued_at` UTC seconds since 1970 at which its message was put in the queue; `is_resend` whether its
+    fragment was sent before.
+    """
+
+    enqueued_at: float
+    is_resend: bool
+
+
+QueuedById = Mapping[bytes, Queued]
+"""By message_id."""
+
+UNTOLD: QueuedById = {}
+"""Of frames about which nobody tells anything."""
+
+
 class Arrival(NamedTuple):
     """
     When and from where the frames of one pass came.
 
     Shape: `entered` monotonic seconds; `adjacent_in` the instance or address that sent them, "" where that is unknown
-    or a database here; `is_from_here` whether a database here sent them: such frames have spent no hop.
+    or a database here; `is_from_here` whether a database here sent them: such frames have spent no hop; `queued` by
+    message_id, of those that waited in a queue and are followed.
     """
 
     entered: float
     adjacent_in: str
     is_from_here: bool
+    queued: QueuedById = UNTOLD
 
     @property
     def hops(self) -> int:

@@ -7,9 +7,8 @@ Advice is never relied on, so a flood of drops must not become a flood of answer
 from __future__ import annotations
 
 from broker.flow import Disposition
-from broker.forwarding.way import Buffer
-from broker.wire.frame import Rejected, encode_link
-from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PLACE_END, SEQUENCE_AT
+from broker.forwarding.way import Buffer, rejected
+from broker.wire.frame import encode_link
 
 REJECTS_PER_SECOND = 100  # enough to tell an operator and a retrying sender, too few to matter on any network
 
@@ -37,13 +36,4 @@ class Advice:
 
 def render_rejected(frame: Buffer, disposition: Disposition) -> bytes:
     """The REJECTED that tells what became of this dialog frame."""
-    return encode_link(
-        Rejected(
-            message=bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT]),
-            conversation=bytes(frame[CONVERSATION_AT:SEQUENCE_AT]),
-            sequence=int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big"),
-            fragment=int.from_bytes(frame[FRAGMENT_AT:PLACE_END], "big"),
-            code=disposition.number,
-            reason=disposition.value,
-        )
-    )
+    return encode_link(rejected(frame, disposition))

@@ -53,10 +53,10 @@ def open_side(db: sqlite3.Connection, instance: bytes, group: Group, receipt: Re
         return None
     first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and pair[0].place == (0, 0)), None)
     if first is None or header.is_from_target:
-        receipt.drop(Disposition.UNKNOWN_CONVERSATION, header, len(group))
+        receipt.drop(Disposition.UNKNOWN_CONVERSATION, *_headers(group))
         _strange(instance, group, receipt)
         return None
-    return _begin(db, _contact(first[0], instance), first, receipt, now, frames=len(group))
+    return _begin(db, _contact(first[0], instance), first, receipt, now, group=group)
 
 
 def _thrown_away(group: Group, expected: Place, receipt: Receipt) -> Place:
@@ -91,35 +91,39 @@ def _begin(
     receipt: Receipt,
     now: float,
     *,
-    frames: int,
+    group: Group,
 ) -> Side | None:
     """The target's side of a new dialog, when its service is here and takes its contract; else the answer is no."""
     header, body = first
     service = db.execute("SELECT contracts FROM broker_service WHERE name = ?", (contact.service_name,)).fetchone()
     if service is None:
         # Without the service a frame comes here only when the dialog or its route names this database (R4.1).
-        receipt.drop(Disposition.SERVICE_NOT_FOUND, header, frames)
+        receipt.drop(Disposition.SERVICE_NOT_FOUND, *_headers(group))
         text = f"the service {contact.service_name!r} does not exist in the broker instance that was named"
         receipt.faults.append((contact, Fault(-8490, text)))
         return None
     try:
         envelope, _ = decode_envelope(body)
     except FrameMalformedError:
-        receipt.drop(Disposition.CORRUPTED, header, frames)
+        receipt.drop(Disposition.CORRUPTED, *_headers(group))
         return None
     if not is_name(envelope.contract):
-        receipt.drop(Disposition.CORRUPTED, header, frames)
+        receipt.drop(Disposition.CORRUPTED, *_headers(group))
         text = f"the message body failed validation: a contract's name has at most {NAME_MAX_BYTES} bytes"
         receipt.faults.append((contact, Fault(-8430, text)))
         return None
     contracts = json.loads(service[0])
     if contracts and envelope.contract not in contracts:
-        receipt.drop(Disposition.CONTRACT_REFUSED, header, frames)
+        receipt.drop(Disposition.CONTRACT_REFUSED, *_headers(group))
         text = f"the service {contact.service_name!r} does not accept the contract {envelope.contract!r}"
         receipt.faults.append((contact, Fault(-8408, text)))
         return None
     is_named = header.to_broker_instance == contact.broker_instance
     return create_side(db, contact, envelope.contract, now + _lifetime(envelope), now, is_named=is_named)
+
+
+def _headers(group: Group) -> list[Header]:
+    return [header for header, _ in group]
 
 
 def _lifetime(envelope: Envelope) -> float:

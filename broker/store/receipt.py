@@ -37,7 +37,7 @@ class Receipt:
     known; `finished` endpoints that have nothing to send any more; `faults` to send; `strangers` dialogs of which
     nothing is known here though they name this database, and whether that is certain or their beginning may still
     come; `delivered` whole messages by service; `dropped` frames by disposition, and in `last_dropped` the header of
-    the last of them, None when it cannot be read.
+    the last of them, None when it cannot be read; `headers` of all frames in the order of arrival, likewise.
     """
 
     stored: dict[int, Standing] = field(default_factory=dict)
@@ -51,8 +51,28 @@ class Receipt:
     delivered: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Disposition] = field(default_factory=Counter)
     last_dropped: dict[Disposition, Header | None] = field(default_factory=dict, compare=False)  # a sample, no outcome
+    headers: list[Header | None] = field(default_factory=list, compare=False)
+    _endings: list[tuple[Header, Disposition]] = field(default_factory=list, compare=False)
 
-    def drop(self, disposition: Disposition, header: Header | None, frames: int = 1) -> None:
-        """Count frames that end here; this is the header of one of them."""
-        self.dropped[disposition] += frames
+    def drop(self, disposition: Disposition, *headers: Header) -> None:
+        """Frames end here."""
+        for header in headers:
+            self.count(disposition, header)
+            self._endings.append((header, disposition))
+
+    def count(self, disposition: Disposition, header: Header | None) -> None:
+        """Count something that is not believed, though its frame may be taken for something else in it."""
+        self.dropped[disposition] += 1
         self.last_dropped[disposition] = header
+
+    def verdicts(self) -> list[Disposition]:
+        """
+        What became of each frame, as `headers` has them.
+
+        Delivered is one that was neither dropped nor unreadable: stored in its turn or before it, or understood.
+        """
+        endings = {id(header): disposition for header, disposition in self._endings}
+        return [
+            Disposition.MALFORMED if header is None else endings.get(id(header), Disposition.DELIVERED)
+            for header in self.headers
+        ]

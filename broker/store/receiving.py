@@ -66,8 +66,10 @@ def _grouped(frames: Iterable[bytes], receipt: Receipt) -> dict[tuple[bytes, boo
         try:
             header, body = decode_dialog(frame)
         except FrameMalformedError:
-            receipt.drop(Disposition.MALFORMED, None)
+            receipt.headers.append(None)
+            receipt.count(Disposition.MALFORMED, None)
             continue
+        receipt.headers.append(header)
         flags = header.flags
         if flags & _SEALED or (header.body_checksum and header.body_checksum != checksum(body)):
             receipt.drop(Disposition.CORRUPTED, header)

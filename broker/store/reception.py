@@ -11,6 +11,7 @@ Source: docs/protocol.md, section 4; Service Broker documentation, "Service Brok
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 from broker.conversation.arrival import Arrival, after, place
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, Happening, State
@@ -145,7 +146,10 @@ class Reception:
         if acknowledged == (0, 0):
             return True
         if not self._is_believable(header):
-            self._drop(Disposition.OUT_OF_SEQUENCE)
+            if header.kind == Kind.ACK:
+                self._drop(Disposition.OUT_OF_SEQUENCE)
+            else:  # what it brings beside is judged by itself
+                self._receipt.count(Disposition.OUT_OF_SEQUENCE, header)
             return False
         side.opening = OPENING_ACKNOWLEDGED
         if not self._is_given_up:
@@ -237,6 +241,8 @@ class Reception:
             self._is_urgent = True
             side.expected = after(where, flags)
             if flags & _LAST:
+                # Its frame has had its verdict, and that which is looked at has nothing to do with it.
+                self._header = replace(self._header, sequence_number=where[0], fragment_number=where[1])
                 self._join(where, flags)
 
     def _join(self, where: tuple[int, int], flags: int, tail: tuple[int, bytes] | None = None) -> None:

@@ -136,9 +136,9 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
             envelope = encode_envelope(Envelope(type=type_name, sent_us=int(enqueued * 1_000_000), **opening))
         fragments: Iterable[Outgoing]
         if first == 0 and body is not None and len(body) <= fragment_size:
-            fragments = (Outgoing((row_sequence, 0), flags | _LAST, envelope + body),)
+            fragments = (Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued),)
         else:
-            message = _Message(transmission_id, row_sequence, flags, envelope, body, length)
+            message = _Message(transmission_id, row_sequence, flags, enqueued, envelope, body, length)
             fragments = _cut(db, message, first, fragment_size)
         for fragment in fragments:
             size = len(fragment.body)
@@ -160,11 +160,16 @@ def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], no
 
 
 class _Message(NamedTuple):
-    """A row of the transmission queue. Shape: `body` None when it is in parts, of `length` bytes together."""
+    """
+    A row of the transmission queue.
+
+    Shape: `enqueued_at` UTC seconds since 1970; `body` None when it is in parts, of `length` bytes together.
+    """
 
     transmission_id: int
     sequence: int
     flags: int
+    enqueued_at: float
     envelope: bytes
     body: bytes | None
     length: int | None
@@ -201,7 +206,8 @@ def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: i
         pieces = (body[start : start + fragment_size] for start in range(first * fragment_size, length, fragment_size))
     for number, piece in enumerate(pieces, first):
         flags = message.flags | (_LAST if number == last else 0)
-        yield Outgoing((message.sequence, number), flags, piece if number else message.envelope + piece)
+        content = piece if number else message.envelope + piece
+        yield Outgoing((message.sequence, number), flags, content, enqueued_at=message.enqueued_at)
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:

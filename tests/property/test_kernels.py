@@ -99,7 +99,7 @@ class Side:
         told = [
             (record.way.sink.label, record.way.kind, record.disposition, replace(record, way=ANY_WAY))
             for record in decode(taken)
-            if isinstance(record.way.sink, Shelf)
+            if record.way is not None and isinstance(record.way.sink, Shelf)
         ]
         return used, shed, taken.arrivals, told
 

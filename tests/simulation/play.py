@@ -53,18 +53,25 @@ LEFT_BEHIND = (
 
 @dataclass
 class Outcome:
-    """How it went. Shape: `frames` that both databases sent, `needed` the least there can be; `history` in words."""
+    """
+    How it went.
+
+    Shape: `frames` that both databases sent, `needed` the least there can be; `history` in words; `nodes` and `sides`
+    as the story left them, `sides` by name and conversation id.
+    """
 
     digest: int = 0
     frames: int = 0
     needed: int = 0
     seconds: float = 0.0
     history: list[str] = field(default_factory=list)
+    nodes: dict[str, Node] = field(default_factory=dict, repr=False)
+    sides: dict[str, dict[uuid.UUID, Side]] = field(default_factory=dict, repr=False)
 
 
-def play(story: Story) -> Outcome:
+def play(story: Story, *, is_followed: bool = False) -> Outcome:
     """
-    Tell it from beginning to end.
+    Tell it from beginning to end, and maybe let every instance tell of all its frames.
 
     Raises:
         AssertionError, or whatever went wrong in it; the history so far is in its `__notes__`.
@@ -79,7 +86,7 @@ def play(story: Story) -> Outcome:
 
     async def main(loop: VirtualLoop) -> None:
         with tempfile.TemporaryDirectory(dir=place) as directory, mock.patch("time.time", loop.wall_clock):
-            await _Stage(story, loop, Path(directory), outcome).run()
+            await _Stage(story, loop, Path(directory), outcome, is_followed=is_followed).run()
 
     try:
         with mock.patch("uuid.uuid4", guid), structlog.testing.capture_logs():
@@ -124,12 +131,15 @@ class _Watched(SqliteStore):
 class _Stage:
     """One performance."""
 
-    def __init__(self, story: Story, loop: VirtualLoop, directory: Path, outcome: Outcome) -> None:
+    def __init__(
+        self, story: Story, loop: VirtualLoop, directory: Path, outcome: Outcome, *, is_followed: bool
+    ) -> None:
         self.story = story
         self.outcome = outcome
         self.loop = loop
         settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=story.fragment_size)
         self.network = Network(loop, story.seed, settings)
+        self.network.is_followed = is_followed
         self.store: type[_Watched] = type("_Store", (_Watched,), {})
         self.store.chance, self.store.failure = self.network.random, story.store_failure
         self.network.store = self.store
@@ -138,6 +148,8 @@ class _Stage:
         self.applications = {
             name: Application(name, directory / f"{name}.db", self.network.random, self.note) for name in SIDES
         }
+        outcome.nodes = self.network.nodes
+        outcome.sides = {name: application.sides for name, application in self.applications.items()}
 
     def note(self, what: str) -> None:
         """One line of the history."""

@@ -23,6 +23,7 @@ from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Origin, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -36,6 +37,7 @@ from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
 
 MAX_FRAME = 64 * 1024
+RING_BYTES = 8 * 1024 * 1024  # for all that an instance tells in a story
 Table = Sequence[tuple[str | None, str] | RouteProperties]
 """Routes as (service name or any, address), or in full."""
 
@@ -113,6 +115,7 @@ class Wire:
 
     def _carry(self, frame: bytes) -> None:
         weather = self._network.weather
+        self._near.carried.append(frame)
         self._network.digest = zlib.crc32(frame[CONVERSATION_AT:], self._network.digest)
         self._network.carried[self._near.name] += 1
         for _ in range(2 if self._network.happens(weather.repeat) else 1):
@@ -123,14 +126,17 @@ class Wire:
 
     def _arrive(self, frame: bytes) -> None:
         if self._far.is_up and self._far.life == self._life:
+            self._far.arrived.append(frame)
             self._far.receive(frame, self)
 
 
 @dataclass(eq=False)
 class Node:
     """
-    One instance. Shape: `path` its database, None for a gateway; `life` how often it has started; `routes` of msdb,
-    `own_routes` of its database.
+    One instance.
+
+    Shape: `path` its database, None for a gateway; `life` how often it has started; `routes` of msdb, `own_routes` of
+    its database; frames that `carried` its links and that `arrived`; what each life has told of them in `records`.
     """
 
     network: Network
@@ -143,6 +149,9 @@ class Node:
     is_up: bool = False
     forwarder: Forwarder = field(init=False)
     endpoint: Endpoint | None = None
+    carried: list[bytes] = field(default_factory=list)
+    arrived: list[bytes] = field(default_factory=list)
+    records: list[list[Record]] = field(default_factory=list)
 
     @property
     def address(self) -> NetworkAddress:
@@ -157,6 +166,7 @@ class Node:
             deliver=self._deliver,
             want=lambda _: None,
             health_of=self._health_of,
+            ring=Ring(RING_BYTES, sample=1) if self.network.is_followed else None,
         )
         here = Hosted()
         if self.path is not None:
@@ -175,6 +185,7 @@ class Node:
     def crash(self) -> None:
         """The process is gone, and all it knew."""
         self.is_up = False
+        self.tell()
         self.network.disconnect(self)
         if self.endpoint is not None:
             for task in self.endpoint._tasks:
@@ -182,6 +193,13 @@ class Node:
             self.endpoint.transmitter.close()
             self.endpoint._store.close()
             self.endpoint = None
+
+    def tell(self) -> None:
+        """The end of a life: what its ring has told."""
+        ring = self.forwarder.ring
+        if ring is not None:
+            assert ring.shed == 0
+            self.records.append(list(decode(ring.take())))
 
     def receive(self, frame: bytes, origin: Origin) -> None:
         """What one read of a link brought."""
@@ -221,7 +239,7 @@ class Network:
 
     Shape: `weather` holds from the next frame on; `severed` (near, far) names between which every frame is lost,
     although the link stays; `digest` of every frame sent so far, transmission ids left out; `carried` frames by the
-    name of the node that sent them on; `store` makes that of a database.
+    name of the node that sent them on; `store` makes that of a database; `is_followed` whether instances have rings.
     """
 
     def __init__(self, loop: VirtualLoop, seed: int, settings: DialogSettings | None = None) -> None:
@@ -232,6 +250,7 @@ class Network:
         self.digest = 0
         self.carried: Counter[str] = Counter()
         self.store: type[SqliteStore] = SqliteStore
+        self.is_followed = False
         self.nodes: dict[str, Node] = {}
         self.settings = settings or DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
         loop.executor_delay = lambda: self.random.uniform(0.0, 0.01)

@@ -23,6 +23,7 @@ from broker.dialog.status import Trouble
 from broker.errors import SettingError, StatementError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer
 from broker.mirror.role import Role
 from broker.routing.choose import Health
@@ -30,6 +31,7 @@ from broker.store.database import lock_store, open_store
 from broker.store.fence import RECORD
 from broker.store.role_file import role_path
 from broker.wire.frame import Probe, ProbeReply
+from tests.support.dialog import far_initiator
 
 ALONE = "11111111-1111-4111-8111-111111111111"
 SHARED = "22222222-2222-4222-8222-222222222222"
@@ -163,12 +165,16 @@ async def test_what_goes_is_refused_at_once_given_back_and_still_counted(
         handing_over = asyncio.create_task(first.databases.carry_out("orders"))
         await until(lambda: "orders" in first.catalog.mirrors)
         peer = Peer()
+        ring = first.databases.forwarder.ring = Ring(10_000, sample=0)
+        frames = [far_initiator().message(number) for number in range(2)]
 
-        first.databases.deliver(guid(SHARED), [b"one", b"two"], peer)
+        first.databases.deliver(guid(SHARED), frames, peer)
         services = first.catalog.hosted().services_of
         await until(lambda: "orders" not in first.catalog.databases)
         told = await handing_over
 
+        visits = [(record.way, record.disposition) for record in decode(ring.take())]
+        assert [(None, Disposition.DATABASE_IS_MIRROR)] * 2 == visits
         assert [Disposition.DATABASE_IS_MIRROR] * 2 == peer.advice
         assert 2 == first.databases.past.dropped[Disposition.DATABASE_IS_MIRROR]
         assert 7 == first.databases.past.delivered["//orders"]

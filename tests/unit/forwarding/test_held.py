@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
-from broker.forwarding.held import TIME_MAX, Held, HeldQueue, copy_key, hold
+from broker.forwarding.held import TIME_MAX, Held, HeldQueue, copy_key, hold, message_id
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Way
 from broker.wire.frame import Header, decode_dialog, encode_dialog
@@ -70,6 +70,12 @@ def test_copies_are_frames_at_one_place_of_a_dialog(
     keep(queue, make_frame())
 
     assert is_copy == (copy_key(make_frame(**difference)) in queue)
+
+
+def test_copies_are_told_apart_by_their_message_id(make_frame: MakeFrame) -> None:
+    frame = make_frame(message_id=bytes(range(16)))
+
+    assert {bytes(range(16))} == {message_id(form(frame)) for form in (bytes, bytearray, memoryview)}
 
 
 def test_what_is_due_comes_out_the_earliest_first_and_the_rest_stays_in_order(make_frame: MakeFrame) -> None:

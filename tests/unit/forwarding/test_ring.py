@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Thread
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,9 +17,9 @@ from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.ring import HEAD_BYTES, Record, Ring, decode
+from broker.forwarding.ring import HEAD_BYTES, Record, Ring, decode, head_of
 from broker.forwarding.sample import Sample
-from broker.forwarding.way import Buffer, Origin, Way
+from broker.forwarding.way import Arrival, Buffer, Origin, Queued, Way
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import decide
@@ -87,9 +88,10 @@ class Station:
     def __init__(self, sample: float = 1, *, capacity: int = 1 << 20, pool_bytes: int = 100_000) -> None:
         self.ring = Ring(capacity, sample=sample, adjacent_of=name_of)
         self.health: dict[NetworkAddress, Health] = {}
+        self.given: list[list[tuple[bytes, Arrival]]] = []
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16, share_percent=100),
-            deliver=lambda *_: None,
+            deliver=self.deliver,
             want=lambda _: None,
             health_of=lambda address: self.health.get(address, Health.UNTRIED),
             kernel=KERNELS[self.kernel_name],
@@ -97,6 +99,9 @@ class Station:
         )
         table = build_table(ROUTES, now=datetime.now(UTC))
         self.forwarder.surround(table=table, hosted=hosted({HERE: ["//here"]}), is_forwarding=True)
+
+    def deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+        self.given.append([(frame, self.ring.arrival_of(frame)) for frame in frames])
 
     def connect(self, address: NetworkAddress, room: int = 1 << 30) -> Wire:
         self.health[address] = Health.CONNECTED
@@ -131,7 +136,13 @@ def story(records: list[Record]) -> list[tuple[object, ...]]:
 
 
 def next_hop(record: Record) -> object:
+    assert record.way is not None
     return record.way.sink.address if isinstance(record.way.sink, Outbox) else None
+
+
+def route(record: Record) -> str:
+    assert record.way is not None
+    return record.way.route
 
 
 @pytest.fixture(autouse=True, params=EVERY_KERNEL)
@@ -215,8 +226,8 @@ def test_record_tells_the_frame_as_it_arrived_and_the_way_it_took(make_frame: Ma
 
     assert decode_dialog(frame)[0] == record.header
     assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
-    assert (NOW, NOW, "instance-7", False) == (record.arrival.entered, record.left, *record.arrival[1:])
-    assert ("ToNorth", NORTH, Disposition.FORWARDED) == (record.way.route, next_hop(record), record.disposition)
+    assert (NOW, NOW, "instance-7", False, {}) == (record.arrival.entered, record.left, *record.arrival[1:])
+    assert ("ToNorth", NORTH, Disposition.FORWARDED) == (route(record), next_hop(record), record.disposition)
 
 
 def test_frame_for_a_database_here_is_delivered(make_frame: MakeFrame) -> None:
@@ -225,7 +236,7 @@ def test_frame_for_a_database_here_is_delivered(make_frame: MakeFrame) -> None:
     station.take(make_frame(to_service="//here"))
     (record,) = station.records()
 
-    assert (Disposition.DELIVERED, None, "Here") == (record.disposition, next_hop(record), record.way.route)
+    assert (Disposition.DELIVERED, None, "Here") == (record.disposition, next_hop(record), route(record))
 
 
 @pytest.mark.parametrize("is_served", [True, False])
@@ -421,7 +432,7 @@ def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: fl
     assert [(1, NOW + 1, NOW + 3, Disposition.FORWARDED)] * int(sample) == story(left)
     assert [(2, NOW + 1, NOW + 9, Disposition.EXPIRED_HERE)] == story(lost)
     told = moved + left + lost
-    assert {("East", EAST, 1)} == {(record.way.route, next_hop(record), record.header.hop_count) for record in told}
+    assert {("East", EAST, 1)} == {(route(record), next_hop(record), record.header.hop_count) for record in told}
     assert ["one", "two", "two"][-len(told) :] == [record.arrival.adjacent_in for record in told]
     assert [2000, 2000, 8000][-len(told) :] == [record.header.time_consumed for record in told]
     assert station.ring.shed == 0
@@ -570,5 +581,112 @@ def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkey
     station.forwarder.expire(NOW)
     first, second = station.ring.take(), station.ring.take()
 
-    assert ["Here", "Anywhere"] == [record.way.route for record in decode(first)]
-    assert ["Here"] == [way.route for way, _ in second.ways.values()]
+    assert ["Here", "Anywhere"] == [route(record) for record in decode(first)]
+    assert ["Here"] == [way and way.route for way, _ in second.ways.values()]
+
+
+# --- what databases tell ---
+
+
+def hand_over(station: Station, frame: bytes, **more: Any) -> tuple[bytes, Arrival]:
+    """What a database gets of a frame, and how it came."""
+    station.take(frame, **more)
+    (given,) = station.given.pop()
+    return given
+
+
+def test_verdict_of_a_database_is_a_record_of_its_own(make_frame: MakeFrame) -> None:
+    station = Station()
+    frame = make_frame(b"x" * 300, to_service="//here", hop_count=2)
+    got, arrival = hand_over(station, frame, sender="instance-7")
+    station.records()
+
+    station.ring.tell(got, Disposition.DUPLICATE, arrival, NOW + 1)
+    (record,) = station.records()
+
+    assert (None, Disposition.DUPLICATE, NOW + 1) == (record.way, record.disposition, record.left)
+    assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
+    assert (NOW, "instance-7", False, {}) == record.arrival
+
+
+@pytest.mark.parametrize("sample", [0, 1])
+def test_databases_tell_of_followed_frames_and_of_all_that_are_dropped(sample: float, make_frame: MakeFrame) -> None:
+    station = Station(sample)
+    followed, arrival = hand_over(station, make_frame(to_service="//here", flags=Flag.TRACE))
+    plain, _ = hand_over(station, make_frame(to_service="//here"))
+    station.records()
+    ways = [Disposition.DELIVERED, Disposition.DUPLICATE, None, Disposition.OUT_OF_SEQUENCE]
+
+    for disposition in ways:
+        station.ring.tell(plain, disposition, arrival, NOW)
+        station.ring.tell(followed, disposition, arrival, NOW)
+
+    told = [(record.disposition, bool(record.header.flags & Flag.TRACE)) for record in station.records()]
+    assert [(each, True) for each in ways] == [one for one in told if one[1]]
+    expected = ways if sample else [Disposition.OUT_OF_SEQUENCE]
+    assert [(each, False) for each in expected] == [one for one in told if not one[1]]
+    assert sample == station.ring.follows(decode_dialog(plain)[0].conversation_id)
+
+
+def test_head_of_a_frame_is_enough_to_tell_of_it(make_frame: MakeFrame) -> None:
+    ring = Ring(1000, sample=1)
+    frame = make_frame(b"x" * 300, to_service="//here")
+
+    ring.tell(head_of(frame), None, Arrival(NOW - 5, "", is_from_here=True), NOW)
+    (record,) = decode(ring.take())
+
+    assert (None, None, NOW - 5, NOW) == (record.way, record.disposition, record.arrival.entered, record.left)
+    assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
+    assert ("//here", 300) == (record.header.to_service, len(frame) - len(head_of(frame)))
+
+
+def test_verdict_without_room_is_shed(make_frame: MakeFrame) -> None:
+    ring = Ring(10, sample=1)
+
+    ring.tell(make_frame(), Disposition.DELIVERED, Arrival(NOW, "", is_from_here=True), NOW)
+
+    assert (1, []) == (ring.shed, list(decode(ring.take())))
+
+
+def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: MakeFrame) -> None:
+    ring = Ring(1000, sample=1)
+    frame = make_frame(to_service="//here", hop_count=1)
+    way = Walker().way("x", Kind.MESSAGE)
+    ring.begin(NOW, Sender("peer"), is_from_here=False)
+    ring.enter(frame, 0, way, 0)
+
+    ring.tell(frame, Disposition.STORE_BUSY, ring.arrival_of(frame), NOW)
+    ring.take_back(frame)
+
+    assert [Disposition.STORE_BUSY] == [record.disposition for record in decode(ring.take())]
+
+
+def test_frame_that_waited_comes_to_a_database_with_its_own_arrival(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.take(make_frame(to_service="//north", hop_count=1), sender="one")
+    table = build_table((Route("Here", LOCAL, remote_service_name="//north"),), now=datetime.now(UTC))
+    station.forwarder.surround(table=table, hosted=hosted({HERE: ["//north"]}), is_forwarding=True)
+
+    station.forwarder.rematch(NOW + 1)
+    ((got, arrival),) = station.given.pop()
+    station.ring.tell(got, Disposition.DELIVERED, arrival, NOW + 2)
+
+    passed, verdict = station.records()
+    assert [(NOW, NOW + 1), (NOW, NOW + 2)] == [(one.arrival.entered, one.left) for one in (passed, verdict)]
+    assert {(1, "one")} == {(one.header.hop_count, one.arrival.adjacent_in) for one in (passed, verdict)}
+    assert passed.way is not None
+    assert verdict.way is None
+
+
+def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.connect(NORTH)
+    frame = make_frame(to_service="//north")
+    queued = {decode_dialog(frame)[0].message_id: Queued(5.0, is_resend=True)}
+    facts = Facts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE)
+    way = station.forwarder.way_for(decide(facts, station.forwarder.here), Kind.MESSAGE)
+
+    station.forwarder.submit([(way, frame)], NOW, Sender("database"), queued)
+    station.forwarder.submit([(way, frame)], NOW, Sender("database"))
+
+    assert [queued, {}] == [record.arrival.queued for record in station.records()]

@@ -8,8 +8,8 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Way, frame_bounds
-from broker.wire.frame import Ping, encode_link
+from broker.forwarding.way import Arrival, Way, frame_bounds, rejected
+from broker.wire.frame import Ping, Rejected, encode_link
 
 MakeFrame = Callable[..., bytes]
 
@@ -35,3 +35,16 @@ def test_new_way_has_taken_nothing() -> None:
     way = Way(sink, Disposition.NO_ROUTE, kind=0x10)
 
     assert (sink, Disposition.NO_ROUTE, 0x10, "", 0) == (way.sink, way.disposition, way.kind, way.route, way.frames)
+
+
+@pytest.mark.parametrize("form", [bytes, bytearray, memoryview])
+def test_sender_is_advised_which_frame_it_was_and_why(form: Callable[[bytes], bytes], make_frame: MakeFrame) -> None:
+    frame = make_frame(message_id=b"m" * 16, conversation_id=b"c" * 16, sequence_number=2**40, fragment_number=7)
+
+    advice = rejected(form(frame), Disposition.POOL_LIMIT)
+
+    assert Rejected(b"m" * 16, b"c" * 16, 2**40, 7, 11289, "pool limit exceeded") == advice
+
+
+def test_frames_of_a_database_here_have_spent_no_hop() -> None:
+    assert (0, 1) == tuple(Arrival(1.0, "", is_from_here).hops for is_from_here in (True, False))

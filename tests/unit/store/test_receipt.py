@@ -28,9 +28,21 @@ def test_drops_are_counted_with_the_header_of_the_last() -> None:
     receipt = Receipt()
     first, last = (Header(0x10, 0, bytes([number]) * 16, b"c" * 16, "//b", "//a", b"f" * 16) for number in (1, 2))
 
-    receipt.drop(Disposition.DUPLICATE, first, 3)
+    receipt.drop(Disposition.DUPLICATE, last, first)
     receipt.drop(Disposition.DUPLICATE, last)
-    receipt.drop(Disposition.MALFORMED, None)
+    receipt.count(Disposition.MALFORMED, None)
 
-    assert Counter({Disposition.DUPLICATE: 4, Disposition.MALFORMED: 1}) == receipt.dropped
+    assert Counter({Disposition.DUPLICATE: 3, Disposition.MALFORMED: 1}) == receipt.dropped
     assert {Disposition.DUPLICATE: last, Disposition.MALFORMED: None} == receipt.last_dropped
+
+
+def test_each_frame_has_its_own_verdict_though_it_is_a_copy() -> None:
+    receipt = Receipt()
+    copies = [Header(0x10, 0, b"1" * 16, b"c" * 16, "//b", "//a", b"f" * 16) for _ in range(3)]
+    receipt.headers += [*copies, None]
+
+    receipt.drop(Disposition.DUPLICATE, copies[1])
+    receipt.count(Disposition.OUT_OF_SEQUENCE, copies[2])
+
+    delivered = Disposition.DELIVERED
+    assert [delivered, Disposition.DUPLICATE, delivered, Disposition.MALFORMED] == receipt.verdicts()

@@ -417,3 +417,41 @@ def test_message_type_has_a_name_of_at_most_512_bytes(
     assert [fault.code for _, fault in receipt.faults] == [-8430]
     assert receipt.dropped == Counter({Disposition.CORRUPTED: 1})
     assert ([kind for kind, _ in queued(db)], states(db)) == ([ERROR], ["ER"])
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+
+def test_each_frame_has_a_verdict(take: Take, far: FarSide) -> None:
+    delivered = Disposition.DELIVERED
+
+    receipt = take(far.message(0), far.message(2), far.message(2), far.message(0), far.ack(9, 0), bytes(8))
+
+    duplicate, early = Disposition.DUPLICATE, Disposition.OUT_OF_SEQUENCE
+    assert [delivered, delivered, duplicate, duplicate, early, Disposition.MALFORMED] == receipt.verdicts()
+
+
+def test_message_is_delivered_though_what_it_acknowledges_is_not_believed(take: Take, far: FarSide) -> None:
+    receipt = take(far.message(0, stored=(7, 0)))
+
+    assert Counter({Disposition.OUT_OF_SEQUENCE: 1}) == receipt.dropped
+    assert [Disposition.DELIVERED] == receipt.verdicts()
+
+
+def test_frame_that_closes_a_gap_is_delivered_though_what_came_early_is_corrupted(take: Take, far: FarSide) -> None:
+    take(far.message(0))
+    early = take(far.fragment((2, 0), b"\xff" * 20, flags=LAST))
+
+    receipt = take(far.message(1))
+
+    assert [Disposition.DELIVERED] == early.verdicts() == receipt.verdicts()
+    assert Counter({Disposition.CORRUPTED: 1}) == receipt.dropped
+    told = receipt.last_dropped[Disposition.CORRUPTED]
+    assert told is not None
+    assert (far.contact.conversation_id, (2, 0)) == (told.conversation_id, told.place)
+
+
+def test_all_frames_of_a_dialog_that_is_not_begun_are_dropped(take: Take, far: FarSide) -> None:
+    receipt = take(far.message(1), far.message(2), far.ack(1, 0))
+
+    assert [Disposition.UNKNOWN_CONVERSATION] * 3 == receipt.verdicts()

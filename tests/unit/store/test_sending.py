@@ -87,6 +87,18 @@ def lifetime_of(db: sqlite3.Connection) -> float:
     return latest
 
 
+def test_every_fragment_tells_when_its_message_was_queued(db: sqlite3.Connection) -> None:
+    begin(db, b"a", bytes(25))
+    put_large(db, bytes(PART_BYTES + 1))
+    db.execute("UPDATE broker_transmission SET enqueue_time = 1000.25 + message_sequence_number")
+
+    loaded = load(db, fragments=1000, size=65_536)
+
+    assert {0, 1, 2} == {fragment.place[0] for fragment in loaded}
+    assert all(fragment.enqueued_at == 1000.25 + fragment.place[0] for fragment in loaded)
+    assert {1001.25} == {fragment.enqueued_at for fragment in load(db, 1, 0, fragments=2, size=10)}
+
+
 # --- finding ----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,77 @@
+"""Records of a ring, as the pass writes them, and what the numbers in them stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.flow import Disposition
+from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.pool import Pool
+from broker.forwarding.ring import Ring, Taken
+from broker.forwarding.way import Arrival, Queued, Sink, Way
+from broker.journal.batch import Batch
+from broker.routing.address import NetworkAddress
+from broker.wire.frame import Header, encode_dialog
+from broker.wire.layout import HOP_COUNT_AT, Kind
+
+EAST = NetworkAddress("east")
+HEADER = Header(
+    kind=Kind.MESSAGE,
+    flags=0,
+    message_id=bytes(range(16)),
+    conversation_id=b"c" * 16,
+    to_service="//to",
+    from_service="//from",
+    from_broker_instance=b"f" * 16,
+)
+
+
+class Origin:
+    """Where frames come from; `name` is what the ring is told."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+
+def outbox(address: NetworkAddress = EAST) -> Outbox:
+    return Outbox(address, pool=Pool(1 << 20), want=lambda: None, ports=Ports(drop=lambda *_: None))
+
+
+def way(disposition: Disposition = Disposition.FORWARDED, *, route: str = "ToEast", sink: Sink | None = None) -> Way:
+    return Way(sink or outbox(), disposition, kind=Kind.MESSAGE, route=route)
+
+
+def frame(**fields: object) -> bytes:
+    return encode_dialog(replace(HEADER, **fields), b"body")  # type: ignore[arg-type]
+
+
+class Tape:
+    """A ring to write into by hand. Shape: `now` monotonic seconds of the pass."""
+
+    def __init__(self, capacity: int = 1 << 20, *, sample: float = 1.0) -> None:
+        self.ring = Ring(capacity, sample=sample, adjacent_of=lambda origin: getattr(origin, "name", ""))
+
+    def enter(
+        self,
+        data: bytes,
+        *ways: Way,
+        now: float = 1000.0,
+        come_from: str | None = "west",
+        queued: dict[bytes, Queued] | None = None,
+    ) -> None:
+        """A pass in which this frame takes each of these ways; from a database here when it came from nobody."""
+        is_here = come_from is None
+        origin = Origin(come_from or "")
+        self.ring.begin(now, origin, is_from_here=is_here, queued=queued or {})  # type: ignore[arg-type]
+        for one in ways:
+            self.ring.enter(data, 0, one, data[HOP_COUNT_AT])
+
+    def tell(self, data: bytes, disposition: Disposition | None, *, entered: float, left: float) -> None:
+        """What a database here says of a frame."""
+        self.ring.tell(data, disposition, Arrival(entered, "west", is_from_here=False), left)
+
+    def take(self) -> Taken:
+        return self.ring.take()
+
+    def batch(self, *, offset: float = 0.0) -> Batch:
+        return Batch(self.ring.take(), offset, self.ring.shed)

@@ -1,0 +1,253 @@
+"""What a database at work tells of its frames, where somebody follows them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from broker.application.dialog import begin_dialog
+from broker.conversation.contact import Travel
+from broker.conversation.round_trip import Backoff
+from broker.dialog import endpoint as module
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.transmitter import DialogSettings
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.ring import Record, Ring, decode
+from broker.forwarding.way import Buffer
+from broker.routing.choose import Health
+from broker.routing.facts import hosted
+from broker.routing.route import RouteProperties, create_route
+from broker.routing.table import build_table
+from broker.store import sqlite_store
+from broker.store.sqlite_store import SqliteStore
+from broker.store.turn import turn_in_writer
+from broker.wire.layout import Kind
+from tests.support.dialog import far_initiator, open_database
+from tests.support.virtual_time import VirtualLoop, virtual_time
+
+SOON = 0.2  # seconds within which a healthy database has done what there is to do
+Told = tuple[int, Disposition | None]
+
+
+class Peer:
+    """An origin that does not care."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        """It sends it again."""
+
+
+class Instance:
+    """Databases with a service each on one forwarder with a ring; frames come in by the pass."""
+
+    def __init__(self, directory: Path, *services: str) -> None:
+        self.ring = Ring(1 << 20, sample=1)
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+            deliver=self.deliver,
+            want=lambda _: None,
+            health_of=lambda _: Health.CONNECTED,
+            ring=self.ring,
+        )
+        self.endpoints: dict[str, Endpoint] = {}
+        self.paths = {service: directory / f"{service}.db" for service in services}
+        settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=1000)
+        now = datetime.now(UTC)
+        table = build_table([create_route("here", RouteProperties(address="LOCAL"), now=now)], now=now)
+        for service, path in self.paths.items():
+            store = SqliteStore(path, open_database(path, service), fragment_size=settings.fragment_size)
+            endpoint = Endpoint(service, path, store, settings=settings, forwarder=self.forwarder)
+            endpoint.transmitter.table = table
+            self.endpoints[service] = endpoint
+            endpoint.start()
+        here = hosted({one.broker_instance: [name] for name, one in self.endpoints.items()})
+        self.forwarder.surround(table=table, hosted=here, is_forwarding=False)
+
+    def deliver(self, database: bytes, frames: list[bytes], origin: Any) -> None:
+        (endpoint,) = [one for one in self.endpoints.values() if one.broker_instance == database]
+        endpoint.arrive(frames, origin)
+
+    def take(self, *frames: bytes) -> None:
+        data = b"".join(frames)
+        self.forwarder.slab[: len(data)] = data
+        self.forwarder.take(self.forwarder.slab, len(data), asyncio.get_running_loop().time(), Peer())
+
+    def records(self) -> list[Record]:
+        return list(decode(self.ring.take()))
+
+    def verdicts(self) -> list[Told]:
+        """Sequence number and fate of frames that arrived, as databases tell."""
+        return [
+            (record.header.sequence_number, record.disposition)
+            for record in self.records()
+            if record.way is None and record.disposition is not None
+        ]
+
+    async def close(self) -> None:
+        for endpoint in self.endpoints.values():
+            await endpoint.close()
+
+
+@asynccontextmanager
+async def running(directory: Path, *services: str) -> AsyncIterator[Instance]:
+    """An instance on virtual time."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    with mock.patch("time.time", loop.wall_clock):
+        instance = Instance(directory, *services)
+        try:
+            yield instance
+        finally:
+            await instance.close()
+
+
+@virtual_time
+async def test_every_arrival_has_a_verdict_after_the_commit(tmp_path: Path) -> None:
+    async with running(tmp_path, "Orders") as instance:
+        far = far_initiator("Orders")
+        first = far.message(0)
+        broken = far.message(1)
+        broken = broken[:-1] + bytes([broken[-1] ^ 1])
+        began = asyncio.get_running_loop().time()
+
+        instance.take(first, first, broken, far.message(2), far.fault(-8408))
+        assert [] == instance.verdicts()
+        await asyncio.sleep(SOON)
+        records = [one for one in instance.records() if one.way is None and one.arrival.entered == began]
+
+    delivered = Disposition.DELIVERED
+    fates = [(one.header.kind, one.header.sequence_number, one.disposition) for one in records]
+    message = int(Kind.MESSAGE)
+    assert [
+        (message, 0, delivered),
+        (message, 0, Disposition.DUPLICATE),
+        (message, 1, Disposition.CORRUPTED),
+        (message, 2, delivered),  # early, but stored
+        (int(Kind.FAULT), 0, delivered),
+    ] == fates
+    assert {0} == {one.header.hop_count for one in records}
+    assert all(one.left > began for one in records)
+
+
+@virtual_time
+async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path: Path) -> None:
+    async with running(tmp_path, "Orders", "Billing") as instance:
+        with sqlite3.connect(instance.paths["Orders"]) as db:
+            dialog = begin_dialog(db, from_service="Orders", to_service="Billing")
+            dialog.send(b"x")
+        await asyncio.sleep(1.0)
+        records = [record for record in instance.records() if record.header.kind == Kind.MESSAGE]
+
+    sent, delivered, acknowledged = records
+    assert (True, Disposition.DELIVERED) == (sent.way is not None, sent.disposition)
+    assert (None, Disposition.DELIVERED, True, {}) == (
+        delivered.way,
+        delivered.disposition,
+        delivered.arrival.is_from_here,
+        delivered.arrival.queued,
+    )
+    assert (None, None) == (acknowledged.way, acknowledged.disposition)
+    assert 1 == len({record.header.message_id for record in records})
+    assert sent.arrival.entered == delivered.arrival.entered <= delivered.left <= acknowledged.left
+
+
+@virtual_time
+async def test_what_the_inbox_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INBOX_MAX_BYTES", 300)
+    async with running(tmp_path, "Orders") as instance:
+        far = far_initiator("Orders")
+        frames = [far.message(number, b"x" * 100) for number in range(4)]
+
+        instance.take(*frames)
+        taken = 300 // len(frames[0]) + 1
+        at_once = instance.verdicts()
+        await asyncio.sleep(SOON)
+
+        assert [(number, Disposition.STORE_BUSY) for number in range(taken, 4)] == at_once
+        assert [(number, Disposition.DELIVERED) for number in range(taken)] == instance.verdicts()
+
+
+@virtual_time
+async def test_what_the_store_failed_with_is_told(tmp_path: Path) -> None:
+    with mock.patch.object(sqlite_store, "turn_in_writer", side_effect=sqlite3.OperationalError("disk I/O error")):
+        async with running(tmp_path, "Orders") as instance:
+            instance.take(*[far_initiator("Orders").message(0) for _ in range(3)])
+            await asyncio.sleep(SOON)
+
+            assert [(0, Disposition.STORE_FAILED)] * 3 == instance.verdicts()
+
+
+@virtual_time
+async def test_frame_whose_names_are_no_text_is_told(tmp_path: Path) -> None:
+    async with running(tmp_path, "Orders") as instance:
+        frame = far_initiator("Orders").message(0)
+        instance.take(frame.replace(b"//far/Orders", b"//far/\xffrders"))
+        await asyncio.sleep(SOON)
+        told = [record for record in instance.records() if record.way is None]
+
+    assert [Disposition.MALFORMED] == [record.disposition for record in told]
+
+
+@virtual_time
+async def test_what_has_no_turn_before_the_end_is_told(tmp_path: Path) -> None:
+    async with running(tmp_path, "Orders") as instance:
+        await asyncio.sleep(SOON)
+        instance.take(far_initiator("Orders").message(0))
+        await instance.close()
+
+        assert [(0, Disposition.SHUTDOWN)] == instance.verdicts()
+
+
+@virtual_time
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path: Path, *, has_failed: bool) -> None:
+    def do(*args: Any) -> Any:
+        if has_failed and args[2].frames:
+            raise sqlite3.OperationalError("disk I/O error")
+        return turn_in_writer(*args)
+
+    with mock.patch.object(sqlite_store, "turn_in_writer", do):
+        async with running(tmp_path, "Orders") as instance:
+            await asyncio.sleep(SOON)
+            endpoint = instance.endpoints["Orders"]
+            instance.take(far_initiator("Orders").message(0))
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualLoop)
+            loop.executor_delay = lambda: 60.0
+            await asyncio.sleep(SOON)  # the turn has begun
+            assert [] == endpoint._inbox
+            instance.take(far_initiator("Orders").message(0))
+            await instance.close()
+
+            fate = Disposition.SHUTDOWN if has_failed else Disposition.DELIVERED
+            assert [(0, fate), (0, Disposition.SHUTDOWN)] == instance.verdicts()
+
+
+@virtual_time
+async def test_without_a_ring_nothing_is_kept(tmp_path: Path) -> None:
+    with mock.patch.object(Forwarder, "__init__", _without_ring):
+        async with running(tmp_path, "Orders") as instance:
+            instance.take(far_initiator("Orders").message(0))
+            await asyncio.sleep(SOON)
+
+            assert [] == instance.records()
+            assert 1 == instance.endpoints["Orders"].delivered["Orders"]
+
+
+_init = Forwarder.__init__
+
+
+def _without_ring(self: Forwarder, *args: Any, ring: Ring, **more: Any) -> None:
+    _init(self, *args, **more)

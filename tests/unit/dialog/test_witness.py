@@ -1,0 +1,136 @@
+"""What is sent goes with its time in the queue, and is told once more when it is acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.conversation.contact import Contact, Fragment, Travel, message_frame
+from broker.conversation.outbound import Outgoing
+from broker.dialog import witness as module
+from broker.dialog.witness import Witness
+from broker.forwarding.ring import Record, Ring, decode
+from broker.forwarding.way import Queued
+from broker.wire.layout import Flag
+
+LAST = int(Flag.LAST_FRAGMENT)
+WALL, NOW = 1_750_000_100.0, 100.0
+
+
+class Desk:
+    """A witness with a ring."""
+
+    def __init__(self, sample: float = 1.0) -> None:
+        self.ring = Ring(1 << 16, sample=sample)
+        self.witness = Witness(self.ring)
+        self._ids = 0
+
+    def send(self, *places: tuple[int, int], flags: int = LAST, endpoint_id: int = 1, is_resend: bool = False) -> None:
+        """Fragments leave that were queued half a second after each other."""
+        for place in places:
+            self._ids += 1
+            contact = Contact(endpoint_id.to_bytes(16, "big"), True, "Orders", b"h" * 16, "Far")
+            fragment = Outgoing(place, flags, b"body", enqueued_at=WALL - 50 + place[0] / 2)
+            message_id = self._ids.to_bytes(16, "big")
+            frame = message_frame(contact, Travel(), message_id, Fragment(place, flags, b"body", (0, 0)))
+            self.witness.send(endpoint_id, frame, fragment, is_resend=is_resend)
+
+    def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[Record]:
+        self.witness.acknowledge(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
+        return list(decode(self.ring.take()))
+
+
+def places(records: list[Record]) -> list[tuple[int, int]]:
+    return [record.header.place for record in records]
+
+
+def ids(records: list[Record]) -> list[int]:
+    return [int.from_bytes(record.header.message_id, "big") for record in records]
+
+
+def test_what_is_sent_goes_with_when_it_was_queued_and_whether_it_was_sent_before() -> None:
+    desk = Desk()
+    desk.send((0, 0), (1, 0))
+    desk.send((0, 0), is_resend=True)
+
+    expected = [Queued(WALL - 50, False), Queued(WALL - 49.5, False), Queued(WALL - 50, True)]
+    assert {number.to_bytes(16, "big"): one for number, one in enumerate(expected, 1)} == desk.witness.take()
+    assert {} == desk.witness.take()
+
+
+def test_acknowledged_fragments_are_told_once_with_their_newest_copy() -> None:
+    desk = Desk()
+    desk.send((0, 0), (1, 0), (2, 0))
+    desk.send((1, 0), is_resend=True)
+
+    first, again, rest = desk.acknowledge(2, 0), desk.acknowledge(2, 0), desk.acknowledge(3, 0, after=1.0)
+
+    assert [(0, 0), (1, 0)] == places(first)
+    assert [1, 4] == ids(first)
+    assert ([], [(2, 0)]) == (again, places(rest))
+    assert [(None, None, NOW - 50, NOW)] * 2 == [
+        (record.way, record.disposition, record.arrival.entered, record.left) for record in first
+    ]
+    assert [NOW + 1] == [record.left for record in rest]
+    queued = [record.arrival.queued[record.header.message_id].enqueued_at for record in first + rest]
+    assert [WALL - 50, WALL - 49.5, WALL - 49] == queued
+
+
+def test_last_fragment_is_acknowledged_with_its_message() -> None:
+    desk = Desk()
+    desk.send((0, 0), (0, 1), flags=0)
+    desk.send((0, 2))
+
+    assert [(0, 0)] == places(desk.acknowledge(0, 1))
+    assert [(0, 1)] == places(desk.acknowledge(0, 7))
+    assert [(0, 2)] == places(desk.acknowledge(1, 0))
+
+
+def test_dialogs_are_told_apart_and_forgotten() -> None:
+    desk = Desk()
+    desk.send((0, 0))
+    desk.send((0, 0), endpoint_id=2)
+    desk.witness.forget(1)
+
+    assert [] == desk.acknowledge(1, 0)
+    assert [2] == ids(desk.acknowledge(1, 0, endpoint_id=2))
+    assert [] == desk.acknowledge(1, 0, endpoint_id=3)
+
+
+def test_above_the_bound_acknowledgements_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_MAX", 2)
+    desk = Desk()
+    desk.send((0, 0), (1, 0), (2, 0))
+    desk.send((2, 0), is_resend=True)
+
+    assert 1 == desk.ring.shed
+    assert 4 == len(desk.witness.take())
+    assert [(0, 0), (1, 0)] == places(desk.acknowledge(3, 0))
+    desk.send((3, 0), (4, 0))
+    desk.witness.forget(1)
+    desk.send((0, 0), (1, 0), endpoint_id=2)
+    assert 1 == desk.ring.shed
+
+
+def test_clock_that_went_back_does_not_make_it_queued_later_than_now() -> None:
+    desk = Desk()
+    desk.send((0, 0))
+
+    desk.witness.acknowledge(1, (1, 0), now=NOW, wall=WALL - 3600)
+    (record,) = decode(desk.ring.take())
+
+    assert NOW == record.arrival.entered
+
+
+def test_only_sampled_dialogs_are_followed_and_none_without_a_ring() -> None:
+    conversations = [number.to_bytes(16, "big") for number in range(200)]
+    desk = Desk(0.3)
+
+    followed = [desk.witness.follows(one) for one in conversations]
+
+    assert {True, False} == set(followed)
+    assert [desk.ring.follows(one) for one in conversations] == followed
+    nobody = Witness(None)
+    assert not any(map(nobody.follows, conversations))
+    nobody.acknowledge(1, (1, 0), now=NOW, wall=WALL)
+    nobody.forget(1)
+    assert {} == nobody.take()
