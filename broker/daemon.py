@@ -16,10 +16,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -30,6 +32,7 @@ from broker.control.certificates import certificate_warnings, security_of
 from broker.control.config import Settings
 from broker.control.databases import Databases, Past, scripts_of
 from broker.control.declared import run_declared
+from broker.control.journal import journal_plan
 from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
 from broker.control.role_keeper import OwnStanding
@@ -38,7 +41,9 @@ from broker.dialog.status import Trouble
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
+from broker.forwarding.way import Origin
 from broker.net.housekeeping import Housekeeping
+from broker.net.link import Link
 from broker.net.listener import Listener, bind, own_addresses
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers, Timeouts
@@ -49,6 +54,9 @@ from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredP
 from broker.routing.table import RouteTable
 from broker.wire.frame import Hello, Rejected
 from broker.wire.layout import VERSION
+
+if TYPE_CHECKING:
+    from broker.journal.journal import Journal  # needs pyarrow, which an instance without a journal does not
 
 DRAIN_SECONDS = 5.0  # for what is held to leave when the instance stops
 EXPIRY_MAX_SECONDS = 86_400.0  # a timer further ahead is set again
@@ -61,8 +69,8 @@ class Instance:
     A running instance. Made by `serve`.
 
     Shape: `broker_instance` 16 bytes that name it to its peers; `started_at` UTC seconds; `listeners` with the ports
-    that were bound; `endpoints` the databases at work, msdb once it asks for routes; `is_ready` once everything serves,
-    and until it begins to stop.
+    that were bound; `endpoints` the databases at work, msdb once it asks for routes; `journal` where one is kept;
+    `is_ready` once everything serves, and until it begins to stop.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -80,6 +88,7 @@ class Instance:
         self.peers: Peers
         self.mirrors: Mirrors
         self.admin: AdminServer
+        self.journal: Journal | None = None
         self._security: Security
         self._kernel = choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self._are_started = False  # the endpoints
@@ -116,6 +125,9 @@ class Instance:
         sockets = [self._bind(address) for address in settings.endpoint.listen]
         for sock in sockets:
             stack.callback(sock.close)
+        self.journal = self._open_journal()
+        if self.journal is not None:
+            stack.push_async_callback(self.journal.close)  # behind everybody who has something to record
         databases = self._open(sockets, stack)
         self.catalog = Catalog(databases, self._on_catalog)
         stack.push_async_callback(self.catalog.close)
@@ -167,6 +179,17 @@ class Instance:
         self.admin = AdminServer(OneProcess(self))
         await self.admin.start(stack)
 
+    def _open_journal(self) -> Journal | None:
+        """Where the pass records what it does; None without one."""
+        plan = journal_plan(self.settings)
+        if plan is None:
+            return None
+        from broker.journal.journal import Journal  # noqa: PLC0415 - needs pyarrow: 60 MiB and a quarter of a second
+
+        journal = Journal(replace(plan, decoder=os.environ.get(KERNEL_VARIABLE, "")), adjacent_of=_adjacent)
+        journal.start()
+        return journal
+
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
         """The databases that ask for routes, or did and may get answers."""
         asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
@@ -213,7 +236,10 @@ class Instance:
             hold_back=self.peers.backpressure.hold_back,
             again=housekeeping.again,
             report=housekeeping.report,
+            ring=None if self.journal is None else self.journal.ring,
         )
+        if self.journal is not None:
+            self.journal.principals = lambda: self.forwarder.here.principals
         self.databases.forwarder = self.forwarder
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
@@ -325,6 +351,11 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
         await instance.start(stack)
         yield instance
         instance.is_ready = False
+
+
+def _adjacent(origin: Origin) -> str:
+    """What frames from there are recorded to come from: the peer's name, else its address; "" a database here."""
+    return origin.peer_name or origin.address if isinstance(origin, Link) else ""
 
 
 def run(settings: Settings) -> None:

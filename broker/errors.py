@@ -199,6 +199,28 @@ class SettingsError(RequestError):
         return "\n".join(str(error) for error in self.errors)
 
 
+@dataclass
+class NoJournalError(RequestError):
+    """There is nothing to read: no such directory, or no file in it that can be read."""
+
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"no journal in {self.where}: {self.problem}"
+
+
+@dataclass
+class PipelineError(RequestError):
+    """A run of the pipeline that was asked for wrongly; `hint` says what to do instead."""
+
+    problem: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.hint}"
+
+
 # --- the machine is short of something ----------------------------------------------------------------------
 
 
@@ -254,3 +276,14 @@ class DaemonUnreachableError(ResourceError):
 
     def __str__(self) -> str:
         return f"no daemon answers on {self.socket}: {self.problem}"
+
+
+@dataclass
+class PipelineUnavailableError(ResourceError):
+    """The pipeline cannot run here: what it needs is missing, or its engine does not start; `hint` says what to do."""
+
+    problem: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"the pipeline cannot run: {self.problem}; {self.hint}"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from broker.bench.tied import tied
 from broker.demo.topology import Daemon, Topology, free_port, wait_for
@@ -109,12 +110,20 @@ def haproxy(directory: Path, program: str, *, threads: int = 1) -> Iterator[Hop]
 
 @contextmanager
 def gateway(
-    directory: Path, name: str, services: Sequence[str], *, next_hops: int, environ: Mapping[str, str], workers: int = 1
+    directory: Path,
+    name: str,
+    services: Sequence[str],
+    *,
+    next_hops: int,
+    environ: Mapping[str, str],
+    workers: int = 1,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Hop]:
     """A real daemon of so many workers with a route to each service, which lead to so many next hops in turn."""
     ports = tuple(free_port() for _ in range(next_hops))
     with Topology(directory) as net:
-        daemon = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": workers}})
+        sections = {"endpoint": {"workers": workers}, **(settings or {})}
+        daemon = net.add("gateway", forwarding=True, settings=sections)
         daemon.prefix = tied()
         daemon.environ.update(environ)
         net.script("gateway", "msdb", route_script(services, ports))

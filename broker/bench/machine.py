@@ -39,6 +39,12 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
+def thread_seconds(pid: int, thread: int) -> float:
+    """The same of one thread of a process; its first has the number of the process."""
+    told = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii")
+    return int(told.split()[0]) / 1e9
+
+
 def peak_mib(pid: int) -> float:
     """MiB of a process that were in memory at most, since its start or the last `forget_peak`."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -23,11 +22,13 @@ from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.concern import Concern
 from broker.control.config import by_place
 from broker.control.custody import file_errors
+from broker.control.journal import journal_errors
 from broker.control.load import load_what_is_good
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
 from broker.control.reach import survey_all
 from broker.control.rehearsal import Rehearsal, rehearse
+from broker.control.writable import write_problem
 from broker.errors import SettingError, SettingsError
 from broker.routing.route import BROKER_CONFIGURATION
 
@@ -104,13 +105,14 @@ def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = 
     """
     errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *file_errors(settings)]
     errors += [*_admin_socket(settings), *_askers(settings, rehearsal), *certificate_errors(settings)]
+    errors += journal_errors(settings)
     if not offline:
         errors += _listeners(settings)
     return sorted(errors, key=by_place)
 
 
 def _state_directory(settings: Settings) -> Iterator[SettingError]:
-    problem = _write_problem(settings.instance.state_dir)
+    problem = write_problem(settings.instance.state_dir)
     if problem:
         hint = "create it for the user that runs the instance, or name another directory"
         yield settings.error(("instance", "state_dir"), problem, hint)
@@ -118,7 +120,7 @@ def _state_directory(settings: Settings) -> Iterator[SettingError]:
 
 def _admin_socket(settings: Settings) -> Iterator[SettingError]:
     directory = settings.admin.socket.parent
-    problem = _write_problem(directory) if directory != settings.instance.state_dir else None
+    problem = write_problem(directory) if directory != settings.instance.state_dir else None
     if problem:
         yield settings.error(("admin", "socket"), problem, "name a directory that the instance may write")
 
@@ -139,7 +141,7 @@ def _database_problem(path: Path, state_dir: Path) -> str | None:
         return None
     if not directory.is_dir():
         return f'the directory "{directory}" does not exist'
-    problem = _write_problem(directory)  # SQLite writes its journal beside the file
+    problem = write_problem(directory)  # SQLite writes its journal beside the file
     if problem or not path.exists():
         return problem
     if not os.access(path, os.R_OK | os.W_OK):
@@ -150,18 +152,6 @@ def _database_problem(path: Path, state_dir: Path) -> str | None:
     except OSError as error:
         return f'"{path}" cannot be read: {error.strerror}'
     return f'"{path}" is no SQLite file' if start not in {b"", _SQLITE_MAGIC} else None
-
-
-def _write_problem(directory: Path) -> str | None:
-    """What keeps files from being made in a directory, or in the one above it that it would be created in."""
-    existing = next(one for one in (directory, *directory.parents) if one.exists())
-    if not existing.is_dir():
-        return f'"{existing}" is no directory'
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return None
-    except OSError as error:
-        return f'"{existing}" cannot be written: {error.strerror}'
 
 
 def _askers(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]:

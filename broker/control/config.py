@@ -1,9 +1,9 @@
 """
 Every setting of one instance: its name, type, range, default, and why.
 
-This is the one page of numbers an operator can turn; the reference page is made from it. A model here is a value:
-loading and merging is `load.py`, checks across keys are `consistency.py`, what has to look outside is `check.py`.
-A key stands here only when the program obeys it.
+This is the one page of numbers an operator can turn (those of the journal are in `journal.py`); the reference page is
+made from it. A model here is a value: loading and merging is `load.py`, checks across keys are `consistency.py`, what
+has to look outside is `check.py`. A key stands here only when the program obeys it.
 
 Paths: what people write (scripts, certificates) is relative to the configuration file's directory, what the program
 writes (databases, admin socket) is relative to `instance.state_dir`. `load_settings` hands out absolute paths only.
@@ -21,6 +21,7 @@ from pydantic import Field, PrivateAttr
 
 from broker.control import value
 from broker.control.consistency import Finding, unwise_settings
+from broker.control.journal import JournalSettings
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath, Places, dotted
 from broker.control.setting import Reload, Section, setting
@@ -349,6 +350,7 @@ class Settings(Section):
     dialog: DialogSettings = Field(default_factory=DialogSettings)
     admin: AdminSettings = Field(default_factory=AdminSettings)
     observe: ObserveSettings = Field(default_factory=ObserveSettings)
+    journal: JournalSettings = Field(default_factory=JournalSettings)
     _places: Places = PrivateAttr(default_factory=Places)
 
     def placed(self, places: Places) -> Settings:

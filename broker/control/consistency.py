@@ -48,6 +48,7 @@ def contradictions(settings: Settings) -> list[Finding]:
         *_workers(settings),
         *_tls(settings),
         *_dialog_sizes(settings),
+        *_journal_sizes(settings),
     ]
 
 
@@ -165,6 +166,13 @@ def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
         hint = "raise it or message_forward_size, or lower max_frame"
         also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"), ("endpoint", "workers"))
         yield Finding(("endpoint", "message_forward_share"), problem, hint, also)
+
+
+def _journal_sizes(settings: Settings) -> Iterator[Finding]:
+    journal = settings.journal
+    if 0 < journal.keep_size < journal.file_size:
+        problem = f"keeps less than one file of file_size = {render_size(journal.file_size)}"
+        yield Finding(("journal", "keep_size"), problem, "raise it, or lower file_size", (("journal", "file_size"),))
 
 
 def _tls(settings: Settings) -> Iterator[Finding]:

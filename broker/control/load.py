@@ -252,8 +252,8 @@ def _absolute(settings: Settings, base: Path) -> Settings:
     def patterns(relative: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(one if Path(one).is_absolute() else f"{glob.escape(str(base))}/{one}" for one in relative)
 
-    def path(relative: Path | None) -> Path | None:
-        return None if relative is None else base / relative
+    def below(directory: Path, relative: Path | None) -> Path | None:
+        return None if relative is None else directory / relative
 
     databases = {
         name: database.model_copy(update={"path": state_dir / database.path, "scripts": patterns(database.scripts)})
@@ -264,13 +264,14 @@ def _absolute(settings: Settings, base: Path) -> Settings:
             "instance": settings.instance.model_copy(update={"state_dir": state_dir}),
             "endpoint": settings.endpoint.model_copy(
                 update={
-                    "certificate": path(settings.endpoint.certificate),
-                    "private_key": path(settings.endpoint.private_key),
+                    "certificate": below(base, settings.endpoint.certificate),
+                    "private_key": below(base, settings.endpoint.private_key),
                     "trust": patterns(settings.endpoint.trust),
                 }
             ),
             "routes": settings.routes.model_copy(update={"files": patterns(settings.routes.files)}),
             "databases": databases,
             "admin": settings.admin.model_copy(update={"socket": state_dir / settings.admin.socket}),
+            "journal": settings.journal.model_copy(update={"directory": below(state_dir, settings.journal.directory)}),
         }
     )

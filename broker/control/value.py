@@ -145,6 +145,22 @@ def integer(low: int, high: int, *, unit: str) -> ValueKind:
     return ValueKind(f"{low} to {high}", read, from_text, unit, json_schema={"type": "integer"})
 
 
+def fraction() -> ValueKind:
+    """A part of a whole, none and all included; read as a float."""
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise refuse(f"{show(value)} is no number", "write one from 0 to 1, without quotes")
+        if not 0 <= value <= 1:
+            raise refuse(f"{show(value)} is out of range", "allowed is 0 to 1")
+        return float(value)
+
+    def from_text(text: str) -> object:
+        return float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", text) else text
+
+    return ValueKind("0 to 1", read, from_text, json_schema={"type": "number"})
+
+
 def flag() -> ValueKind:
     """Yes or no."""
 

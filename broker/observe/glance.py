@@ -84,6 +84,8 @@ def render_status(status: Mapping[str, Any]) -> None:
     listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
     console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
     _render_forwarding(status["forwarding"], console)
+    if status.get("journal"):
+        _render_journal(status["journal"], console)
     if status.get("workers"):
         columns = ["worker", "pid", "ready", "uptime_s", "connections", "held", "restarts", "lost", "problem"]
         render_table(columns, status["workers"], title="Workers", console=console)
@@ -104,6 +106,13 @@ def render_status(status: Mapping[str, Any]) -> None:
         render_table(columns, mirrored, title="Mirrored databases", console=console)
     for database_name, database in status["databases"].items():
         _render_database(database_name, database, console)
+
+
+def _render_journal(journal: Mapping[str, Any], console: Console) -> None:
+    counts = f"{journal['records']} visits in {journal['files']} files, {journal['pending']} pending"
+    shed = f", {journal['shed']} shed" if journal["shed"] else ""
+    problem = f", {readable(journal['problem'])}" if journal["problem"] else ""
+    console.print(escape(f"journals {counts}{shed} in {readable(journal['directory'])}{problem}"))
 
 
 def _render_database(name: str, database: Mapping[str, Any], console: Console) -> None:

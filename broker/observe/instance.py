@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.control.catalog import Catalog
 from broker.control.config import Settings
@@ -15,6 +15,13 @@ from broker.forwarding.forwarder import Forwarder
 from broker.net.listener import Listener
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
+
+
+class Journalling(Protocol):
+    """A journal as those who look at it see it."""
+
+    def status(self) -> Mapping[str, Any]:
+        """What there is to tell: a plain value."""
 
 
 class Running(Protocol):
@@ -36,6 +43,10 @@ class Running(Protocol):
     forwarder: Forwarder
     peers: Peers
     mirrors: Mirrors
+
+    @property
+    def journal(self) -> Journalling | None:
+        """What records visits of frames; None where nothing does."""
 
     @property
     def past(self) -> Past:

@@ -10,7 +10,6 @@ Source: Prometheus documentation, "Writing exporters", "Exposition formats"; Ope
 
 from __future__ import annotations
 
-import operator
 import platform
 import time
 from collections import Counter
@@ -29,8 +28,10 @@ from broker.net.dialer import Attempts
 from broker.net.link import Link
 from broker.net.peers import Peers
 from broker.observe.backlog import read_backlog
+from broker.observe.described import Described
 from broker.observe.instance import Running
-from broker.observe.label import OTHER, Fold, LabelCap, Labels
+from broker.observe.journal import JOURNAL_METRICS, journal_readers
+from broker.observe.label import OTHER, LabelCap, Labels
 from broker.observe.lag import LoopLag
 from broker.observe.ledger import read_ledger
 from broker.observe.mirror import MIRROR_STATE_HELP, forwarded_samples, principal_samples, state_samples
@@ -44,25 +45,6 @@ from broker.routing.table import RouteTable
 Samples = Iterable[tuple[Labels, float]]
 
 UNACCOUNTED = "broker_ledger_unaccounted_messages"
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """
-    One metric of the contract.
-
-    Shape: `name` as scraped; a counter's ends in `_total`; `fold` joins samples whose labels became equal.
-    """
-
-    name: str
-    help: str
-    labels: Labels = ()
-    fold: Fold = operator.add
-
-    @property
-    def is_counter(self) -> bool:
-        """Whether it only grows while the instance runs; else it is a gauge."""
-        return self.name.endswith("_total")
 
 
 METRICS = (
@@ -174,6 +156,7 @@ METRICS = (
         " there is a fault of the program.",
         ("database",),
     ),
+    *JOURNAL_METRICS,
     Described(
         "broker_event_loop_lag_seconds",
         "By how much the event loop was late at worst in the last 15 s.",
@@ -359,6 +342,7 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
     "broker_mirror_probes_total": _one(lambda instance: instance.mirrors.probes),
     "broker_mirror_answers_total": lambda instance: [((role,), n) for role, n in instance.mirrors.answers.items()],
     UNACCOUNTED: lambda instance: [(("",), instance.forwarder.unaccounted)],
+    **journal_readers(),
 }
 
 

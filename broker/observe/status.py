@@ -49,6 +49,7 @@ def read_status(instance: Running) -> dict[str, Any]:
         "addresses": _addresses(instance),
         "mirrored_routes": mirror_status(read_mirrors(instance.mirrors, asyncio.get_running_loop().time())),
         "running_scripts": running_scripts(instance.catalog),
+        "journal": None if instance.journal is None else dict(instance.journal.status()),
         "mirroring": {name: _standing(standing) for name, standing in instance.standings().items()},
         "databases": {
             name: _database(endpoint, instance.catalog.databases[name].rows.services)

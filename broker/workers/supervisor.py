@@ -28,6 +28,7 @@ from broker.control.check import asking_error
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
+from broker.control.journal import journal_plan
 from broker.control.listen import ListenAddress
 from broker.control.script import script_files
 from broker.daemon import DRAIN_SECONDS, loop_factory
@@ -94,6 +95,7 @@ class Supervisor:
         # Each worker will do so as well; a mistake is to be told before they try.
         choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self.security = security_of(self.settings)
+        journal_plan(self.settings)
         self._reserve(stack)
         db = self._open_msdb(stack)
         await self.catalog.load()

@@ -126,6 +126,16 @@ def add_addresses(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str,
     return dict(sorted(total.items()))
 
 
+def add_journals(parts: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """The journals of several workers as one: they write into one directory, each its own files."""
+    told = [part for part in parts if part is not None]
+    if not told:
+        return None
+    one_of = {"directory": told[0]["directory"], "sample": told[0]["sample"]}
+    counts = {name: sum(part[name] for part in told) for name in told[0] if name not in {*one_of, "problem"}}
+    return one_of | counts | {"problem": next((part["problem"] for part in told if part["problem"]), "")}
+
+
 def merge_reached(parts: Iterable[Iterable[Reached]]) -> dict[NetworkAddress, tuple[Health, str]]:
     """Of each address the best health that any worker knows, and the first problem; an address served has none."""
     best: dict[NetworkAddress, tuple[str, str]] = {}

@@ -34,7 +34,15 @@ from broker.routing.decide import Surroundings
 from broker.routing.facts import Facts, Hosted
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import WorkerReport
-from broker.workers.tally import LAG, add_addresses, add_forwarding, add_samples, merge_pairs, merge_reached
+from broker.workers.tally import (
+    LAG,
+    add_addresses,
+    add_forwarding,
+    add_journals,
+    add_samples,
+    merge_pairs,
+    merge_reached,
+)
 
 if TYPE_CHECKING:
     from broker.workers.slot import Slot
@@ -119,6 +127,7 @@ class Whole:
             "mirrored_routes": [
                 {"worker": number, **route} for number, one in statuses.items() for route in one["mirrored_routes"]
             ],
+            "journal": add_journals(one["journal"] for one in statuses.values()),
             "mirroring": {},
             "databases": {},
             "workers": [_worker(slot, statuses.get(slot.number)) for slot in supervisor.slots],

@@ -44,8 +44,8 @@ BAD: list[tuple[str, list[str]]] = [
     ("[instance]\nmax_hops = 3\n", ['broker.toml:2:1: instance.max_hops: unknown key; did you mean "endpoint.max_hops"?']),
     ("[routes]\nxyz = 1\n", ["broker.toml:2:1: routes.xyz: unknown key; known here: files"]),
     (
-        "[journal]\nsample = 1\n",
-        ["broker.toml:1:1: journal: unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe"],
+        "[journals]\nsample = 1\n",
+        ['broker.toml:1:1: journals: unknown key; did you mean "journal"?'],
     ),
     ("endpoint = 5\n", ["broker.toml:1:12: endpoint: 5 stands where a section belongs; write [endpoint] and its keys below"]),
     ("[[endpoint]]\n", ["broker.toml:1:1: endpoint: a list stands where a section belongs; write [endpoint] and its keys below"]),
@@ -214,7 +214,9 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         ],
     ),
     ("", {"BROKER_ENDPOINT__MAX_HOP": "1"}, {}, ['endpoint.max_hop (BROKER_ENDPOINT__MAX_HOP): unknown key; did you mean "max_hops"?']),
-    ("", {}, {"nonsense": "1"}, ["nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe"]),
+    ("", {}, {"nonsense": "1"}, [
+        "nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe, journal"
+    ]),
     (
         "",
         {"BROKER_DATABASES__A__SCRIPTS": "[]"},

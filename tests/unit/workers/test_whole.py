@@ -52,6 +52,7 @@ def report(number: int) -> WorkerReport:
         "connections": [{"name": f"peer{number}"}],
         "addresses": {str(FAR): {"health": "untried", "problem": "", "held": number}},
         "mirrored_routes": [{"route": "pair", "epoch": number}],
+        "journal": {"directory": "/flows", "sample": 1.0, "records": number, "shed": 1, "problem": ""},
     }
     far = Reached(FAR, "CONNECTED", "") if number == 1 else Reached(FAR, "SUPPRESSED", "Connection refused")
     reached = [far, Reached(GONE, "SUPPRESSED", "timed out")]
@@ -155,6 +156,7 @@ async def test_status_adds_up_and_has_a_line_for_each_worker(whole: Whole, playe
     assert status["forwarding"]["enabled"] is True
     assert status["connections"] == [{"worker": 1, "name": "peer1"}, {"worker": 2, "name": "peer2"}]
     assert [(one["worker"], one["epoch"]) for one in status["mirrored_routes"]] == [(1, 1), (2, 2)]
+    assert status["journal"] == {"directory": "/flows", "sample": 1.0, "records": 3, "shed": 2, "problem": ""}
     assert status["addresses"] == {str(FAR): {"health": "untried", "problem": "", "held": 3}}
     assert [(one["worker"], one["pid"], one["connections"], one["restarts"]) for one in status["workers"]] == [
         (1, 1001, 1, 0),

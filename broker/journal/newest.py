@@ -1,0 +1,149 @@
+"""
+The newest visits of a journal, and those that come.
+
+Only as many rows are kept as are asked for. Files are looked at from the one that was changed last; a file, and each of
+its groups, is left unread when nothing in it can be newer than what is there already. A file is changed for the last
+time behind its last visit; clocks that are told apart by less than CLOCKS_APART do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.journal.reading import ALWAYS, UNREADABLE, Reading, ended
+from broker.journal.schema import JOURNAL
+from broker.journal.survey import FileState, files, survey
+
+CLOCKS_APART = 3600 * 1_000_000  # microseconds between the clocks of an instance and of the disk's machine
+# As `JOURNAL`, with words that have no dictionary: each piece that is read has another.
+_PLAIN = pa.schema([(one.name, pa.string() if pa.types.is_dictionary(one.type) else one.type) for one in JOURNAL])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which visits. Shape: `conversation` 16 bytes, None for any; `outcomes` none for any."""
+
+    conversation: bytes | None = None
+    outcomes: frozenset[str] = frozenset()
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """Those rows."""
+        if self.conversation is not None:
+            table = table.filter(pc.equal(table["conversation_id"], pa.scalar(self.conversation, pa.binary(16))))
+        if self.outcomes:
+            words = pc.cast(table["outcome"], pa.string())
+            table = table.filter(pc.is_in(words, value_set=pa.array(sorted(self.outcomes), pa.string())))
+        return table
+
+
+@dataclass(slots=True)
+class Newest:
+    """What was found. Shape: `visits` in the order in which they ended; `unread` files that could not be read."""
+
+    visits: list[dict[str, Any]] = field(default_factory=list)
+    unread: list[FileState] = field(default_factory=list)
+
+
+def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
+    """
+    The last visits of a journal.
+
+    Args:
+        directory: Of the journal.
+        wanted: Which visits.
+        count: How many at most.
+
+    Raises:
+        OSError: there is no such directory, or it cannot be read.
+    """
+    found = Newest()
+    last = _Last(count)
+    changed = dict(sorted(_changed(directory), key=lambda one: (-one[1], one[0])))
+    for state in survey(changed):
+        if last.floor > changed[state.path] + CLOCKS_APART:
+            break
+        if not state.is_readable:
+            found.unread.append(state)
+            continue
+        try:
+            with Reading(state.path) as reading:
+                for group in reversed(reading.groups):
+                    bounds = reading.bounds(group)
+                    if bounds is None or bounds[1] > last.floor:
+                        for piece in reading.pieces(group):
+                            last.add(wanted.of(piece))
+        except UNREADABLE as error:
+            found.unread.append(state.spoilt(error))
+    found.visits = last.rows()
+    return found
+
+
+class Arriving:
+    """
+    The files of a journal that are new at each look, or were changed: somebody may have copied them there by and by.
+
+    Shape: `unread` of the last look.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.unread: list[FileState] = []
+        self._directory = directory
+        self._known = dict(_changed(directory))
+        self._ids: set[str] = set()
+
+    def look(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """The visits in files that were not there at the last look, file by file in the order of their rows."""
+        self.unread = []
+        before, self._known = self._known, dict(_changed(self._directory))
+        new = [path for path, changed in self._known.items() if before.get(path) != changed]
+        for state in survey(new):
+            if not state.is_readable:
+                self.unread.append(state)
+            elif state.file not in self._ids:
+                self._ids.add(state.file)
+                try:
+                    with Reading(state.path) as reading:
+                        for group in reading.groups:
+                            for piece in reading.pieces(group):
+                                yield from wanted.of(piece).to_pylist()
+                except UNREADABLE as error:
+                    self.unread.append(state.spoilt(error))
+
+
+class _Last:
+    """The rows that ended last. Shape: `floor` an instant before which none is taken, microseconds since 1970."""
+
+    def __init__(self, count: int) -> None:
+        self.floor = -ALWAYS
+        self._count = count
+        self._rows: pa.Table | None = None
+
+    def add(self, table: pa.Table) -> None:
+        table = table.filter(pc.greater(ended(table), self.floor)).cast(_PLAIN)
+        if not table.num_rows:
+            return
+        if self._rows is not None:
+            table = pa.concat_tables([self._rows, table])
+        instants = ended(table)
+        order = pc.sort_indices(instants, sort_keys=[("", "descending")])[: self._count]
+        self._rows = table.take(order)
+        if len(order) == self._count:
+            self.floor = instants[order[-1].as_py()].as_py()
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [] if self._rows is None else self._rows.to_pylist()[::-1]
+
+
+def _changed(directory: Path) -> Iterator[tuple[Path, int]]:
+    """Every file, and when it was last changed, in microseconds since 1970."""
+    for path in files(directory):
+        try:
+            yield path, path.stat().st_mtime_ns // 1000
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,257 @@
+"""
+The thread that writes: batches in, files out.
+
+The loop offers batches, small ones copied out of the ring, large ones with the memory that the ring had, which comes
+back. Both are bounded, and what the loop does not get rid of stays in the ring, which sheds and counts. The thread
+makes rows of a batch at once, gathers them to groups, and writes these into a file until that is closed by its size,
+its age or the end. Decoding, compressing and writing let go of the interpreter's lock
+(docs/decisions/0011-the-journal-is-written-by-a-thread.md).
+
+A disk that is full or a directory that is gone is logged once; the rows that were meant for the file at hand are lost
+and counted as shed. Every `RETRY_SECONDS` another attempt is made, with what waits by then. Nothing here reaches the
+loop as an error.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Event, Thread, get_native_id
+
+import structlog
+
+from broker.forwarding.decoder_choice import make_decoder
+from broker.journal.batch import Batch
+from broker.journal.file import JournalFile
+from broker.journal.place import remove_leftovers
+from broker.journal.plan import RINGS, JournalPlan
+from broker.journal.retention import read_files, remove, too_old_or_too_many
+from broker.journal.rows import Rows
+
+NICENESS = 5  # a third of the loop's weight where both want one core; at 19 the loop waits long for the lock it holds
+GROUP_ROWS = 65_536  # of a row group: some 10 MiB before they are compressed, and enough for a reader to skip by
+RETRY_SECONDS = 5.0  # after a failure; what waits meanwhile fills the buffer, and then the ring sheds
+TEND_SECONDS = 60.0  # between two looks at files that are too old
+
+log = structlog.get_logger(__name__)
+
+
+class Writer:
+    """
+    The writer of one process. `offer`, `room` and `stop` belong to the loop, the rest to the thread.
+
+    Shape: counters since the start, each changed by one side only: `records` and `bytes` in the `files` that have
+    appeared, `lost` rows that could not be written, `errors` attempts that failed, `removed` files that were too old or
+    too many; `pending` rows that are in no file that has appeared; `problem` why nothing can be written now, else "".
+    """
+
+    def __init__(self, plan: JournalPlan, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self.records = self.bytes = self.files = self.lost = self.errors = self.removed = self.pending = 0
+        self.problem = ""
+        self._plan = plan
+        self._wall_clock = wall_clock
+        self._offered = self._done = 0  # bytes of copies, each counted by one side
+        self._free: deque[bytearray] = deque()  # memory for the ring to go on in
+        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
+        self._stopping = Event()
+        self._rows = Rows(plan.instance, make_decoder(plan.decoder))
+        self._file: JournalFile | None = None
+        self._sequence = 0
+        self._shed = 0  # in the ring, as of the last batch
+        self._shed_told = 0  # of those and of `lost`, what the metadata of files has told
+        self._opened_at = self._tended_at = float("-inf")
+        self._thread = Thread(target=self._run, name="journal", daemon=True)
+
+    # --- on the loop ---
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that may be offered now, copied out of the ring."""
+        return self._plan.ring_bytes - (self._offered - self._done)
+
+    def maybe_buffer(self) -> bytearray | None:
+        """Memory for the ring to go on in; None when all of it waits for the thread."""
+        return self._free.popleft() if self._free else None
+
+    def offer(self, batch: Batch) -> None:
+        """Hand over a batch; it belongs to the thread now."""
+        if isinstance(batch.taken.data, bytes):
+            self._offered += len(batch.taken.data)
+        self._queue.put(batch)
+
+    def stop(self) -> None:
+        """What was offered is written, and nothing else is."""
+        self._stopping.set()
+        self._queue.put(None)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread to end; whether it has. Blocking."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # --- in the thread ---
+
+    def _run(self) -> None:
+        """Until stopped; a fault of the program ends the journal, not the instance."""
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)  # of this thread alone, on Linux
+        try:
+            self._clean()
+            self._free.extend(bytearray(self._plan.ring_bytes) for _ in range(RINGS - 2))
+            while self._step():
+                pass
+            self._attempt(self._close)
+        except Exception as error:
+            self.problem = f"the writer has failed: {error}"
+            log.exception("journal writer failed")
+        finally:
+            if self._file is not None:
+                self._file.abandon()
+
+    def _step(self) -> bool:
+        """Take one batch, or see to what is due; False when there is nothing more to come."""
+        if self.problem:
+            self._stopping.wait(RETRY_SECONDS)
+        try:
+            batch = self._queue.get(timeout=self._idle_seconds())
+        except Empty:
+            self._attempt(self._tend)
+            return True
+        if batch is None:
+            return False
+        self._add(batch)
+        self._attempt(self._tend)
+        return True
+
+    def _idle_seconds(self) -> float:
+        """How long nothing is due."""
+        due = TEND_SECONDS - (time.monotonic() - self._tended_at)
+        if self._file is not None:
+            due = min(due, self._open_seconds())
+        return min(TEND_SECONDS, max(0.0, due))
+
+    def _add(self, batch: Batch) -> None:
+        """Make rows of a batch."""
+        try:
+            self.pending += self._rows.add(batch)
+        except ValueError:  # of this process's own ring: a fault of the program, but of this batch alone
+            log.exception("journal batch is unreadable", bytes=len(batch.taken.data))
+            self.errors += 1
+        self._shed = max(self._shed, batch.shed)
+        data = batch.taken.data
+        if isinstance(data, bytes):
+            self._done += len(data)
+        else:
+            assert isinstance(data.obj, bytearray)
+            self._free.append(data.obj)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Do something with files; when the machine refuses, what was at stake is lost and counted."""
+        try:
+            action()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.errors += 1
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+        self._rows.drop()
+        self.lost += self.pending
+        lost, self.pending = self.pending, 0
+        reason = error.strerror or str(error)
+        if not self.problem:
+            log.error(
+                "journal cannot be written",
+                directory=str(self._plan.directory),
+                reason=reason,
+                lost_records=lost,
+                retry_in_s=RETRY_SECONDS,
+            )
+        self.problem = reason
+
+    def _recover(self) -> None:
+        if self.problem:
+            self.problem = ""
+            log.info("journal is written again", directory=str(self._plan.directory), lost_records=self.lost)
+
+    def _tend(self) -> None:
+        """Write what is enough for a group, close what is large or old enough, remove what is too old."""
+        if self._rows.count and self._file is None:
+            self._open()
+        if self._rows.count >= GROUP_ROWS or (self.problem and self._rows.count):  # after a failure, to find out
+            self._write()
+        if self._file is not None and (self._file.size >= self._plan.file_bytes or self._open_seconds() <= 0):
+            self._close()
+        if time.monotonic() - self._tended_at >= TEND_SECONDS:
+            self._retain()
+
+    def _open_seconds(self) -> float:
+        """How much longer the file may be open."""
+        return self._opened_at + self._plan.file_seconds - time.monotonic()
+
+    def _open(self) -> None:
+        """A file is made as soon as there is a row for it: what keeps it from being made is found out early."""
+        self._plan.directory.mkdir(parents=True, exist_ok=True)
+        self._sequence += 1
+        self._opened_at = time.monotonic()
+        self._file = JournalFile(
+            self._plan.directory, self._plan.instance, sequence=self._sequence, begun_at=self._wall_clock()
+        )
+
+    def _write(self) -> None:
+        assert self._file is not None
+        self._file.write(self._rows.take())
+        self._recover()
+
+    def _close(self) -> None:
+        """Let the file appear, if there is anything for one."""
+        if self._rows.count:
+            if self._file is None:
+                self._open()
+            self._write()
+        if self._file is None:
+            return
+        file, shed = self._file, self._shed + self.lost
+        _, size = file.close(sample=self._plan.sample, shed=shed - self._shed_told)
+        self._file = None
+        self._shed_told = shed
+        self.records += file.rows
+        self.pending -= file.rows
+        self.bytes += size
+        self.files += 1
+        self._retain()
+
+    def _retain(self) -> None:
+        """Remove what is too old or too much."""
+        self._tended_at = time.monotonic()
+        if not (self._plan.keep_bytes or self._plan.keep_seconds):
+            return
+        directory, instance = self._plan.directory, self._plan.instance
+        files = read_files(directory, instance)
+        old = too_old_or_too_many(
+            files, now=self._wall_clock(), most_bytes=self._plan.keep_bytes, most_seconds=self._plan.keep_seconds
+        )
+        try:
+            self.removed += remove(directory, old)
+        except OSError as error:  # what is written now has nothing to do with it
+            self.errors += 1
+            log.warning("journal files cannot be removed", directory=str(directory), reason=error.strerror)
+
+    def _clean(self) -> None:
+        """Remove what a crash has left."""
+        directory = self._plan.directory
+        with suppress(OSError):
+            removed = remove_leftovers(directory, self._plan.instance)
+            if removed:
+                log.info("journal leftovers removed", directory=str(directory), files=removed)

@@ -1,0 +1,44 @@
+"""The metrics of the journal; all 0 where none is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from broker.observe.described import Described
+from broker.observe.instance import Running
+from broker.observe.label import Labels
+
+_FIELDS = {  # of `Journal.status`, by metric
+    "broker_journal_records_total": "records",
+    "broker_journal_pending_records": "pending",
+    "broker_journal_shed_total": "shed",
+    "broker_journal_files_total": "files",
+    "broker_journal_bytes_total": "bytes",
+    "broker_journal_errors_total": "errors",
+    "broker_journal_removed_files_total": "removed_files",
+}
+
+JOURNAL_METRICS = (
+    Described("broker_journal_records_total", "Visits of messages in the files of the journal that have appeared."),
+    Described("broker_journal_pending_records", "Visits that are recorded and in no file that has appeared yet."),
+    Described(
+        "broker_journal_shed_total",
+        "Visits that were to be recorded and are lost: there was no room, or they could not be written.",
+    ),
+    Described("broker_journal_files_total", "Files of the journal that have appeared."),
+    Described("broker_journal_bytes_total", "Size of the files of the journal that have appeared."),
+    Described("broker_journal_errors_total", "How often a file of the journal could not be written or removed."),
+    Described("broker_journal_removed_files_total", "Files of the journal removed for their age or their total size."),
+)
+
+
+def journal_readers() -> Mapping[str, Callable[[Running], Iterable[tuple[Labels, float]]]]:
+    """What reads each of them on the loop."""
+    return {metric: _reader(field) for metric, field in _FIELDS.items()}
+
+
+def _reader(field: str) -> Callable[[Running], Iterable[tuple[Labels, float]]]:
+    def read(instance: Running) -> Iterable[tuple[Labels, float]]:
+        return [((), 0 if instance.journal is None else instance.journal.status()[field])]
+
+    return read

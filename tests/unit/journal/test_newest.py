@@ -1,0 +1,168 @@
+"""The last visits are found however the files are cut, and what comes later is shown once."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker.flow import Outcome
+from broker.journal.newest import CLOCKS_APART, Arriving, Newest, Wanted, newest
+from broker.journal.reading import Reading
+from broker.journal.survey import Fitness
+from tests.support.journalled import START, visit, write
+
+ANY = Wanted()
+
+
+def numbers(found: Newest) -> list[int]:
+    return [one["sequence_number"] for one in found.visits]
+
+
+def change(path: Path, second: float) -> None:
+    """It was changed so many seconds after START."""
+    instant = START.timestamp() + second
+    os.utime(path, (instant, instant))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_last_visits_are_found_wherever_they_are(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    rows: list[dict[str, Any]] = []
+    for number in range(12):
+        began = chance.uniform(0, 20_000)
+        visits = [
+            visit(began + chance.uniform(0, 900), took=chance.choice([None, 0.001, 30.0, 4000.0]), sequence_number=n)
+            for n in range(len(rows), len(rows) + chance.randrange(40))
+        ]
+        rows += visits
+        path = write(tmp_path / f"{number}.parquet", *visits, group_rows=chance.choice([3, 100]))
+        change(path, began + 900 + 4000 + chance.uniform(-1, 1) * CLOCKS_APART / 1_000_000)
+    count = chance.choice([1, 7, 30, 1000])
+
+    found = newest(tmp_path, ANY, count)
+
+    ends = sorted(rows, key=lambda row: row["left_at"] or row["entered_at"])[-count:]
+    assert [row["sequence_number"] for row in ends] == numbers(found)
+
+
+def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        visits = [visit(number * 10_000 + n, sequence_number=100 * number + n) for n in range(20)]
+        change(write(tmp_path / f"{number}.parquet", *visits, group_rows=5), number * 10_000 + 20)
+    read: list[int] = []
+    pieces = Reading.pieces
+
+    def note(reading: Reading, group: int) -> Iterator[pa.Table]:
+        read.append(group)
+        return pieces(reading, group)
+
+    monkeypatch.setattr(Reading, "pieces", note)
+
+    found = newest(tmp_path, ANY, 7)
+
+    assert list(range(513, 520)) == numbers(found)
+    assert [3, 2] == read
+
+
+def test_one_dialog_or_outcome_is_found_among_others(tmp_path: Path) -> None:
+    outcomes = [outcome.value for outcome in Outcome]
+    visits = [
+        visit(n, sequence_number=n, conversation_id=bytes([n % 3]) * 16, outcome=outcomes[n % 7]) for n in range(42)
+    ]
+    write(tmp_path / "a.parquet", *visits[:20])
+    write(tmp_path / "b.parquet", *visits[20:])
+
+    one = newest(tmp_path, Wanted(bytes([1]) * 16), 5)
+    some = newest(tmp_path, Wanted(outcomes=frozenset({"dropped", "duplicate"})), 100)
+    both = newest(tmp_path, Wanted(bytes([1]) * 16, frozenset({"dropped"})), 100)
+    none = newest(tmp_path, Wanted(bytes([9]) * 16), 5)
+
+    assert [28, 31, 34, 37, 40] == numbers(one)
+    assert [n for n in range(42) if outcomes[n % 7] in {"dropped", "duplicate"}] == numbers(some)
+    assert [n for n in range(42) if n % 3 == 1 and outcomes[n % 7] == "dropped"] == numbers(both)
+    assert [] == none.visits
+
+
+def test_words_of_files_that_number_them_otherwise_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", visit(0, route="A"), visit(1, route="B"), visit(2))
+    write(tmp_path / "b.parquet", visit(3, route="B"), visit(4, route="C"), visit(5, route="A"))
+
+    found = newest(tmp_path, ANY, 10)
+
+    assert ["A", "B", None, "B", "C", "A"] == [one["route"] for one in found.visits]
+
+
+def test_what_cannot_be_read_is_told_and_copies_count_once(tmp_path: Path) -> None:
+    good = write(tmp_path / "a.parquet", visit(0))
+    shutil.copy(good, tmp_path / "b.parquet")
+    (tmp_path / "c.parquet").write_bytes(good.read_bytes()[:-1])
+    spoilt = write(tmp_path / "d.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
+    data = bytearray(spoilt.read_bytes())
+    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
+    spoilt.write_bytes(data)
+    for path in tmp_path.iterdir():
+        change(path, 9000)
+
+    found = newest(tmp_path, ANY, 10)
+
+    assert [0] == numbers(found)
+    fates = {state.path.name: state.fitness for state in found.unread}
+    assert {"b.parquet": Fitness.COPY, "c.parquet": Fitness.DAMAGED, "d.parquet": Fitness.DAMAGED} == fates
+
+
+def test_empty_directory_has_no_visits(tmp_path: Path) -> None:
+    assert Newest() == newest(tmp_path, ANY, 10)
+    with pytest.raises(FileNotFoundError):
+        newest(tmp_path / "gone", ANY, 10)
+
+
+def test_new_files_are_shown_once_as_they_appear(tmp_path: Path) -> None:
+    old = write(tmp_path / "a.parquet", visit(0, sequence_number=1))
+    arriving = Arriving(tmp_path)
+    assert [] == list(arriving.look(ANY))
+
+    new = write(tmp_path / "x" / "b.parquet", *[visit(n, sequence_number=n) for n in (3, 4, 5)])
+    write(tmp_path / "x" / ".c.parquet", visit())
+    (tmp_path / "d.parquet").write_bytes(b"")
+    shown = list(arriving.look(Wanted()))
+    assert [3, 4, 5] == [one["sequence_number"] for one in shown]
+    assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]
+
+    shutil.copy(new, tmp_path / "e.parquet")
+    old.unlink()
+    assert ([], []) == (list(arriving.look(ANY)), arriving.unread)
+    write(tmp_path / "f.parquet", visit(0, outcome="dropped"), visit(0))
+    assert ["dropped"] == [one["outcome"] for one in arriving.look(Wanted(outcomes=frozenset({"dropped"})))]
+
+
+def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path) -> None:
+    arriving = Arriving(tmp_path)
+    path = write(tmp_path / "a.parquet", visit())
+    data = path.read_bytes()
+    path.write_bytes(data[:500])
+    change(path, 1)
+    assert ([], 1) == (list(arriving.look(ANY)), len(arriving.unread))
+    assert ([], 0) == (list(arriving.look(ANY)), len(arriving.unread))
+
+    path.write_bytes(data)
+    change(path, 2)
+
+    assert ([0], []) == ([one["sequence_number"] for one in arriving.look(ANY)], arriving.unread)
+
+
+def test_new_file_that_cannot_be_read_to_its_end_is_told(tmp_path: Path) -> None:
+    arriving = Arriving(tmp_path)
+    path = write(tmp_path / "a.parquet", *[visit(n, sequence_number=n * n) for n in range(2000)])
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 2] = b"\xff" * (len(data) // 2 - 4)
+    path.write_bytes(data)
+
+    assert [] == list(arriving.look(ANY))
+    assert [Fitness.DAMAGED] == [state.fitness for state in arriving.unread]

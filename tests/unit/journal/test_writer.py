@@ -1,0 +1,296 @@
+"""What is offered is in files, whatever the disk says meanwhile is counted, and the loop never hears of it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from structlog.testing import capture_logs
+
+from broker.demo.topology import wait_for
+from broker.journal import writer as module
+from broker.journal.batch import Batch
+from broker.journal.file import JournalFile
+from broker.journal.place import files_of
+from broker.journal.plan import JournalPlan
+from broker.journal.schema import SHED_KEY
+from broker.journal.writer import Writer
+from tests.support.records import Tape, frame, way
+
+WAIT = 10.0
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> JournalPlan:
+    return JournalPlan(tmp_path / "flows", "gw", buffer_bytes=8 << 20)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+
+
+def batch(rows: int = 1, shed: int = 0) -> Batch:
+    tape = Tape()
+    for number in range(rows):
+        tape.enter(frame(sequence_number=number), way())
+    return tape.batch(offset=time.time() - 1000)._replace(shed=shed)
+
+
+def running(plan: JournalPlan) -> Writer:
+    writer = Writer(plan)
+    writer.start()
+    return writer
+
+
+def ended(writer: Writer) -> Writer:
+    writer.stop()
+    assert writer.join(WAIT)
+    return writer
+
+
+def files(plan: JournalPlan) -> list[Path]:
+    return sorted(files_of(plan.directory, plan.instance))
+
+
+def rows_in(paths: list[Path]) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in paths)
+
+
+def shed_in(path: Path) -> int:
+    return int(pq.read_metadata(path).metadata[SHED_KEY])
+
+
+def test_everything_offered_is_in_one_file_at_the_end(plan: JournalPlan) -> None:
+    writer = running(plan)
+    for _ in range(3):
+        writer.offer(batch(5))
+
+    ended(writer)
+
+    (path,) = files(plan)
+    assert (15, 15, 1, 0, 0) == (rows_in([path]), writer.records, writer.files, writer.pending, writer.lost)
+    assert path.stat().st_size == writer.bytes
+    assert [path.parent] == [one for one in plan.directory.rglob("*") if one.is_dir() and one.name.startswith("hour")]
+
+
+def test_nothing_recorded_leaves_no_file(plan: JournalPlan) -> None:
+    ended(running(plan))
+
+    assert [] == files(plan)
+
+
+def test_file_is_ended_by_its_age(plan: JournalPlan) -> None:
+    writer = running(JournalPlan(plan.directory, "gw", buffer_bytes=8 << 20, file_seconds=0.05))
+    writer.offer(batch())
+    wait_for(lambda: writer.files == 1, seconds=WAIT, what="a file")
+    writer.offer(batch())
+    wait_for(lambda: writer.files == 2, seconds=WAIT, what="another")
+
+    ended(writer)
+
+    assert ["000001", "000002"] == [path.name.split("-")[1] for path in files(plan)]
+
+
+def test_file_is_ended_by_its_size(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GROUP_ROWS", 100)
+    writer = running(JournalPlan(plan.directory, "gw", buffer_bytes=8 << 20, file_bytes=1000))
+    for _ in range(5):
+        writer.offer(batch(100))
+
+    ended(writer)
+
+    assert (5, 500) == (writer.files, rows_in(files(plan)))
+
+
+def test_memory_of_the_ring_comes_back_when_it_was_read(plan: JournalPlan) -> None:
+    writer = running(plan)
+    memory = wait_for(writer.maybe_buffer, seconds=WAIT, what="memory")
+    assert plan.ring_bytes == len(memory)
+    others = []
+    while (other := writer.maybe_buffer()) is not None:
+        others.append(other)
+    assert 6 == 1 + len(others)
+
+    tape = Tape(capacity=plan.ring_bytes)
+    tape.enter(frame(), way())
+    full = tape.ring.buffer
+    writer.offer(Batch(tape.ring.swap(memory), 0.0))
+
+    assert full is wait_for(writer.maybe_buffer, seconds=WAIT, what="the memory again")
+    ended(writer)
+
+
+def test_copies_take_room_until_they_are_read(plan: JournalPlan) -> None:
+    writer = Writer(plan)
+    before, one = writer.room, batch(10)
+
+    writer.offer(one)
+
+    assert (plan.ring_bytes, len(one.taken.data)) == (before, before - writer.room)
+    writer.start()
+    wait_for(lambda: writer.room == before, seconds=WAIT, what="room")
+    ended(writer)
+
+
+def has_files(writer: Writer, count: int) -> bool:
+    return writer.files == count
+
+
+def test_metadata_tells_what_was_shed_since_the_file_before(plan: JournalPlan) -> None:
+    writer = running(JournalPlan(plan.directory, "gw", buffer_bytes=8 << 20, file_seconds=0.02))
+    for number, shed in enumerate((0, 4, 4, 9), 1):
+        writer.offer(batch(shed=shed))
+        wait_for(partial(has_files, writer, number), seconds=WAIT, what="a file")
+
+    ended(writer)
+
+    assert [0, 4, 0, 5] == [shed_in(path) for path in files(plan)]
+
+
+class FullDisk:
+    """Fails whatever is written, until told otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = True
+        write = JournalFile.write
+
+        def maybe(file: JournalFile, table: Any) -> None:
+            if self.is_full:
+                raise OSError(28, "No space left on device")
+            write(file, table)
+
+        monkeypatch.setattr(JournalFile, "write", maybe)
+
+
+def test_full_disk_is_told_once_and_got_over(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk(monkeypatch)
+    monkeypatch.setattr(module, "GROUP_ROWS", 10)
+    with capture_logs() as logs:
+        writer = running(plan)
+        for _ in range(3):
+            writer.offer(batch(10))
+        wait_for(lambda: writer.lost == 30, seconds=WAIT, what="all lost")
+        assert "No space left on device" == writer.problem
+        assert [] == [path for path in plan.directory.rglob("*") if path.is_file()]
+        disk.is_full = False
+        writer.offer(batch(7))
+        wait_for(lambda: not writer.problem, seconds=WAIT, what="written again")
+        ended(writer)
+
+    events = [(entry["event"], entry["log_level"]) for entry in logs]
+    assert [("journal cannot be written", "error"), ("journal is written again", "info")] == events
+    (path,) = files(plan)
+    assert (7, 30, 3) == (rows_in([path]), shed_in(path), writer.errors)
+    assert (7, 0) == (writer.records, writer.pending)
+
+
+def test_directory_that_cannot_be_made_loses_what_waits(plan: JournalPlan) -> None:
+    plan.directory.write_text("a file stands in its place")
+    with capture_logs() as logs:
+        writer = running(plan)
+        writer.offer(batch(3))
+        wait_for(lambda: writer.lost == 3, seconds=WAIT, what="lost")
+        plan.directory.unlink()
+        writer.offer(batch(2))
+        ended(writer)
+
+    assert "journal cannot be written" == logs[0]["event"]
+    assert 2 == rows_in(files(plan))
+
+
+def test_directory_that_vanishes_is_made_again(plan: JournalPlan) -> None:
+    writer = running(plan)
+    writer.offer(batch())
+    wait_for(plan.directory.exists, seconds=WAIT, what="the directory")
+    wait_for(lambda: list(plan.directory.iterdir()), seconds=WAIT, what="a file under way")
+    shutil.rmtree(plan.directory)
+
+    writer.offer(batch(2))
+    ended(writer)
+    again = running(plan)
+    again.offer(batch(4))
+    ended(again)
+
+    assert 3 == writer.lost
+    assert 4 == rows_in(files(plan))
+
+
+def test_leftovers_of_a_crash_are_removed_at_the_start(plan: JournalPlan) -> None:
+    plan.directory.mkdir()
+    left = plan.directory / ".gw-000009-01234567.parquet"
+    left.write_bytes(b"PAR1 half")
+
+    ended(running(plan))
+
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("bounds", [{"keep_bytes": 1}, {"keep_seconds": 0.001}])
+def test_old_files_are_removed_when_one_appears(plan: JournalPlan, bounds: dict[str, Any]) -> None:
+    plain = running(plan)
+    plain.offer(batch())
+    ended(plain)
+    (old,) = files(plan)
+    foreign = old.with_name("kept.parquet")
+    shutil.copy(old, foreign)
+    time.sleep(0.01)
+
+    writer = running(JournalPlan(plan.directory, "gw", buffer_bytes=8 << 20, **bounds))
+    writer.offer(batch())
+    ended(writer)
+
+    assert foreign.exists()
+    assert old not in files(plan)
+    assert writer.removed >= 1
+
+
+def test_file_that_cannot_be_removed_disturbs_nothing(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module, "remove", refuse)
+    writer = running(JournalPlan(plan.directory, "gw", buffer_bytes=8 << 20, keep_bytes=1))
+    with capture_logs() as logs:
+        writer.offer(batch(4))
+        ended(writer)
+
+    assert 4 == rows_in(files(plan))
+    assert writer.errors >= 1
+    assert "journal files cannot be removed" in [entry["event"] for entry in logs]
+
+
+def test_batch_that_is_unreadable_costs_no_other(plan: JournalPlan) -> None:
+    bad = batch()
+    with capture_logs() as logs:
+        writer = running(plan)
+        writer.offer(bad._replace(taken=bad.taken._replace(data=b"no records")))
+        writer.offer(batch(2))
+        ended(writer)
+
+    assert 2 == rows_in(files(plan))
+    assert ["journal batch is unreadable"] == [entry["event"] for entry in logs]
+
+
+@pytest.fixture
+def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of the program")
+
+    monkeypatch.setattr(Writer, "_tend", fail)
+
+
+@pytest.mark.usefixtures("_broken")
+def test_fault_of_the_program_ends_the_journal_and_says_so(plan: JournalPlan) -> None:
+    with capture_logs() as logs:
+        writer = running(plan)
+        writer.offer(batch())
+        assert writer.join(WAIT)
+
+    assert "journal writer failed" in [entry["event"] for entry in logs]
+    assert "the writer has failed: a fault of the program" == writer.problem
