@@ -19,6 +19,8 @@ from broker.cli.database import database
 from broker.cli.dialog import receive, send
 from broker.cli.dialogs import dialogs
 from broker.cli.explaining import explain
+from broker.cli.flows import flows
+from broker.cli.pipeline_jobs import pipeline
 from broker.cli.quarantine import quarantine
 from broker.cli.routes import routes
 from broker.cli.run import run
@@ -53,5 +55,7 @@ for _command in (
     quarantine,
     why,
     dialogs,
+    flows,
+    pipeline,
 ):
     main.add_command(_command)
