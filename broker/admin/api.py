@@ -181,14 +181,7 @@ class Api:
             StoreUnavailableError: a file that cannot be read.
         """
         database = self._database(request.database)
-        return await plan_script(
-            self._subject,
-            request.script,
-            source=request.source,
-            database=database,
-            has_arrivals=request.arrivals,
-            executor=self._executor,
-        )
+        return await plan_script(self._subject, request, database=database, executor=self._executor)
 
     async def check(self, _: Nothing) -> CheckAnswer:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""

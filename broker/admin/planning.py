@@ -24,10 +24,11 @@ from broker.admin.message import (
     ExplainAnswer,
     ExplainRequest,
     PlanAnswer,
-    PlannedRoute,
+    PlanRequest,
     RouteEdit,
     WhenExpired,
 )
+from broker.admin.planned_place import planned_route, tell_place
 from broker.admin.subject import Subject
 from broker.control.catalog import MSDB, Catalog
 from broker.control.execute import Outcome, ScriptStoppedError, preview
@@ -53,23 +54,27 @@ Edit = tuple[str, str, Route | None, Route | None]
 """Database, name of the route, what it is and what it would be."""
 
 
-async def plan_script(
-    subject: Subject, script: str, *, source: str, database: str, has_arrivals: bool, executor: Executor
-) -> PlanAnswer:
+async def plan_script(subject: Subject, request: PlanRequest, *, database: str, executor: Executor) -> PlanAnswer:
     """
     What a script would do.
+
+    Args:
+        subject: The instance.
+        request: The script, and what shall be told.
+        database: Where the script begins.
+        executor: Has a thread for the work.
 
     Raises:
         StatementError: the script would be refused.
         StoreUnavailableError: a file that cannot be read.
         ScriptStoppedError: the instance stops.
     """
-    progress = Progress(source=source, size=len(script))
-    statements = read_script(script, source=source)
+    progress = Progress(source=request.source, size=len(request.script))
+    statements = read_script(request.script, source=request.source)
     outcomes = await preview(subject.catalog, statements, database=database, progress=progress)
     before, passed = await subject.frozen()
     after = _changed(before, outcomes, subject.catalog)
-    work = _Work(before, after, passed, outcomes, has_arrivals=has_arrivals)
+    work = _Work(before, after, passed, outcomes, request)
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
     finally:
@@ -100,7 +105,7 @@ class _Work:
     after: Place
     passed: list[Facts]
     outcomes: Mapping[str, Outcome]
-    has_arrivals: bool
+    request: PlanRequest
     passing: int = 0
     is_stopped: bool = False
 
@@ -110,7 +115,8 @@ class _Work:
         changed = list(self._edits())
         are_many = any(outcome.changes.are_many for outcome in self.outcomes.values())
         ends = max((will.lifetime for *_, will in changed if will is not None and will.lifetime), default=None)
-        arrivals = list(islice(self._arrivals(changed, made), ARRIVALS_MAX + 1)) if self.has_arrivals else []
+        arrivals = list(islice(self._arrivals(changed, made), ARRIVALS_MAX + 1)) if self.request.arrivals else []
+        places = [tell_place(one) for one in (self.before, self.after)] if self.request.places else [None, None]
         return PlanAnswer(
             edits=[_route_edit(edit) for edit in changed[:EDITS_MAX]],
             more_edits=None if are_many else len(changed[EDITS_MAX:]),
@@ -121,6 +127,8 @@ class _Work:
             expired=None if ends is None else self._expired(ends),
             arrivals=arrivals[:ARRIVALS_MAX],
             more_arrivals=len(arrivals) > ARRIVALS_MAX or are_many,
+            before=places[0],
+            after=places[1],
         )
 
     def _edits(self) -> Iterator[Edit]:
@@ -220,17 +228,4 @@ def _told_loss(flow: Flow) -> str:
 
 def _route_edit(edit: Edit) -> RouteEdit:
     database, name, was, will = edit
-    return RouteEdit(database, name, _planned(was), _planned(will))
-
-
-def _planned(route: Route | None) -> PlannedRoute | None:
-    if route is None:
-        return None
-    return PlannedRoute(
-        route.remote_service_name,
-        None if route.broker_instance is None else str(route.broker_instance),
-        route.address_text,
-        route.mirror_address_text,
-        route.weight,
-        route.lifetime,
-    )
+    return RouteEdit(database, name, *(None if one is None else planned_route(one) for one in (was, will)))

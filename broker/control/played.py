@@ -26,6 +26,7 @@ from broker.control.catalog import MSDB
 from broker.control.contents import Contents, read_contents
 from broker.control.effect import bound
 from broker.conversation.well_known import DEFAULT
+from broker.ddl.route_play import play_route
 from broker.ddl.statements import (
     AlterMessageType,
     AlterPriority,
@@ -48,7 +49,7 @@ from broker.ddl.statements import (
     blaming,
 )
 from broker.errors import StatementError, UnknownNameError
-from broker.routing.route import AUTO_CREATED_LOCAL, Route, alter_route, create_route
+from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.store.metadata import Priority
 
 
@@ -127,22 +128,19 @@ def _apply(_statement: Statement, _database: Played, _now: datetime) -> None:
 
 @_apply.register
 def _(statement: CreateRoute, database: Played, now: datetime) -> None:
-    database.routes[statement.name] = create_route(statement.name, statement.properties, now=now)
+    play_route(database.routes, statement, now)
     database.statements[statement.name] = statement
 
 
 @_apply.register
 def _(statement: AlterRoute, database: Played, now: datetime) -> None:
-    route = database.routes.get(statement.name)
-    if route is None:
-        raise UnknownNameError(15151, f"cannot alter the route {statement.name!r}, because it does not exist")
-    database.routes[statement.name] = alter_route(route, statement.properties, now=now)
+    play_route(database.routes, statement, now)
     database.statements[statement.name] = statement
 
 
 @_apply.register
-def _(statement: DropRoute, database: Played, _now: datetime) -> None:
-    if database.routes.pop(statement.name, None) is None:
+def _(statement: DropRoute, database: Played, now: datetime) -> None:
+    if not play_route(database.routes, statement, now):
         database.missed_drops.append(statement)
     database.statements.pop(statement.name, None)
 

@@ -133,10 +133,14 @@ def _consequences(flows: Iterable[tuple[Flow, Surroundings, Surroundings]]) -> I
 
 def consequence(flow: Flow, before: Surroundings, after: Surroundings) -> Consequence:
     """What becomes of one flow."""
-    was, will = decide(flow.facts, before), decide(flow.facts, after)
-    if _is_served(flow, before.hosted) and not _is_served(flow, after.hosted):
+    return compare(flow, decide(flow.facts, before), decide(flow.facts, after), before.hosted, after.hosted)
+
+
+def compare(flow: Flow, was: Decision, will: Decision, hosted_before: Hosted, hosted_after: Hosted) -> Consequence:
+    """What becomes of one flow that was decided in both."""
+    if _is_served(flow, hosted_before) and not _is_served(flow, hosted_after):
         return Consequence(flow, Fate.FAILS, was, will)
-    had, has = places(was, flow.facts, before.hosted), places(will, flow.facts, after.hosted)
+    had, has = places(was, flow.facts, hosted_before), places(will, flow.facts, hosted_after)
     return Consequence(flow, _fate(flow.facts, (was, had), (will, has)), was, will)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import broker
 from broker.admin import planning as module
-from broker.admin.message import PlanAnswer
+from broker.admin.message import PlanAnswer, PlanRequest
 from broker.admin.planning import ANY_OTHER, plan_script
 from broker.admin.subject import OneProcess
 from broker.control import effect
@@ -54,10 +54,9 @@ async def plan(instance: Instance, executor: ThreadPoolExecutor) -> Plan:
     """Plans a script for the database orders, which has the service NEAR and a route to FAR."""
     await run(instance, f"CREATE QUEUE Q; CREATE SERVICE [{NEAR}] ON QUEUE Q; {TO_FAR}")
 
-    async def planning(script: str, *, database: str = "orders", arrivals: bool = False) -> PlanAnswer:
-        return await plan_script(
-            OneProcess(instance), script, source="new.sql", database=database, has_arrivals=arrivals, executor=executor
-        )
+    async def planning(script: str, *, database: str = "orders", **told: bool) -> PlanAnswer:
+        request = PlanRequest(script, source="new.sql", **told)  # type: ignore[arg-type]  # flags only
+        return await plan_script(OneProcess(instance), request, database=database, executor=executor)
 
     return planning
 
@@ -493,3 +492,19 @@ async def test_a_plan_that_nobody_waits_for_ends(
         assert not await asyncio.to_thread(ended.result, 20)
     finally:
         is_over.set()
+
+
+async def test_places_are_told_before_and_after_when_they_are_asked_for(plan: Plan, instance: Instance) -> None:
+    answer = await plan("DROP ROUTE far", places=True)
+
+    tables = [
+        {one.database: set(one.routes) for one in place.tables} for place in (answer.before, answer.after) if place
+    ]
+    assert [True, False] == ["far" in one["orders"] for one in tables]
+    assert {"msdb", "orders"} == set(tables[1])
+    assert answer.before is not None
+    assert (instance.name, [[NEAR]]) == (
+        answer.before.instance,
+        [one for one in answer.before.services.values() if one],
+    )
+    assert (await plan("DROP ROUTE far")).before is None
