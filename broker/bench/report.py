@@ -27,6 +27,8 @@ HEADS = {
     "p99_us": "p99 us",
     "p999_us": "p99.9 us",
     "max_us": "max us",
+    "cpu_seconds": "CPU seconds",
+    "times": "times",
     "seconds": "seconds",
     "peak_mib": "peak MiB",
     "grown_mib": "grown MiB",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
-from broker.bench import codec, dialogs, forwarding, mirrors
+from broker.bench import codec, dialogs, forwarding, journal, mirrors, pipeline
 from broker.bench.hop import haproxy_version
 from broker.bench.machine import load_averages, machine
 from broker.bench.result import Result, Row
@@ -36,7 +36,22 @@ def _mirrors(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
     return mirrors.measure(is_full=is_full, tell=tell)
 
 
-BENCHES: dict[str, Bench] = {"codec": _codec, "forwarding": _forwarding, "dialogs": _dialogs, "mirrors": _mirrors}
+def _journal(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    return journal.measure(journal.FULL if is_full else journal.QUICK, tell=tell)
+
+
+def _pipeline(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    return pipeline.measure(pipeline.FULL if is_full else pipeline.QUICK, tell=tell)
+
+
+BENCHES: dict[str, Bench] = {
+    "codec": _codec,
+    "forwarding": _forwarding,
+    "dialogs": _dialogs,
+    "mirrors": _mirrors,
+    "journal": _journal,
+    "pipeline": _pipeline,
+}
 
 
 def run(names: Sequence[str], *, is_full: bool, tell: Tell) -> Result:

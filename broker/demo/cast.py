@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from broker.demo.journal import FILE_AGE
 from broker.demo.topology import Daemon, Topology
 
 QUEUE = "DemoQueue"
@@ -56,17 +57,18 @@ TARGETS = (*BILLING, SHIPPING)
 HOMES = (ORDERS, *TARGETS)
 
 
-def demo_topology(directory: Path) -> Topology:
-    """The instances with their services and routes, not started."""
+def demo_topology(directory: Path, *, journal: Path | None = None) -> Topology:
+    """The instances with their services and routes, not started; `journal` where all of them keep theirs."""
     net = Topology(directory)
+    sections = {"journal": {"directory": str(journal), "sample": 1.0, "file_age": FILE_AGE}} if journal else {}
     (directory / SHARED).mkdir(parents=True)
     instances = {home.database: str(uuid4()) for home in HOMES}
     for name in GATEWAYS:
-        net.add(name, forwarding=True)
+        net.add(name, forwarding=True, settings=sections)
     for home in HOMES:
-        settings = {f"databases.{home.database}": {"path": str(home.path(net)), "mirroring": "lock"}}
+        shared = {f"databases.{home.database}": {"path": str(home.path(net)), "mirroring": "lock"}}
         for name in home.hosts:
-            own = settings if home.is_mirrored else None
+            own = sections | (shared if home.is_mirrored else {})
             net.add(name, databases=[home.database], broker_instances=instances, settings=own)
     for gateway in GATEWAYS:
         # Only what is named here passes: no AutoCreatedLocal.

@@ -5,7 +5,8 @@ The initiator has routes to each target through two gateways; one of the targets
 the other a mirrored pair. While messages go there and answers come back, gateway-a is killed; what it held is sent
 again through gateway-b. Then the mirrored pair is failed over, and later the gateway comes back. At the end the
 applications' own tables say whether anything was lost, doubled or out of order, and the ledgers of all databases, asked
-of their daemons, whether everything that was sent has arrived.
+of their daemons, whether everything that was sent has arrived. Then the instances stop, and the pipeline reads the
+journal that all of them have kept: its ledger has to come to the same, and its report is left behind.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from broker.demo.cast import GATEWAYS, HOMES, ORDERS, QUEUE, SHIPPING, TARGETS, demo_topology
+from broker.demo.journal import ReportFailedError, ReportLeftOutError, make_report, total_faults, why_no_journal
 from broker.demo.ledger import Account, account_faults, read_account
 from broker.demo.topology import Daemon, TimedOutError, Topology, wait_for
 from broker.demo.workload import Plan, Workload, connection, faults
@@ -33,9 +36,10 @@ KILL_AT, RETURN_AT = 0.35, 0.65  # parts of all answers after which gateway-a is
 FAIL_OVER_AT = 0.4  # part of what goes to the mirrored pair, after which it is failed over
 GIVE_UP_SECONDS = 60.0  # without one more answer
 SETTLE_SECONDS = 20.0
+JOURNAL = "journal"  # of all instances, in the demo's directory
 
 
-def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
+def run_demo(*, messages: int, directory: Path | None, keep: bool, report: Path | None) -> int:
     """
     Play it.
 
@@ -43,15 +47,18 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
         messages: Messages to the targets, in equal parts on all dialogs; as many answers come back.
         directory: Where the instances keep their files, left behind; None = a temporary one, removed.
         keep: Whether to leave the instances running until a key is pressed.
+        report: Where the pipeline's report on the demo's own journal goes; None = no journal, no report.
 
     Returns:
-        0 when the ledger adds up, else 1.
+        0 when the ledgers add up and agree, else 1.
     """
     console = Console(stderr=True)
     with ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="broker-demo-")))
-        net = stack.enter_context(demo_topology(directory))
+        why_not = why_no_journal() if report else ""
+        journal = (directory / JOURNAL).absolute() if report and not why_not else None
+        net = stack.enter_context(demo_topology(directory, journal=journal))
         plan = Plan(ORDERS.service, SERVICES, DIALOGS, max(1, messages // (DIALOGS * len(SERVICES))))
         console.print(f"starting {len(net.daemons)} instances on loopback: {', '.join(net.daemons)}")
         net.start()
@@ -61,15 +68,10 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
         workload.start(ORDERS.path(net), [home.path(net) for home in TARGETS], QUEUE)
         gateways = _play(net, workload, console)
         seconds = time.monotonic() - started
-        problems = []
-        try:
-            wait_for(lambda: workload.failures or is_settled(net), seconds=SETTLE_SECONDS, what="all dialogs closed")
-        except TimedOutError as error:
-            problems.append(str(error))
-        workload.stop()
-        problems += [str(failure) for failure in workload.failures] + ledger_faults(net, plan)
+        problems = _settle(net, workload) + ledger_faults(net, plan)
         _report(net, gateways, console)
-        problems += _settle_accounts(net, console)
+        accounts = _settle_accounts(net, console)
+        problems += account_faults(accounts)
         rate = 2 * plan.total / seconds
         console.print(f"{2 * plan.total} messages in {seconds:.1f} s, {rate:.0f} a second, each stored at both ends")
         if keep:
@@ -77,13 +79,12 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool) -> int:
                 f"the instances stay up; try: broker status --socket {net.daemons['orders'].directory}/admin.sock"
             )
             click.pause("press any key to stop them", err=True)
-    for problem in problems:
-        console.print(f"[red]{problem}")
-    if problems:
-        console.print("[red]The ledger does NOT add up.")
-        return 1
-    console.print("[green]The ledger adds up: every message delivered once, in order, and every answer came back.")
-    return 0
+        if report and journal:
+            net.stop()  # all that they had to record is in files then
+            problems += _read_journal(journal, report, accounts, console)
+        elif report:
+            console.print(Text(f"no report: {why_not}", style="yellow"))
+    return _judge(problems, console)
 
 
 class _Turns:
@@ -160,6 +161,17 @@ def _outcomes(gateway: Daemon) -> Counter[str]:
     return Counter({"forwarded": forwarding["forwarded"]}) + Counter(forwarding["dropped"])
 
 
+def _settle(net: Topology, workload: Workload) -> list[str]:
+    """Let all dialogs close; what went wrong with that, and before."""
+    try:
+        wait_for(lambda: workload.failures or is_settled(net), seconds=SETTLE_SECONDS, what="all dialogs closed")
+    except TimedOutError as error:
+        return [str(error), *map(str, workload.failures)]
+    finally:
+        workload.stop()
+    return list(map(str, workload.failures))
+
+
 def is_settled(net: Topology) -> bool:
     """Whether every dialog has been ended by both sides and nothing waits anywhere."""
     for home in HOMES:
@@ -212,11 +224,41 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) 
     )
 
 
-def _settle_accounts(net: Topology, console: Console) -> list[str]:
-    """Lay the ledgers of all databases side by side; what does not add up."""
+def _judge(problems: list[str], console: Console) -> int:
+    """The end of the story, and its exit code."""
+    for problem in problems:
+        console.print(Text(problem, style="red"))
+    if problems:
+        console.print("[red]The ledger does NOT add up.")
+        return 1
+    console.print("[green]The ledger adds up: every message delivered once, in order, and every answer came back.")
+    return 0
+
+
+def _settle_accounts(net: Topology, console: Console) -> dict[str, Account]:
+    """Lay the ledgers of all databases side by side."""
     accounts = {home.database: read_account(home.principal(net), home.database) for home in HOMES}
     _report_accounts(accounts, console)
-    return account_faults(accounts)
+    return accounts
+
+
+def _read_journal(journal: Path, report: Path, accounts: Mapping[str, Account], console: Console) -> list[str]:
+    """Let the pipeline read the journal; where its ledger contradicts those of the databases."""
+    try:
+        with console.status("the pipeline reads the journal of the demo, on Spark: some twenty seconds"):
+            total = make_report(journal, journal.parent / "pipeline", report, _dimly(console))
+    except ReportLeftOutError as reason:
+        console.print(Text(f"no report: {reason}", style="yellow"))
+        return []
+    except ReportFailedError as reason:
+        return [f"no report: {reason}"]
+    console.print(Text(f"Ledger by the journal: {total.sentence}"))
+    console.print(Text(f"the report is in {report.resolve()}"))
+    return total_faults(total, accounts)
+
+
+def _dimly(console: Console) -> Callable[[str], None]:
+    return lambda line: console.print(Text(line, style="dim"))
 
 
 def _report_accounts(accounts: Mapping[str, Account], console: Console) -> None:

@@ -4,6 +4,10 @@ What the jobs read and what they write, column by column.
 `VISIT` is the journal as Spark reads it. Every result has a grain, which its docstring tells; times are microseconds,
 instants UTC. Ids are binary of 16 bytes. A result of the batch form and one of the incremental form have the same
 columns.
+
+A transform whose answer depends on how far the history goes (`paths` and `reconcile`: lost, or under way?) takes it as
+`until: datetime | None = None`, keyword-only; None is the newest instant of the visits given. The incremental form
+gives the transform only what is settled by now, and tells with `until` that the history goes on.
 """
 
 from __future__ import annotations
@@ -45,18 +49,18 @@ PATHS = _result(
     ("bytes", _INT),
     ("is_resend", _BOOLEAN),  # null when the sender keeps no journal
     ("started_at", _INSTANT),  # left its sender; else the earliest instant known of it
-    ("ended_at", _INSTANT),  # the latest instant known of it
+    ("ended_at", _INSTANT),  # the latest instant known of it, an acknowledgement's only when nothing else is known
     ("path", _WORDS),  # instances in the order of the hops
-    ("residence_us", _LONGS),  # at each instance of `path`; null where it did not leave
+    ("residence_us", _LONGS),  # at each instance of `path`; null where it did not leave, or before it came
     ("link_us", _LONGS),  # between them, one less; null where it is negative (clocks differ) or a hop is missing
     ("total_us", _LONG),  # from leaving the sender to the last visit's end; null where an end or an order is unknown
     ("end", _STRING),  # delivered, duplicate, dropped, acknowledged, lost, under way
-    ("end_instance", _STRING),  # where it ended; of a lost one the last that had it
+    ("end_instance", _STRING),  # where it ended; of a lost one the last that had it; null when acknowledged
     ("lost_to", _STRING),  # of a lost one: the next hop that it was given to
     ("reason", _STRING),
     ("code", _INT),
-    ("has_loop", _BOOLEAN),  # an instance was visited twice
-    ("missing_hops", _INT),  # of which no journal tells
+    ("has_loop", _BOOLEAN),  # an instance is twice among its gateways (forwarded, dropped)
+    ("missing_hops", _INT),  # up to the last known one, the sender counted, of which no journal tells
     ("unknown_links", _INT),  # between neighbours whose clocks contradict each other
 )
 """
@@ -81,15 +85,18 @@ DIALOGS = _result(
     ("bytes", _LONG),  # of all transmissions
     ("first_at", _INSTANT),
     ("last_at", _INSTANT),
-    ("delivery_p50_us", _LONG),  # put in the queue to delivered; null where clocks contradict each other
+    ("delivery_p50_us", _LONG),  # of places, queued to first delivered; null if one is negative: clocks differ
     ("delivery_p95_us", _LONG),
     ("delivery_p99_us", _LONG),
-    ("round_trip_p50_us", _LONG),  # left the sender to acknowledged
+    ("round_trip_p50_us", _LONG),  # of places, first left the sender to first acknowledged
     ("round_trip_p95_us", _LONG),
     ("round_trip_p99_us", _LONG),
     ("gaps", _LONG),  # sequence numbers between the first and the last of which nothing is known
 )
-"""One row per dialog and direction; messages only, acknowledgements and faults are not counted."""
+"""
+One row per dialog and direction; messages only, acknowledgements and faults are not counted. A place is a sequence and
+a fragment number; percentiles are values that occurred, of rank ceil(p * n).
+"""
 
 ROUTES = _result(
     ("instance", _STRING),
@@ -104,10 +111,14 @@ ROUTES = _result(
     ("residence_p99_us", _LONG),
     ("residence_p999_us", _LONG),
     ("drops", _LONG),
-    ("drops_by_reason", T.MapType(_STRING, _LONG)),
-    ("failovers", _LONG),  # frames that left by another next hop than the one before of their dialog and direction
+    ("drops_by_reason", T.MapType(_STRING, _LONG)),  # empty when nothing was dropped
+    ("failovers", _LONG),  # frames that left by another route or next hop than the one before of dialog and direction
 )
-"""One row per instance, route and window; a visit belongs to the window in which it ended."""
+"""
+One row per instance, route and window; a visit belongs to the window in which it left, a failover to the route that was
+taken then. Every visit counts but those that tell of an acknowledgement. Percentiles are values that occurred, of rank
+ceil(p * n).
+"""
 
 CAPACITY = _result(
     ("instance", _STRING),
@@ -117,16 +128,22 @@ CAPACITY = _result(
     ("peak_bytes", _LONG),
     ("p99_frames", _LONG),  # of what a frame found when it entered, itself counted
     ("p99_bytes", _LONG),
-    ("recommended_bytes", _LONG),  # for message_forward_size
+    ("recommended_bytes", _LONG),  # for message_forward_size: the pool's overhead of each frame and a margin included
     ("headroom", _DOUBLE),  # what is left of the pool at the peak, 0 .. 1; null when the pool's size was not given
 )
-"""One row per instance and window: what was held at once, by a sweep over enter and leave."""
+"""
+One row per instance and window in which something passed or was held: what was held at once, by a sweep over enter and
+leave of gateways' visits (forwarded, dropped); at one instant what leaves goes first. What a sender sends waits in the
+transmission queue, what is delivered in the database, not in the pool. Percentiles as in `ROUTES`; null in a window
+that nothing entered.
+"""
 
 PROBLEM = T.StructType(
     [
         T.StructField("sequence_number", _LONG),
         T.StructField("fragment_number", _INT),
         T.StructField("problem", _STRING),  # missing, doubled, invented
+        T.StructField("reason", _STRING),  # of a missing one: why it was dropped last; null when it was not
     ]
 )
 
@@ -137,23 +154,32 @@ RECONCILE = _result(
     ("to_service", _STRING),
     ("sent", _LONG),  # distinct places that were sent
     ("delivered", _LONG),  # distinct places that were delivered
-    ("acknowledged", _LONG),  # sent, not seen delivered, but acknowledged
-    ("under_way", _LONG),  # sent lately, or still resent: nobody can know yet
+    ("acknowledged", _LONG),  # distinct places not seen delivered, but acknowledged
+    ("under_way", _LONG),  # sent, neither delivered nor acknowledged, so late in the history that nobody can know
     ("missing", _LONG),  # sent, and neither delivered nor acknowledged nor under way
-    ("doubled", _LONG),  # delivered more than once
-    ("invented", _LONG),  # delivered or acknowledged, and never sent by an instance that keeps a journal
+    ("doubled", _LONG),  # distinct places that were delivered more than once
+    ("untold", _LONG),  # delivered or acknowledged; its sender keeps no journal, or none that goes so far
+    ("invented", _LONG),  # delivered or acknowledged, and never sent, by the journal of its sender
     ("transmissions", _LONG),
     ("resent", _LONG),  # transmissions that were resends
     ("dropped", _LONG),  # transmissions dropped with a reason
-    ("lost", _LONG),  # transmissions that left for a next hop and were seen no more
+    (
+        "lost",
+        _LONG,
+    ),  # transmissions that left for a next hop and were seen no more, though their place may have arrived
     ("duplicates", _LONG),  # transmissions that the target had already
-    ("adds_up", _BOOLEAN),  # sent = delivered + acknowledged + under_way, nothing doubled, nothing invented
-    ("problems", T.ArrayType(PROBLEM)),  # the first ones, in order
+    ("adds_up", _BOOLEAN),  # nothing missing, doubled or invented; null when nothing is and no place is known as sent
+    ("problems", T.ArrayType(PROBLEM)),  # the first 20 by sequence and fragment number; null in the total
 )
-"""One row per dialog and direction, and a total whose conversation_id is null; messages only."""
+"""
+One row per dialog and direction, and a total whose conversation_id is null; messages only. A place is a sequence and a
+fragment number. In every row sent + untold + invented = delivered + acknowledged + under_way + missing. The total adds
+up when no row fails and one adds up.
+"""
 
 PLAN = _result(
     ("instance", _STRING),
+    ("database", _BINARY),  # the broker instance that sends it; null: it arrives from outside
     ("to_service", _STRING),
     ("to_broker_instance", _BINARY),
     ("from_target", _BOOLEAN),
@@ -163,13 +189,52 @@ PLAN = _result(
     ("bytes", _LONG),
     ("fate", _STRING),  # the words of `broker routes plan`
     ("is_harm", _BOOLEAN),
+    ("outcome_before", _STRING),  # the words of `broker explain`: forwarded, delivered, held, delayed, dropped
     ("route_before", _STRING),
-    ("next_before", _WORDS),  # where it may lead
+    ("next_before", _WORDS),  # where it may lead: addresses, or a database here; empty when nowhere
+    ("outcome_after", _STRING),
     ("route_after", _STRING),
     ("next_after", _WORDS),
-    ("is_loop", _BOOLEAN),  # newly looping over the instances of the journal
+    ("is_loop", _BOOLEAN),  # newly looping over the instances whose routes are known
 )
 """One row per conversation, or class of conversations that one decision holds for, whose way changes at an instance."""
+
+PLAN_LOAD = _result(
+    ("instance", _STRING),
+    ("next_hop", _STRING),  # an address, a mirrored pair or a database here; null: it goes nowhere
+    ("next_instance", _STRING),  # null where no known instance has the address
+    ("is_here", _BOOLEAN),  # delivered here
+    ("frames_before", _LONG),
+    ("frames_after", _LONG),
+    ("bytes_before", _LONG),
+    ("bytes_after", _LONG),
+)
+"""One row per instance and next hop: what its history would send there, while all next hops are healthy."""
+
+PLAN_ROUTES = _result(
+    ("instance", _STRING),
+    ("route_table", _STRING),  # the database whose route it is
+    ("route", _STRING),
+    ("is_before", _BOOLEAN),  # it is there before the change
+    ("is_after", _BOOLEAN),
+    ("frames_before", _LONG),  # that would take it
+    ("frames_after", _LONG),
+    ("standby_before", _LONG),  # frames for which it leads to a further address
+    ("standby_after", _LONG),
+)
+"""One row per instance and route: how much of the history would use it. A route with four zeros is never used."""
+
+PLAN_FATES = _result(
+    ("instance", _STRING),
+    ("fate", _STRING),  # null: nothing can be told
+    ("unplanned", _STRING),  # why nothing can be told; else null
+    ("is_harm", _BOOLEAN),
+    ("is_loop", _BOOLEAN),
+    ("conversations", _LONG),  # each counts in both directions, and again when it has found out its target
+    ("frames", _LONG),
+    ("bytes", _LONG),
+)
+"""One row per instance and fate: everything in the history that was routed there."""
 
 RESULTS = {
     "paths": PATHS,

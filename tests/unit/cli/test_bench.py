@@ -12,7 +12,7 @@ import pytest
 from broker.bench import suite
 from broker.bench.generator import GeneratorError
 from broker.bench.result import Result, Row, load
-from broker.cli.bench import NAMES
+from broker.cli.bench import NAMES, WHEN_NAMED
 from tests.support.command import run
 
 ROWS = (
@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_the_names_are_those_of_the_benchmarks() -> None:
-    assert list(NAMES) == list(suite.BENCHES)
+    assert [*NAMES, WHEN_NAMED] == list(suite.BENCHES)
 
 
 def test_without_a_name_everything_is_measured(asked: list[tuple[Any, ...]]) -> None:

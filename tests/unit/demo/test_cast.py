@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -95,3 +96,16 @@ def test_the_principal_is_whichever_serves() -> None:
     for (first, second), expected in [*cases, ((mirror, mirror), mirror)]:
         net = cast("Topology", SimpleNamespace(daemons={"shipping-1": first, "shipping-2": second}))
         assert cast("Daemon", expected) is SHIPPING.principal(net)
+
+
+def test_instances_keep_a_journal_where_one_is_asked_for(tmp_path: Path) -> None:
+    net = demo_topology(tmp_path, journal=tmp_path / "journal")
+
+    for daemon in net.daemons.values():
+        journal = tomllib.loads(daemon.config.read_text(encoding="utf-8"))["journal"]
+        assert (str(tmp_path / "journal"), 1.0) == (journal["directory"], journal["sample"])
+
+
+def test_without_a_journal_there_is_no_word_of_one(tmp_path: Path) -> None:
+    for daemon in demo_topology(tmp_path).daemons.values():
+        assert "journal" not in tomllib.loads(daemon.config.read_text(encoding="utf-8"))

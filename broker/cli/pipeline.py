@@ -1,0 +1,217 @@
+"""
+The commands about many instances' journals at once, answered by Spark: on this machine, or on a cluster.
+
+What all of them have in common is here; `pipeline_jobs` has the commands. Spark is loaded when one of them runs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from broker.cli.exit_code import NOT_FOUND, fail
+from broker.cli.output import show_json, show_rows
+
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from broker.pipeline.entry import Request
+    from broker.pipeline.jobs import Options
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+class Duration(click.ParamType[timedelta]):
+    """Seconds, or a number with a unit: 90, 30s, 15m, 1h, 1d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """As timedelta."""
+        if isinstance(value, timedelta):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
+        return timedelta(seconds=float(found[1]) * _SECONDS[found[2] or "s"])
+
+
+class Size(click.ParamType[int]):
+    """Bytes, or a number with a unit: 1048576, 64MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """As bytes."""
+        found = re.fullmatch(r"(\d+) ?(KiB|MiB|GiB|)", str(value))
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r} is no size; write bytes, or 64MiB", param, ctx)
+        return int(found[1]) * _UNITS[found[2]]
+
+
+class Instant(click.ParamType[datetime]):
+    """2026-03-01, or 2026-03-01T12:30, UTC unless it has a zone."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """As an instant with a zone."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            found = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time; write 2026-03-01 or 2026-03-01T12:30", param, ctx)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+_COMMON = (
+    click.option(
+        "--flows",
+        "flows",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Directory of a journal; several times for several.",
+    ),
+    click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Where results go."),
+    click.option("--master", default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    click.option("--driver-memory", metavar="SIZE", help="Heap, as 4g; else half of the memory, 1 to 8 GiB."),
+    click.option("--from", "first", type=Instant(), help="Only what happened from then on."),
+    click.option("--to", "behind", type=Instant(), help="Only what happened before."),
+    click.option("--explain", "is_explain", is_flag=True, help="Print how Spark would do it, and do not."),
+    click.option("--incremental", is_flag=True, help="Take what arrived since the run before, and remember it."),
+    click.option("--every", type=Duration(), help="Incremental: look again so often, until stopped."),
+    click.option("--delay", type=Duration(), default="1h", show_default=True, help="Incremental: how late files come."),
+    click.option("--finish", is_flag=True, help="Incremental: settle all that is open; nothing can follow."),
+)
+
+
+def common(command: _F) -> _F:
+    """The options of every job; stands above the job's own."""
+    for option in reversed(_COMMON):
+        command = option(command)
+    return command
+
+
+def check_installed() -> None:
+    """End with a sentence when the extra is not there."""
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        fail(f"the pipeline needs {' and '.join(missing)}: pip install 'broker[pipeline]'", 1)
+
+
+def perform(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) -> None:
+    """
+    Run some jobs as the common options ask, and tell what came of it.
+
+    Raises:
+        BrokerError, OSError: as `broker.pipeline.entry.run`.
+    """
+    _check_usage(**asked)
+    from broker.errors import NoJournalError  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.pipeline import arrival, entry  # noqa: PLC0415 - likewise
+
+    request = _request(jobs, options, **asked)
+    try:
+        if asked["is_explain"]:
+            entry.explain(request)
+            return
+        if asked["incremental"] or asked["every"] or asked["finish"]:
+            every = asked["every"] and asked["every"].total_seconds()
+            told = arrival.run_incremental(request, arrival.Arrival(asked["delay"], every, asked["finish"]), _tell)
+        else:
+            told = entry.run(request, _tell)
+    except NoJournalError as error:
+        fail(str(error), NOT_FOUND)
+    _show(told, output)
+
+
+def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) -> None:
+    """
+    Make the report: of journals, or of results that are there.
+
+    Raises:
+        BrokerError, OSError: as `broker.pipeline.report_file.run`.
+    """
+    _check_usage(**asked)
+    from broker.errors import NoJournalError  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.pipeline import entry, report_file, stored  # noqa: PLC0415 - likewise
+
+    request = _request(jobs, options, **asked)
+    try:
+        if request.flows:
+            told = report_file.run(request, _tell)
+        else:
+            with entry.started(request) as spark:
+                told = {"jobs": {}, "report": str(stored.render(spark, request.out))}
+                _tell(f"report: {told['report']}")
+    except NoJournalError as error:
+        fail(str(error), NOT_FOUND)
+    _show(told, output)
+
+
+def _show(told: Mapping[str, Any], output: str) -> None:
+    if "files" in told:
+        from broker.pipeline.inventory import told as sentences  # noqa: PLC0415 - likewise
+
+        for line in sentences(told["files"]):
+            _tell(line)
+    if output == "json":
+        show_json(told)
+    elif told["jobs"]:
+        show_rows([{"result": name, **_flat(one)} for name, one in told["jobs"].items()], output, _columns(told))
+
+
+def _check_usage(**asked: Any) -> None:
+    is_incremental = asked["incremental"] or asked["every"] is not None or asked["finish"]
+    if asked["out"] is None and not asked["is_explain"]:
+        raise click.UsageError("where results go: --out is missing")
+    if is_incremental and (asked["first"] or asked["behind"]):
+        raise click.UsageError("--from and --to are for runs over all that is there, not with --incremental")
+    if asked["every"] is not None and asked["finish"]:
+        raise click.UsageError("--every goes on, --finish ends: give one of them")
+    if asked["every"] is not None and not asked["every"]:
+        raise click.UsageError("--every 0 never waits: give a longer one")
+
+
+def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:
+    from broker.pipeline import entry, period, session  # noqa: PLC0415 - likewise
+
+    conf = dict(pair.partition("=")[::2] for pair in asked["conf"])
+    started = session.SessionOptions(
+        master=asked["master"],
+        driver_memory=asked["driver_memory"],
+        conf=conf,
+        shows_progress=sys.stderr.isatty(),
+    )
+    bounds = period.Bounds(asked["first"], asked["behind"])
+    return entry.Request(jobs, asked["flows"], asked["out"] or Path(), options, started, bounds)
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _flat(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the table: of an incremental job the rows of all its results, and how much is carried along."""
+    if "steps" not in one:
+        return dict(one)
+    return {
+        "rows": sum(one["rows"].values()),
+        "steps": one["steps"],
+        "carried_visits": one["carried_visits"],
+        "late": one["totals"].get("late", 0),
+    }
+
+
+def _columns(told: Mapping[str, Any]) -> list[str]:
+    rows = [_flat(one) for one in told["jobs"].values()]
+    return ["result", *(rows[0] if rows else ())]

@@ -1,0 +1,25 @@
+"""
+What spark-submit runs: `broker pipeline`, as a file, with the same words behind it.
+
+    spark-submit --master spark://head:7077 .../broker/cli/submit.py paths --flows DIR --out DIR
+
+Master, memory and settings are then those of spark-submit. Importing this module does nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the command in the process that spark-submit started."""
+    here = Path(__file__).parent  # which Python puts first into the path of a file that it runs
+    sys.path[:] = [name for name in sys.path if not name or Path(name).resolve() != here.resolve()]
+    from broker.cli.group import main as command  # noqa: PLC0415 - once the path is right
+
+    command(["pipeline", *sys.argv[1:]], prog_name="broker")
+
+
+if __name__ == "__main__":
+    main()

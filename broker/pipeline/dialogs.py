@@ -1,0 +1,154 @@
+"""
+Who talks with whom, how much, and how long it takes.
+
+A *place* is a sequence and a fragment number in one direction of a dialog; a transmission (message_id) is one attempt
+to bring it over. Times run from place to place: from the transmission queue to the first delivery, which needs the
+journals of both ends, and from the first sending to the first acknowledgement, which needs that of the sender. When
+one of a dialog's deliveries took less than no time, clocks contradict each other and none of its delivery times is
+told.
+
+How: all of a message comes together first, which spreads also a dialog with half of all records; percentiles are looked
+up by rank in what is sorted, so nothing is held in memory. Instances travel as hashes of 64 bits and get their names at
+the end: of strings in aggregates Spark would sort. The services are keys: the endpoints let no frame of a dialog change
+them.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import Column, DataFrame, Window
+
+from broker.flow import Outcome
+from broker.pipeline.schema import DIALOGS
+
+DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_MEASURES = ("delivery", "round_trip")
+_SUMS = ("messages", "fragments", "transmissions", "resends", "duplicates", "drops", "bytes")
+_SENT = (Outcome.SENT.value, Outcome.RESENT.value)
+
+
+def dialogs(visits: DataFrame) -> DataFrame:
+    """
+    One row per dialog and direction.
+
+    Shape: VISIT, no visit twice, to DIALOGS. `from_instance` and `to_instance` are the last ones where it was sent and
+    delivered. Visits without a conversation_id belong to no dialog and are left out.
+    """
+    names = visits.select(F.xxhash64("instance").alias("hash"), "instance").distinct()
+    return (
+        visits.transform(_messages)
+        .transform(_transmissions)
+        .transform(_places)
+        .transform(_ranked)
+        .transform(_dialogs)
+        .transform(_with_name, names, "from_instance")
+        .transform(_with_name, names, "to_instance")
+        .select(*[F.col(field.name).cast(field.dataType) for field in DIALOGS])
+    )
+
+
+def _messages(visits: DataFrame) -> DataFrame:
+    """Shape: one row per visit of a message, those of one message together; instants in microseconds."""
+    is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
+    rows = visits.where(is_message).select(
+        *DIALOG,
+        "sequence_number",
+        "fragment_number",
+        "message_id",
+        "outcome",
+        "bytes",
+        F.xxhash64("instance").alias("instance"),
+        F.unix_micros("entered_at").alias("entered_us"),
+        F.unix_micros(F.coalesce("left_at", "entered_at")).alias("left_us"),
+    )
+    return rows.repartition("conversation_id", "from_target", "sequence_number")
+
+
+def _transmissions(messages: DataFrame) -> DataFrame:
+    """Shape: one row per transmission; instants in microseconds, instances as hashes."""
+    outcome, left_us = F.col("outcome"), F.col("left_us")
+    is_sent, is_delivered = outcome.isin(*_SENT), outcome == Outcome.DELIVERED.value
+    is_acknowledged = outcome == Outcome.ACKNOWLEDGED.value
+    return messages.groupBy(*DIALOG, "sequence_number", "fragment_number", "message_id").agg(
+        F.max("bytes").alias("bytes"),
+        F.max((outcome == Outcome.RESENT.value).cast("int")).alias("resends"),
+        F.max((outcome == Outcome.DUPLICATE.value).cast("int")).alias("duplicates"),
+        F.max((outcome == Outcome.DROPPED.value).cast("int")).alias("drops"),
+        F.min("entered_us").alias("first_us"),
+        F.max(F.when(~is_acknowledged, left_us)).alias("last_us"),
+        F.min(F.when(is_sent | is_acknowledged, F.col("entered_us"))).alias("queued_us"),
+        F.min(F.when(is_sent, left_us)).alias("sent_us"),
+        F.min(F.when(is_delivered, left_us)).alias("delivered_us"),
+        F.min(F.when(is_acknowledged, left_us)).alias("acknowledged_us"),
+        F.max(F.when(is_sent, F.col("instance"))).alias("sender"),
+        F.max(F.when(is_delivered, F.col("instance"))).alias("receiver"),
+    )
+
+
+def _places(transmissions: DataFrame) -> DataFrame:
+    """Shape: one row per place: `_SUMS`, instants, the newest instances, `delivery_us` and `round_trip_us`."""
+    places = transmissions.groupBy(*DIALOG, "sequence_number", "fragment_number").agg(
+        F.count("*").alias("transmissions"),
+        *[F.sum(name).alias(name) for name in ("resends", "duplicates", "drops", "bytes")],
+        *[F.min(name).alias(name) for name in ("first_us", "queued_us", "sent_us", "acknowledged_us")],
+        F.max("last_us").alias("last_us"),
+        F.max_by("sender", "sent_us").alias("sender"),
+        F.max_by("receiver", "delivered_us").alias("receiver"),
+        F.min("delivered_us").alias("delivered_us"),
+    )
+    fragments = Window.partitionBy("conversation_id", "from_target", "sequence_number").orderBy("fragment_number")
+    return places.select(
+        "*",
+        (F.row_number().over(fragments) == 1).cast("int").alias("messages"),
+        F.lit(1).alias("fragments"),
+        (F.col("delivered_us") - F.col("queued_us")).alias("delivery_us"),
+        (F.col("acknowledged_us") - F.col("sent_us")).alias("round_trip_us"),
+    )
+
+
+def _ranked(places: DataFrame) -> DataFrame:
+    """Shape: one row per place and measure: its `value`, its `rank` from 1 and how many have one; sums only once."""
+    measures = [F.struct(F.lit(name).alias("measure"), F.col(f"{name}_us").alias("value")) for name in _MEASURES]
+    by_measure = places.withColumn("one", F.explode(F.array(*measures))).select("*", "one.measure", "one.value")
+    alike = Window.partitionBy(*DIALOG, "measure")
+    return by_measure.select(
+        "*",
+        F.row_number().over(alike.orderBy(F.col("value").asc_nulls_last())).alias("rank"),
+        F.count("value").over(alike).alias("values"),
+    )
+
+
+def _dialogs(ranked: DataFrame) -> DataFrame:
+    """Shape: one row per dialog and direction, the instances as hashes."""
+    is_first = F.col("measure") == _MEASURES[0]
+    rows = ranked.groupBy(*DIALOG).agg(
+        *[F.sum(F.when(is_first, F.col(name))).alias(name) for name in _SUMS],
+        F.timestamp_micros(F.min("first_us")).alias("first_at"),
+        F.timestamp_micros(F.coalesce(F.max("last_us"), F.max("acknowledged_us"))).alias("last_at"),
+        *[
+            _percentile(name, share).alias(f"{name}_{word}_us")
+            for name in _MEASURES
+            for word, share in PERCENTILES.items()
+        ],
+        F.min(F.when(is_first, F.col("value"))).alias("fastest"),
+        F.max_by("sender", "sent_us").alias("from_instance"),
+        F.max_by("receiver", "delivered_us").alias("to_instance"),
+        (F.max("sequence_number") - F.min("sequence_number") + 1).alias("span"),
+    )
+    deliveries = {
+        f"delivery_{word}_us": F.when(F.col("fastest") >= 0, F.col(f"delivery_{word}_us")) for word in PERCENTILES
+    }
+    return rows.withColumns(deliveries | {"gaps": F.col("span") - F.col("messages")})
+
+
+def _percentile(measure: str, share: float) -> Column:
+    """The value of rank ceil(share * values)."""
+    has_rank = F.col("rank") == F.ceil(F.col("values") * share)
+    return F.max(F.when((F.col("measure") == measure) & has_rank, F.col("value")))
+
+
+def _with_name(rows: DataFrame, names: DataFrame, column: str) -> DataFrame:
+    """The names of instances in place of their hashes."""
+    named = names.select(F.col("hash").alias(column), F.col("instance").alias("name"))
+    return rows.join(F.broadcast(named), on=column, how="left").drop(column).withColumnRenamed("name", column)

@@ -1,0 +1,171 @@
+"""
+Which files of the journals are read, which are not and why, and what the footers tell that a figure cannot.
+
+A file is judged by its footer before Spark hears of it (`broker.journal.survey`), because one broken file ends a Spark
+job, and a copy counts twice without a word. What is left out is kept here with its reason, so that every run can tell
+it: a figure that lacks a file is never silently wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from broker.errors import NoJournalError
+from broker.journal.survey import FileState, Fitness, files, judge
+from broker.pipeline.schema import VISIT
+
+TOLD_MAX = 20  # files that are named one by one
+_JUDGES = 8  # threads: judging waits for the disk
+
+
+@dataclass(slots=True)
+class Inventory:
+    """
+    The files of a run. Changed by whoever adds to it, nobody else.
+
+    Shape: `states` of all files found; `gone` those that were read, and vanished before the run ended.
+    """
+
+    states: list[FileState] = field(default_factory=list)
+    gone: list[Path] = field(default_factory=list)
+
+    @property
+    def readable(self) -> list[FileState]:
+        """Those whose rows are read."""
+        return [state for state in self.states if state.is_readable]
+
+    def look_again(self) -> None:
+        """Find those that vanished while they were read: Spark leaves them out without a word."""
+        self.gone = [state.path for state in self.readable if not state.path.exists()]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything there is to tell, as JSON values; counts are of files unless they say otherwise."""
+        readable = self.readable
+        fitness = Counter(state.fitness for state in self.states)
+        left_out = [state for state in self.states if not state.is_readable]
+        return {
+            "found": len(self.states),
+            "read": len(readable),
+            "rows": sum(state.rows for state in readable),
+            "bytes": sum(state.bytes for state in readable),
+            "instances": len({state.instance for state in readable}),
+            **{str(one): fitness[one] for one in Fitness if one is not Fitness.GOOD},
+            "vanished_while_read": len(self.gone),
+            "shed_records": dict(sorted(_shed(readable).items())),
+            "samples": {name: sorted(found) for name, found in sorted(_samples(readable).items())},
+            "left_out": [
+                {"file": str(state.path), "why": state.fitness, "problem": state.problem}
+                for state in left_out[:TOLD_MAX]
+            ],
+        }
+
+
+def take(directories: Iterable[Path], *, only: Callable[[list[Path]], list[Path]] = list) -> Inventory:
+    """
+    The files below some directories, those that are wanted judged.
+
+    Raises:
+        NoJournalError: a directory is not there or cannot be read.
+    """
+    found: list[Path] = []
+    for directory in directories:
+        try:
+            found += files(directory)
+        except OSError as error:
+            raise NoJournalError(str(directory), error.strerror or str(error)) from None
+    return judge_all(only(found))
+
+
+def check(directories: Iterable[Path]) -> None:
+    """
+    Look whether some directories are there.
+
+    Raises:
+        NoJournalError: one is not, or cannot be read.
+    """
+    for directory in directories:
+        try:
+            os.scandir(directory).close()
+        except OSError as error:
+            raise NoJournalError(str(directory), error.strerror or str(error)) from None
+
+
+def judge_all(paths: Iterable[Path], *, known: Mapping[str, Path] | None = None) -> Inventory:
+    """Judge files. Of those that are copies of each other the first counts, unless it is known from before."""
+    first = dict(known or {})
+    states = []
+    with ThreadPoolExecutor(_JUDGES) as judges:
+        for state in judges.map(judge, dict.fromkeys(paths)):
+            other = first.setdefault(state.file, state.path) if state.is_readable else state.path
+            is_copy = other != state.path
+            states.append(
+                replace(state, fitness=Fitness.COPY, problem=f"a copy of {other}") if is_copy else state
+            )  # fmt: skip
+    return Inventory(states)
+
+
+def read(spark: SparkSession, paths: Iterable[Path]) -> DataFrame:
+    """
+    The visits in some files, with the schema VISIT: a column that a file lacks is null, one that it adds is not read.
+
+    The names are taken literally: Spark would else look for patterns in them.
+    """
+    names = [str(path) for path in paths]
+    reader = spark.read.schema(VISIT).option("recursiveFileLookup", "true").option("__globPaths__", "false")
+    while names:
+        try:
+            return reader.parquet(*names)
+        except AnalysisException as error:
+            there = [name for name in names if Path(name).exists()]
+            if error.getCondition() != "PATH_NOT_FOUND" or len(there) == len(names):
+                raise
+            names = there  # one vanished: `look_again` tells which
+    return spark.createDataFrame([], VISIT)
+
+
+def told(summary: Mapping[str, Any]) -> list[str]:
+    """What a run must say about its files, in sentences; the first is the count, others are trouble."""
+    lines = [f"{summary['read']:,} files of {summary['instances']:,} instances read, {summary['rows']:,} visits"]
+    words = {
+        "damaged": "broken off or unreadable, left out",
+        "foreign": "no journal, left out",
+        "copy": "copies of files that were read, left out",
+        "vanished": "vanished before they were read",
+        "vanished_while_read": "vanished while they were read: their visits may be missing from some results",
+        "newer": "of a later version: columns that it adds were not read",
+        "older": "of an earlier version: the columns that it lacks are null",
+    }
+    lines += [f"{summary[key]:,} {text}" for key, text in words.items() if summary[key]]
+    lines += [f"  {one['file']}: {one['why']}: {one['problem']}" for one in summary["left_out"]]
+    shed = {name: count for name, count in summary["shed_records"].items() if count}
+    lines += [f"{name} shed {count:,} records for want of room: figures lack them" for name, count in shed.items()]
+    samples = {one for found in summary["samples"].values() for one in found}
+    if len(samples) > 1:
+        text = ", ".join(f"{name} {'/'.join(map(str, one))}" for name, one in summary["samples"].items())
+        lines.append(f"the samples differ ({text}): paths of some dialogs are known in part only")
+    elif samples and min(samples) < 1:
+        lines.append(f"only a sample of {min(samples):g} of the dialogs was followed, and whatever was dropped")
+    return lines
+
+
+def _shed(states: Iterable[FileState]) -> Counter[str]:
+    shed: Counter[str] = Counter()
+    for state in states:
+        shed[state.instance] += state.shed
+    return shed
+
+
+def _samples(states: Iterable[FileState]) -> dict[str, set[float]]:
+    samples: defaultdict[str, set[float]] = defaultdict(set)
+    for state in states:
+        samples[state.instance].add(state.sample)
+    return samples

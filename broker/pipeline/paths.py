@@ -1,0 +1,199 @@
+"""
+The way of each transmission: its hops in order, how long it stayed at each, how long it was between them, its end.
+
+All visits of a transmission come together in one shuffle by its id, sorted by it, and are collected into one array of
+structs. Nothing but the id is a key: whatever a path could change would tear it into two rows without an error. Every
+other figure is computed from that array, so paths have any length. What is costly on arrays is asked only of the few
+rows that need it: two visits of one slot, or clocks that contradict each other.
+
+Cost: with `spark.sql.execution.replaceHashWithSortAgg` the aggregate takes the sorted rows as they come and holds one
+transmission at a time; without it Spark's object hash aggregate does the same by sorting once more.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import Column, DataFrame
+
+from broker.flow import Outcome
+from broker.pipeline.schema import PATHS
+from broker.pipeline.visit_order import STEPS, is_hop, order, outcome_of, residence_us, slot_of, step_of
+
+GRACE_SECONDS = 60
+"""How much before the end of the history nobody can know whether a frame is lost: longer than a link holds one back."""
+
+LOST, UNDER_WAY = "lost", "under way"
+
+_CONSTANT = (
+    "conversation_id",
+    "from_target",
+    "kind",
+    "sequence_number",
+    "fragment_number",
+    "from_service",
+    "to_service",
+    "bytes",
+)
+_PASSING = (STEPS.index(Outcome.FORWARDED), STEPS.index(Outcome.DROPPED))
+_LAST = 2**31 - 1  # the order of acknowledgements
+_MASK_BITS = 62  # slots from here on share the last bit of the mask, which then has fewer bits than there are hops
+
+
+def paths(
+    visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | Column | None = None
+) -> DataFrame:
+    """
+    One row per transmission.
+
+    Args:
+        visits: One row per visit.
+        grace_seconds: A frame that left so shortly before `until` is under way rather than lost.
+        until: The newest instant of the history; asked of `visits` when not given, which reads two columns once more.
+
+    Shape: VISIT to PATHS.
+    """
+    newest = _newest(visits) if until is None else F.lit(until)
+    threshold = F.unix_micros(newest.cast("timestamp")) - grace_seconds * 1_000_000
+    return (
+        visits.transform(_collected).transform(_ordered).transform(_measured).transform(_told, left_since_us=threshold)
+    )
+
+
+def _newest(visits: DataFrame) -> Column:
+    instants = F.greatest(F.max("left_at"), F.max("entered_at"))
+    return visits.select("left_at", "entered_at").agg(instants.alias("newest")).scalar()
+
+
+def _collected(visits: DataFrame) -> DataFrame:
+    """`visits` in order, acknowledgements last; `hops` how many are none; `mask` of slots; the frame's `constant`s."""
+    visit = F.struct(
+        F.when(is_hop(), order()).otherwise(F.lit(_LAST)).alias("order"),
+        F.unix_micros("entered_at").alias("entered_us"),
+        F.unix_micros("left_at").alias("left_us"),
+        residence_us().alias("residence_us"),
+        *("instance", "reason", "code", "adjacent_out"),
+    )
+    bit = F.when(F.col("is_hop"), F.call_function("shiftleft", F.lit(1).cast("long"), _masked_slot()))
+    return (
+        visits.select(
+            "message_id", is_hop().alias("is_hop"), visit.alias("visit"), F.struct(*_CONSTANT).alias("constant")
+        )
+        .repartition("message_id")
+        .sortWithinPartitions("message_id")
+        .groupBy("message_id")
+        .agg(
+            F.min_by("constant", "visit.order").alias("constant"),
+            F.sort_array(F.collect_list("visit")).alias("visits"),
+            F.count_if("is_hop").alias("hops"),
+            F.bit_or(bit).alias("mask"),
+        )
+    )
+
+
+def _masked_slot() -> Column:
+    return F.least(slot_of(F.col("visit")), F.lit(_MASK_BITS))
+
+
+def _ordered(collected: DataFrame) -> DataFrame:
+    """`hops` without acknowledgements and each once, however many files tell of it; `first` of all visits."""
+    hops = F.slice("visits", F.lit(1), F.col("hops").cast("int"))
+    is_plain = F.bit_count("mask") == F.col("hops")
+    return collected.select(
+        *("message_id", "constant"),
+        F.get("visits", F.lit(0)).alias("first"),
+        (F.col("hops") < F.size("visits")).alias("is_acknowledged"),
+        is_plain.alias("is_plain"),
+        F.when(is_plain, hops).otherwise(F.array_distinct(hops)).alias("hops"),
+    )
+
+
+def _measured(ordered: DataFrame) -> DataFrame:
+    """With `last` of the hops, null without one, and `between_us`: null where a hop is missing, else of any sign."""
+    count = F.size("hops")
+    link = F.zip_with(
+        F.slice("hops", F.lit(1), F.greatest(count - 1, F.lit(0))),
+        F.slice("hops", F.lit(2), F.greatest(count - 1, F.lit(0))),
+        lambda one, two: F.when(slot_of(two) == slot_of(one) + 1, two["entered_us"] - one["left_us"]),
+    )
+    return ordered.select("*", F.get("hops", count - 1).alias("last"), link.alias("between_us"))
+
+
+def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
+    end = _end(left_since_us)
+    is_dropped = F.col("end") == Outcome.DROPPED.value
+    is_lost = F.col("end") == LOST
+    has_ended_here = F.col("end") != Outcome.ACKNOWLEDGED.value
+    has_contradiction = F.array_min("between_us") < 0
+    known = F.transform("between_us", lambda one: F.when(one >= 0, one))
+    contradictions = F.size(F.filter("between_us", lambda one: one < 0))
+    columns = {
+        "message_id": F.col("message_id"),
+        **{name: F.col(f"constant.{name}") for name in _CONSTANT},
+        "is_resend": F.when(_has_sender(), step_of(F.col("first")) == STEPS.index(Outcome.RESENT)),
+        "started_at": F.timestamp_micros(_started_us()),
+        "ended_at": F.timestamp_micros(_ended_us()),
+        "path": F.col("hops.instance"),
+        "residence_us": F.col("hops.residence_us"),
+        "link_us": F.when(has_contradiction, known).otherwise(F.col("between_us")),
+        "total_us": _total_us(),
+        "end": F.col("end"),
+        "end_instance": F.when(has_ended_here, F.col("last.instance")),
+        "lost_to": F.when(is_lost, F.col("last.adjacent_out")),
+        "reason": F.when(is_dropped, F.col("last.reason")),
+        "code": F.when(is_dropped, F.col("last.code")),
+        "has_loop": _has_loop(),
+        "missing_hops": _missing_hops(),
+        "unknown_links": F.when(has_contradiction, contradictions).otherwise(F.lit(0)),
+    }
+    told = measured.select("*", end.alias("end"))
+    return told.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in PATHS))
+
+
+def _end(left_since_us: Column) -> Column:
+    last = F.col("last")
+    left_us = F.coalesce("last.left_us", "last.entered_us")
+    return (
+        F.when(step_of(last) >= STEPS.index(Outcome.DROPPED), outcome_of(last))
+        .when(F.col("is_acknowledged"), F.lit(Outcome.ACKNOWLEDGED.value))
+        .when(left_us < left_since_us, F.lit(LOST))
+        .otherwise(F.lit(UNDER_WAY))
+    )
+
+
+def _has_sender() -> Column:
+    return slot_of(F.col("first")) == 0
+
+
+def _started_us() -> Column:
+    """When it left its sender, else the earliest instant known of it: of hops, and when there are none of the rest."""
+    earliest = F.least(F.array_min("hops.entered_us"), F.array_min("hops.left_us"), F.col("first.entered_us"))
+    return F.coalesce(F.when(_has_sender(), F.col("first.left_us")), earliest)
+
+
+def _ended_us() -> Column:
+    """The latest instant known of it, when it was acknowledged only when nothing else is known."""
+    latest = F.greatest(F.array_max("hops.left_us"), F.array_max("hops.entered_us"))
+    return F.coalesce(latest, F.col("first.left_us"), F.col("first.entered_us"))
+
+
+def _total_us() -> Column:
+    lasted = F.col("last.left_us") - F.col("first.left_us")
+    return F.when(_has_sender() & (lasted >= 0), lasted)
+
+
+def _missing_hops() -> Column:
+    """Slots up to the last known one, the sender's among them, of which no visit is known."""
+    distinct = F.when(F.col("is_plain"), F.size("hops")).otherwise(
+        F.size(F.array_distinct(F.transform("hops", slot_of)))
+    )
+    return F.coalesce(slot_of(F.col("last")) + 1 - distinct, F.lit(0))
+
+
+def _has_loop() -> Column:
+    """An instance is twice among the gateways; that sender and target are one is no loop."""
+    is_repeated = F.size(F.array_distinct("hops.instance")) < F.size("hops")
+    gateways = F.filter("hops", lambda hop: step_of(hop).isin(*_PASSING))
+    passing = F.transform(gateways, lambda hop: hop["instance"])
+    return F.when(is_repeated, F.size(F.array_distinct(passing)) < F.size(passing)).otherwise(F.lit(col=False))

@@ -1,0 +1,138 @@
+"""
+How far an incremental job has come: a directory beside its results that survives `kill -9` at any moment.
+
+A *step* takes some new files and what the step before carried along, writes rows and what is carried on, and then
+renames `state.json`: that is the only moment at which the step counts. Whatever a step that did not come so far left
+behind is written over by the next, which has the same number; what a counted step no longer needs is removed after.
+The ids of files that were read are one line each, and the state tells how much of that file counts.
+
+Shape of the directory: `state.json`; `files.jsonl`; `carried/step=K`; `checkpoint`, Spark's own; `lock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from broker.errors import PipelineError
+from broker.journal.survey import FileState
+from broker.pipeline.result import write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """
+    What a job knows between two steps.
+
+    Shape: `step` how many there were; `spark_batch` the number of Spark's batch that the last of them was; `newest`
+    instant seen and `emitted_before`, the watermark, None before the first visit; `files_bytes` how much of
+    `files.jsonl` counts; `carried_rows` of the visits carried along; `options` that all runs must have in common;
+    `totals` of all steps, by name.
+    """
+
+    step: int = 0
+    spark_batch: int = -1
+    newest: datetime | None = None
+    emitted_before: datetime | None = None
+    files_bytes: int = 0
+    carried_rows: int = 0
+    is_finished: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    shed: Mapping[str, int] = field(default_factory=dict)
+
+    def added(self, counts: Mapping[str, int], shed: Mapping[str, int]) -> State:
+        """With the counts of one more step."""
+        totals, all_shed = Counter(self.totals), Counter(self.shed)
+        totals.update(counts)
+        all_shed.update(shed)
+        return replace(self, totals=dict(totals), shed=dict(all_shed))
+
+
+class Progress:
+    """
+    The directory of one job. Changed by the process that has the lock.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.checkpoint = directory / "checkpoint"
+        self.state = State()
+        self.known: dict[str, Path] = {}  # files that were read, by their ids
+
+    @contextmanager
+    def held(self, options: Mapping[str, Any]) -> Iterator[Progress]:
+        """
+        With the state of the run before, for this process alone.
+
+        Raises:
+            PipelineError: another process has it; or the runs before had other options.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(f"another process works in {self.directory}", "wait for it") from None
+            self._load(json.loads(json.dumps(options, default=str)))
+            yield self
+
+    def carried(self, step: int) -> Path:
+        """Where the visits are that a step carries on."""
+        return self.directory / "carried" / f"step={step}"
+
+    def commit(self, after: State, read: Iterable[FileState]) -> None:
+        """Let a step count: it read some files."""
+        lines = [(state.file, str(state.path)) for state in read]
+        with (self.directory / "files.jsonl").open("ab") as out:
+            out.truncate(self.state.files_bytes)
+            out.seek(0, os.SEEK_END)
+            out.writelines(json.dumps(line).encode() + b"\n" for line in lines)
+            out.flush()
+            os.fsync(out.fileno())
+            size = out.tell()
+        self.state = replace(after, files_bytes=size)
+        write_json(self.directory / "state.json", {"format": FORMAT, **asdict(self.state)})
+        self.known.update((file, Path(path)) for file, path in lines)
+        self._tidy()
+
+    def _load(self, options: dict[str, Any]) -> None:
+        path = self.directory / "state.json"
+        if not path.exists():
+            shutil.rmtree(self.checkpoint, ignore_errors=True)  # of a first step that never counted
+            self.state = State(options=options)
+            return
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told.pop("format") != FORMAT:
+            raise PipelineError(f"{path} is of another version", "use the version that wrote it, or another --out")
+        for name in ("newest", "emitted_before"):
+            told[name] = told[name] and datetime.fromisoformat(told[name])
+        self.state = State(**told)
+        other = sorted(name for name in options | told["options"] if options.get(name) != told["options"].get(name))
+        if other:
+            change = "; ".join(f"{name} was {told['options'].get(name)}, is {options.get(name)}" for name in other)
+            raise PipelineError(f"the runs before had other options: {change}", "give the same, or another --out")
+        with (self.directory / "files.jsonl").open("rb") as lines:
+            for file, name in map(json.loads, lines.read(self.state.files_bytes).splitlines()):
+                self.known[file] = Path(name)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what no step needs any more."""
+        for path in (self.directory / "carried").glob("*"):
+            if path != self.carried(self.state.step):
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,214 @@
+"""
+The ledger: whether everything that was sent has arrived, once.
+
+A *place* is a sequence and a fragment number in one direction of a dialog; a transmission (message_id) is one attempt
+to bring it over. Resends, drops and losses are no fault as long as the place arrives. What the counts mean:
+
+- `missing`: sent, and neither seen delivered nor acknowledged, nor so late that nobody can know (`under_way`). The
+  sender repeats with pauses of up to 64 seconds, so the grace is more than two of them. A dialog that ended by an
+  error, by WITH CLEANUP or by its lifetime stops repeating: what it had not brought over is missing, which it is.
+- `doubled`: delivered more than once. A `duplicate` is what the target had and put away: no fault.
+- `invented`: delivered or acknowledged and never sent, although its sender's journal tells what it sent later, or ends
+  long before: journals are written file by file and may be behind each other by the age at which a file is closed.
+  Otherwise it is `untold`: its sender keeps no journal, or none that goes so far. A sender that was killed, or that
+  shed records, leaves a hole in its journal, and what it sent in that hole looks invented.
+- `lost`: a transmission of which no end was seen: not delivered, duplicate or dropped. An acknowledgement names the
+  newest transmission of its place, which need not be the one that arrived, so it counts as an end only where nobody
+  saw the place delivered.
+
+Of what is not sampled only drops are written: such rows count drops, and `adds_up` is null.
+
+How: everything is brought together by message, which spreads also a dialog with half of all records; per transmission,
+then per place, is counted where it lies, and only sums and problems travel to their dialog. Aggregates hold integers
+only, of strings Spark would sort. The services are keys: the endpoints let no frame of a dialog change them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+
+import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import Column, DataFrame, Window
+
+from broker.flow import NUMBER, Outcome
+from broker.pipeline.schema import RECONCILE
+
+GRACE_SECONDS = 150  # two of the sender's longest pauses, 64 s, and a little
+BEHIND_SECONDS = 900  # the journal of one instance behind that of another: the default age at which a file is closed
+PROBLEMS_MAX = 20
+
+DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
+PLACE = [*DIALOG, "sequence_number", "fragment_number"]
+_FATES = ("delivered", "acknowledged", "under_way", "missing")
+_TRANSMISSIONS = ("transmissions", "resent", "dropped", "lost", "duplicates")
+_ENDS = (Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.DROPPED)
+
+
+def reconcile(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: datetime | None = None) -> DataFrame:
+    """
+    The ledger of a history.
+
+    Args:
+        visits: Shape VISIT, no visit twice.
+        grace_seconds: What was last seen so long before the end of the history may still be under way.
+        until: The end of the history; None for the newest instant in `visits`.
+
+    Shape: RECONCILE, one row per dialog and direction and a total; no row when there is no message. Visits without a
+    conversation_id belong to no dialog and are left out.
+    """
+    end = F.lit(until).cast("timestamp") if until is not None else _newest(visits)
+    end_us = F.unix_micros(end)
+    return (
+        visits.transform(_messages)
+        .transform(_transmissions)
+        .transform(_places, end_us - grace_seconds * 1_000_000, end_us - BEHIND_SECONDS * 1_000_000)
+        .transform(_dialogs)
+        .transform(_with_total)
+        .select(*[F.col(field.name).cast(field.dataType) for field in RECONCILE])
+    )
+
+
+def _newest(visits: DataFrame) -> Column:
+    """The newest instant, of a scan of its own: the end has to be known before anything is counted."""
+    return visits.agg(F.greatest(F.max("left_at"), F.max("entered_at"))).scalar()
+
+
+def _messages(visits: DataFrame) -> DataFrame:
+    """Shape: one row per visit of a message, those of one message together; `bit` of its outcome; `at` microseconds."""
+    is_message = (F.col("kind") == "message") & F.col("conversation_id").isNotNull()
+    bits = {outcome.value: 1 << place for place, outcome in enumerate(Outcome)}
+    bit = reduce(lambda chain, one: chain.when(F.col("outcome") == one, bits[one]), bits, F)
+    at = F.unix_micros(F.coalesce("left_at", "entered_at"))
+    code = F.when(F.col("outcome") == Outcome.DROPPED.value, F.col("code"))
+    rows = visits.where(is_message).select(
+        *PLACE, "message_id", bit.otherwise(0).alias("bit"), at.alias("at"), code.alias("code")
+    )
+    return rows.repartition("conversation_id", "from_target", "sequence_number")
+
+
+def _transmissions(messages: DataFrame) -> DataFrame:
+    """Shape: one row per transmission: `outcomes` of its visits as bits; `seen_us` when last; `code` of a drop."""
+    return messages.groupBy(*PLACE, "message_id").agg(
+        F.bit_or("bit").alias("outcomes"),
+        F.count_if(F.col("bit") == _bits(Outcome.DELIVERED)).alias("deliveries"),
+        F.max("at").alias("seen_us"),
+        F.max("code").alias("code"),
+    )
+
+
+def _places(transmissions: DataFrame, since: Column, told_until: Column) -> DataFrame:
+    """
+    Shape: one row per place. `origin`: sent, unsent, unsent lately; `fate`: delivered, acknowledged, under way,
+    missing, null if nobody tells more than that it was on its way; its transmissions, counted; `code` of the last drop.
+
+    Args:
+        transmissions: As above.
+        since: Microseconds; what was seen later may be under way.
+        told_until: Microseconds; every journal is taken to go so far.
+    """
+    is_gone = ~_has(*_ENDS) & (F.col("seen_us") <= since)
+    places = transmissions.groupBy(*PLACE).agg(
+        F.bit_or("outcomes").alias("outcomes"),
+        F.sum("deliveries").alias("deliveries"),
+        F.max("seen_us").alias("seen_us"),
+        F.max_by("code", F.when(F.col("code").isNotNull(), F.col("seen_us"))).alias("code"),
+        F.count("*").alias("transmissions"),
+        F.count_if(_has(Outcome.RESENT)).alias("resent"),
+        F.count_if(_has(Outcome.DROPPED)).alias("dropped"),
+        F.count_if(is_gone).alias("gone"),
+        F.count_if(is_gone & _has(Outcome.ACKNOWLEDGED)).alias("gone_acknowledged"),
+        F.count_if(_has(Outcome.DUPLICATE)).alias("duplicates"),
+    )
+    lost = F.col("gone") - F.when(_has(Outcome.DELIVERED), 0).otherwise(F.col("gone_acknowledged"))
+    is_sent = _has(Outcome.SENT, Outcome.RESENT)
+    arrived = F.when(_has(Outcome.DELIVERED), "delivered").when(_has(Outcome.ACKNOWLEDGED), "acknowledged")
+    pending = F.when(F.col("seen_us") > since, "under way").otherwise("missing")
+    unsent = F.when(F.col("seen_us") > told_until, "unsent lately").otherwise("unsent")
+    return places.select(
+        *PLACE,
+        F.when(is_sent, "sent").otherwise(unsent).alias("origin"),
+        F.coalesce(arrived, F.when(is_sent, pending)).alias("fate"),
+        (F.col("deliveries") > 1).alias("is_doubled"),
+        *("code", "transmissions", "resent", "dropped", lost.alias("lost"), "duplicates"),
+    )
+
+
+def _dialogs(places: DataFrame) -> DataFrame:
+    """
+    Shape: one row per dialog and direction, with the columns of the result.
+
+    Places that are as they should be are summed up first. The others stay rows, of which the first ones are kept when
+    they come together, so that no row ever holds them all.
+    """
+    is_told = (F.col("fate") == "missing") | (F.col("origin") != "sent") | F.col("is_doubled")
+    kept = [F.when(is_told, F.col(name)).alias(name) for name in ("sequence_number", "fragment_number", "code")]
+    sent_to = F.max(F.when(F.col("origin") == "sent", F.col("sequence_number"))).alias("sent_to")
+    groups = places.groupBy(*DIALOG, "origin", "fate", "is_doubled", *kept).agg(
+        sent_to, F.count("*").alias("places"), *[F.sum(name).alias(name) for name in _TRANSMISSIONS]
+    )
+    sent_to = F.max("sent_to").over(Window.partitionBy(*DIALOG)).alias("sent_to")
+    named = groups.select(*groups.drop("sent_to").columns, sent_to).transform(_named)
+    place = ("sequence_number", "fragment_number")
+    problem = F.struct(*place, "problem", F.when(F.col("problem") == "missing", _reason()).alias("reason"))
+    order = F.when(F.col("problem").isNotNull(), F.struct(*place))
+    counts = {name: F.sum(F.when(condition, F.col("places")).otherwise(0)) for name, condition in _conditions().items()}
+    return named.groupBy(*DIALOG).agg(
+        *[total.alias(name) for name, total in counts.items()],
+        *[F.sum(name).alias(name) for name in _TRANSMISSIONS],
+        F.coalesce(F.min_by(problem, order, PROBLEMS_MAX), F.array()).alias("problems"),
+    )
+
+
+def _named(groups: DataFrame) -> DataFrame:
+    """With `is_invented` and `problem`, the first that holds. Shape: `sent_to` null if nobody tells of sending."""
+    is_behind = (F.col("origin") == "unsent lately") & (F.col("sequence_number") >= F.col("sent_to"))
+    is_unsent = (F.col("origin") != "sent") & F.col("fate").isNotNull()
+    is_invented = is_unsent & F.col("sent_to").isNotNull() & ~is_behind
+    problem = (
+        F.when(F.col("fate") == "missing", "missing")
+        .when(F.col("is_doubled"), "doubled")
+        .when(F.col("is_invented"), "invented")
+    )
+    return groups.withColumn("is_invented", is_invented).withColumn("problem", problem)
+
+
+def _conditions() -> dict[str, Column]:
+    """What is counted in places."""
+    is_sent, has_arrived = F.col("origin") == "sent", F.col("fate").isNotNull()
+    return {
+        "sent": is_sent,
+        **{name: F.col("fate") == name.replace("_", " ") for name in _FATES},
+        "doubled": F.col("is_doubled"),
+        "untold": ~is_sent & has_arrived & ~F.col("is_invented"),
+        "invented": F.col("is_invented"),
+    }
+
+
+def _with_total(dialogs: DataFrame) -> DataFrame:
+    counts = [name for name in dialogs.columns if name not in {*DIALOG, "problems"}]
+    keys = [*DIALOG, "problems"]
+    rows = dialogs.withColumn("adds_up", _adds_up())
+    return rows.groupingSets([[F.col(name) for name in keys], []], *keys).agg(
+        *[F.sum(name).alias(name) for name in counts], F.bool_and("adds_up").alias("adds_up")
+    )
+
+
+def _adds_up() -> Column:
+    faults = F.col("missing") + F.col("doubled") + F.col("invented")
+    return F.when((faults > 0) | (F.col("sent") > 0), faults == 0)
+
+
+def _reason() -> Column:
+    """The words for a code; the code itself when it is none of ours."""
+    words = F.create_map(*[F.lit(one) for disposition, code in NUMBER.items() for one in (code, disposition.value)])
+    return F.coalesce(words[F.col("code")], F.col("code").cast("string"))
+
+
+def _bits(*outcomes: Outcome) -> int:
+    return sum(1 << list(Outcome).index(one) for one in outcomes)
+
+
+def _has(*outcomes: Outcome) -> Column:
+    """Whether one of them is among `outcomes`."""
+    return F.col("outcomes").bitwiseAND(_bits(*outcomes)) != 0

@@ -1,0 +1,296 @@
+"""
+What the report tells, as small tables: the `Digest`. Spark makes it (`report_paths`, `report_time`, `report_ledger`),
+the page shows it.
+
+All times are microseconds and all sizes bytes; a percentile that nobody knows is None. Every table is bounded
+(`LISTED_MAX`, `BUCKETS_MAX`), whatever the history holds; where rows were left out, `Listing.total` says of how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+LISTED_MAX = 200  # rows of a table
+BUCKETS_MAX = 96  # points of a line
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[Row]):
+    """The first rows of a table. Shape: `total` how many there are, None when only known to be more."""
+
+    rows: tuple[Row, ...] = ()
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """
+    What was read to make the results.
+
+    Shape: `flows` where the files were; `samples` the fractions of dialogs that the files tell; `troubles` sentences on
+    what figures may lack: files left out and why, records shed, samples.
+    """
+
+    flows: str = ""
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    instances: int = 0
+    samples: tuple[float, ...] = ()
+    troubles: tuple[str, ...] = ()
+    version: str = ""
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], *, flows: str, troubles: Sequence[str], version: str = "") -> Facts:
+        """Out of what `Inventory.summary` gives; `troubles` as `broker.pipeline.inventory.told` words them."""
+        samples = {one for found in summary["samples"].values() for one in found}
+        return cls(
+            flows=flows,
+            files=summary["read"],
+            records=summary["rows"],
+            bytes=summary["bytes"],
+            instances=summary["instances"],
+            samples=tuple(sorted(samples)),
+            troubles=tuple(troubles),
+            version=version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long it took. Shape: microseconds."""
+
+    p50: int | None = None
+    p95: int | None = None
+    p99: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """
+    An instance on the map.
+
+    Shape: `position` where on their ways it stands on average, 0 the initiators' end, 1 the targets'; `ends` how many
+    of its frames began or ended there; `lost` what left it and was seen no more, to whatever next hop.
+    """
+
+    instance: str
+    frames: int
+    bytes: int
+    ends: int
+    position: float
+    dropped: int
+    residence: Spread
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """From one instance to the next, empty where unknown. Shape: `frames` that arrived, `lost` that did not."""
+
+    from_instance: str
+    to_instance: str
+    frames: int
+    bytes: int
+    lost: int
+    transit: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """
+    What left an instance for a next hop and was seen no more.
+
+    Shape: `next_hop` as the journal names it, an address, empty where unknown; `frames` all that were at the instance.
+    """
+
+    from_instance: str
+    next_hop: str
+    lost: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Transmissions that came to an instance twice, by the way they took."""
+
+    path: tuple[str, ...]
+    frames: int
+    end: str
+    reason: str | None
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """Messages from one service to another, sender to target."""
+
+    from_service: str
+    to_service: str
+    messages: int
+    total: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far the history goes, and what it does not tell. Shape: transmissions, but for the instants."""
+
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    transmissions: int = 0
+    missing_hops: int = 0
+    unknown_links: int = 0
+    under_way: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RouteUse:
+    """A route at an instance. Shape: `typical` of the median window, weighted by frames; `worst_p99` of any window."""
+
+    instance: str
+    route_table: str | None
+    route: str | None
+    frames: int
+    bytes: int
+    drops: int
+    failovers: int
+    typical: Spread
+    worst_p99: int | None
+    worst_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The axis of everything over time. Shape: `buckets` of `step_seconds` each, from `first_at`."""
+
+    first_at: datetime
+    step_seconds: int
+    buckets: int
+
+    def start_of(self, bucket: int) -> datetime:
+        """When a bucket begins."""
+        return self.first_at + timedelta(seconds=bucket * self.step_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Counts over time. Shape: one number for each bucket of the timeline; `total` their sum."""
+
+    label: str
+    points: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an instance held at once. Shape: `peaks`, `p99s` bytes per bucket, None where nothing was held."""
+
+    instance: str
+    peaks: tuple[int | None, ...]
+    peak_bytes: int
+    peak_frames: int
+    p99_bytes: int
+    peak_at: datetime | None
+    recommended_bytes: int | None
+    headroom: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """
+    The total of the ledger: `broker.pipeline.schema.RECONCILE` tells its columns.
+
+    Shape: places, and from `transmissions` on transmissions; `adds_up` is None when it cannot be told.
+    """
+
+    sent: int = 0
+    delivered: int = 0
+    acknowledged: int = 0
+    under_way: int = 0
+    missing: int = 0
+    doubled: int = 0
+    untold: int = 0
+    invented: int = 0
+    transmissions: int = 0
+    resent: int = 0
+    dropped: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    adds_up: bool | None = True
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """A dialog's direction that does not add up. Shape: `problems` the first ones, as words."""
+
+    conversation: str
+    from_target: bool
+    from_service: str | None
+    to_service: str | None
+    missing: int
+    doubled: int
+    invented: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Talker:
+    """A pair of services, or one conversation of it."""
+
+    from_service: str
+    to_service: str
+    messages: int
+    bytes: int
+    resends: int
+    dialogs: int = 1
+    conversation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a proposed route script would do to a class of conversations."""
+
+    instance: str
+    to_service: str
+    fate: str
+    is_harm: bool
+    is_loop: bool
+    conversations: int
+    frames: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Everything that the report tells. Shape: what was not computed is None, what is empty is empty."""
+
+    facts: Facts
+    balance: Balance | None = None
+    imbalances: Listing[Imbalance] = field(default_factory=Listing)
+    stations: Listing[Station] = field(default_factory=Listing)
+    links: Listing[Link] = field(default_factory=Listing)
+    losses: Listing[Loss] = field(default_factory=Listing)
+    loops: Listing[Loop] = field(default_factory=Listing)
+    journeys: Listing[Journey] = field(default_factory=Listing)
+    extent: Extent = field(default_factory=Extent)
+    timeline: Timeline | None = None
+    traffic: Series = field(default_factory=lambda: Series("frames", ()))
+    drops: tuple[Series, ...] = ()
+    codes: Mapping[str, int] = field(default_factory=dict)
+    failovers: tuple[Series, ...] = ()
+    routes: Listing[RouteUse] = field(default_factory=Listing)
+    holds: Listing[Hold] = field(default_factory=Listing)
+    services: Listing[Talker] = field(default_factory=Listing)
+    conversations: Listing[Talker] = field(default_factory=Listing)
+    changes: Listing[Change] | None = None

@@ -1,0 +1,78 @@
+"""
+Writing results so that a reader sees a whole one or none.
+
+A result is a directory of Parquet files. It is written beside its place, under a name that readers pass over, and
+renamed; what was there before stays until then. What a run has to tell about it lies in `_report.json` inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+REPORT = "_report.json"  # Spark reads no file that begins with an underscore
+UNFINISHED = ".unfinished-"
+REPLACED = ".replaced-"
+
+
+def write(result: DataFrame, target: Path, report: Mapping[str, Any] | None = None) -> int:
+    """
+    Write a result, in place of an earlier one, and say how many rows it has.
+
+    Raises:
+        OSError: the place cannot be written to.
+    """
+    made = stage(result, target)
+    if report is not None:
+        write_json(made / REPORT, report)
+    publish(made, target)
+    return rows(target)
+
+
+def stage(result: DataFrame, target: Path) -> Path:
+    """
+    Write a result beside its place; the directory it is in by now, to be published.
+
+    No two processes write into the same one: the Java of one that was killed may write a moment longer.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = target.with_name(f"{UNFINISHED}{target.name}-{uuid.uuid4().hex[:8]}")
+    result.write.parquet(str(made))
+    return made
+
+
+def publish(made: Path, target: Path) -> None:
+    """Rename a staged result to its place, and remove what runs that were killed have left of it."""
+    old = target.with_name(f"{REPLACED}{target.name}")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    made.rename(target)
+    for left in (old, *target.parent.glob(f"{UNFINISHED}{target.name}-*")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def rows(directory: Path) -> int:
+    """How many rows the Parquet files of a result have, by their footers."""
+    return sum(int(pq.read_metadata(path).num_rows) for path in directory.glob("*.parquet"))
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file that appears whole, and is on the disk before its name is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".json-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        json.dump(value, out, indent=1, default=str)
+        out.flush()
+        os.fsync(out.fileno())
+    Path(made).chmod(0o644)
+    Path(made).rename(path)

@@ -1,0 +1,214 @@
+"""
+The Spark session: on this machine, in this process, or on a cluster by its master URL.
+
+Everything that goes wrong when a session is simply started is put right here: workers that take another Python,
+a host name that does not resolve, lines of the log that nobody asked for, times in the zone of the machine. Options
+of the JVM count only before it runs; in a process that `spark-submit` started they are its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import lark
+import msgspec
+from pyspark.sql import SparkSession
+
+import broker
+from broker.errors import PipelineUnavailableError
+from broker.pipeline import java
+
+SHIPPED = (msgspec, lark)
+MEMORY_MAX_MIB = 8192  # of the heap when none is asked for: what the jobs were measured with
+MEMORY_MIN_MIB = 1024
+_LOCAL = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
+# The gateway's own message at the end of the process is an error by its level, but none.
+_LOG4J = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex{3}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """
+    How to run.
+
+    Shape: `master` a Spark master URL; `driver_memory` as Spark writes it (`2g`), None for half of the machine's
+    memory, at least 1 and at most 8 GiB; `conf` Spark settings, which win over all others.
+    """
+
+    master: str = "local[*]"
+    name: str = "broker pipeline"
+    driver_memory: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    java_options: str = "-XX:+UseParallelGC"  # a sixth less of the processors' time than the default collector
+    shows_progress: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and workers are one process on this machine."""
+        return _LOCAL.fullmatch(self.master) is not None
+
+
+def start(options: SessionOptions) -> SparkSession:
+    """
+    A session; `spark.stop()` ends it.
+
+    Raises:
+        PipelineUnavailableError: there is no Java, or Spark does not start: what it said is in the sentence.
+    """
+    _prepare_environment(options)
+    builder = SparkSession.builder.appName(options.name)
+    for key, value in settings(options).items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:  # py4j and PySpark have no common base class of errors
+        said = str(error).splitlines()[0]
+        hint = "see above what Java said, and whether --master, --driver-memory and --conf are right"
+        raise PipelineUnavailableError(said, hint) from error
+    if not _LOCAL.fullmatch(str(spark.sparkContext.master)):  # which in a process of spark-submit is its own
+        ship(spark)
+    return spark
+
+
+def ship(spark: SparkSession) -> None:
+    """
+    Give the executors what their functions import: this package, and the libraries of its routing and its scripts.
+
+    The workers of Spark have the folder of an archive's name in their path, so an archive may hold compiled modules;
+    they must be of the executors' platform and Python, which PySpark wants to be the driver's anyway.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="broker-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # the driver serves the files as long as it lives
+    spark.sparkContext.addPyFile(str(zip_package(folder)))
+    for library in SHIPPED:
+        spark.sparkContext.addArchive(f"{zip_library(folder, library)}#{library.__name__}")
+
+
+def settings(options: SessionOptions) -> dict[str, str]:
+    """The Spark settings of a session. In a process of `spark-submit` its master and settings stand."""
+    told = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.shuffle.partitions": str(2 * _cores(options)),
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.files.ignoreMissingFiles": "true",  # retention removes old ones; the inventory tells which
+        "spark.sql.execution.replaceHashWithSortAgg": "true",  # `paths` sorts: one transmission in memory at a time
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # groups of `routes`: 128 halves its speed
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # paths looked up without a Spark job
+        "spark.ui.showConsoleProgress": str(options.shows_progress).lower(),
+    }
+    if not is_submitted():
+        told |= {
+            "spark.master": options.master,
+            "spark.driver.memory": options.driver_memory or f"{memory_default_mib()}m",
+            "spark.driver.extraJavaOptions": f"{options.java_options} -Dlog4j2.configurationFile={_log4j_file()}",
+            "spark.ui.enabled": "false",
+        }
+    if not options.is_local and not is_submitted():
+        told["spark.executor.extraJavaOptions"] = options.java_options
+        del told["spark.sql.shuffle.partitions"]  # Spark's own, which adaptive execution brings together
+    return told | dict(options.conf)
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` started this process: its JVM runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def memory_default_mib() -> int:
+    """Half of what this process may have, by the machine and by its control group."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no control group, or the word "max"
+        limit = machine
+    return max(MEMORY_MIN_MIB, min(MEMORY_MAX_MIB, min(machine, limit) // 2**21))
+
+
+def zip_package(folder: Path) -> Path:
+    """
+    This package as an archive that executors import from.
+
+    Shape: the folder `broker` with its Python files, grammars and tables, without compiled files, which have readable
+    twins. Its `__init__` is empty: the applications' door needs libraries that executors do not have.
+    """
+    root = Path(broker.__file__).parent
+    files = [path for path in root.rglob("*") if path.suffix in {".py", ".lark", ".sql"} and path.is_file()]
+    with zipfile.ZipFile(folder / "broker.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files:
+            inner = Path("broker", path.relative_to(root))
+            archive.writestr(str(inner), b"" if inner == Path("broker", "__init__.py") else path.read_bytes())
+    return folder / "broker.zip"
+
+
+def zip_library(folder: Path, library: ModuleType) -> Path:
+    """The files of an installed package, compiled ones as well, as an archive without a folder."""
+    root = Path(str(library.__file__)).parent
+    target = folder / f"{library.__name__}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in root.rglob("*"):
+            if path.suffix != ".pyc" and path.is_file():
+                archive.write(path, path.relative_to(root))
+    return target
+
+
+def _prepare_environment(options: SessionOptions) -> None:
+    """What the JVM and the workers take from the environment; a value that the user set stands."""
+    if is_submitted():
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable if options.is_local else "python3")
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if options.is_local:  # else a host name that does not resolve ends the JVM before it says why
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["JAVA_HOME"] = str(java.find())
+
+
+def _cores(options: SessionOptions) -> int:
+    told = _LOCAL.fullmatch(options.master)
+    number = told[2] if told else None
+    if number == "*" or told is None:
+        return len(os.sched_getaffinity(0))
+    return int(number or 1)
+
+
+def _log4j_file() -> Path:
+    """The settings of the log as a file, written on first use."""
+    name = f"log4j2-{hashlib.sha256(_LOG4J.encode()).hexdigest()[:12]}.properties"
+    for shelf in java.shelves():
+        target = shelf / name
+        if target.exists():
+            return target
+        try:
+            shelf.mkdir(parents=True, exist_ok=True)
+            descriptor, made = tempfile.mkstemp(dir=shelf, prefix=".log4j2-", suffix=".properties")
+            with os.fdopen(descriptor, "w", encoding="ascii") as out:
+                out.write(_LOG4J)
+            Path(made).rename(target)
+        except OSError:
+            continue
+        return target
+    raise PipelineUnavailableError("no directory can be written to", f"make {shelf} writable")

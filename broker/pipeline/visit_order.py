@@ -1,0 +1,70 @@
+"""
+The place of a visit on its frame's way, without a look at any clock.
+
+A sender's visit has slot 0. A gateway that a frame reaches with hop count h, and a target after h gateways, have slot
+h + 1, so that the slots of a way of which all is known are 0, 1, 2 ... without a gap. Clocks of instances may differ by
+minutes; the slot does not care.
+"""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import Column
+
+from broker.flow import Outcome
+
+SENDING = (Outcome.SENT.value, Outcome.RESENT.value)
+LEAVING = (*SENDING, Outcome.FORWARDED.value)
+"""Outcomes of visits that ended with the frame given to a next hop."""
+
+STEPS = (
+    Outcome.SENT,
+    Outcome.RESENT,
+    Outcome.FORWARDED,
+    Outcome.DROPPED,
+    Outcome.DUPLICATE,
+    Outcome.DELIVERED,
+)
+"""Outcomes of a hop, that which tells more of the frame's end behind that which tells less."""
+
+STEP_BITS = 3  # of the order of a visit
+
+
+def is_hop() -> Column:
+    """Whether a frame was there: the sender's note of an acknowledgement is no visit of the frame."""
+    return F.col("outcome") != Outcome.ACKNOWLEDGED.value
+
+
+def order() -> Column:
+    """
+    Int: the slot, and behind it the number of the outcome in STEPS, so that visits sort by it.
+
+    A hop count that is missing counts as none, an outcome of a later version as forwarded.
+    """
+    slot = F.when(F.col("outcome").isin(*SENDING), F.lit(0)).otherwise(F.coalesce(F.col("hop_count"), F.lit(0)) + 1)
+    step = F.lit(STEPS.index(Outcome.FORWARDED))
+    for number, outcome in enumerate(STEPS):
+        step = F.when(F.col("outcome") == outcome.value, F.lit(number)).otherwise(step)
+    placed: Column = slot * 2**STEP_BITS + step
+    return placed
+
+
+def slot_of(visit: Column) -> Column:
+    """Int: of a struct with a field `order`."""
+    return F.shiftright(visit["order"], STEP_BITS)
+
+
+def step_of(visit: Column) -> Column:
+    """Int: its number in STEPS."""
+    return visit["order"].bitwiseAND(2**STEP_BITS - 1)
+
+
+def outcome_of(visit: Column) -> Column:
+    """String."""
+    return F.element_at(F.array(*(F.lit(outcome.value) for outcome in STEPS)), step_of(visit) + 1)
+
+
+def residence_us() -> Column:
+    """Microseconds from entering to leaving; null when not known, or negative: the clock was set back meanwhile."""
+    lasted = F.unix_micros("left_at") - F.unix_micros("entered_at")
+    return F.when(lasted >= 0, lasted)

@@ -1,0 +1,171 @@
+"""What gateways held at once, rule by rule, and against an oracle in plain Python."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, timedelta
+from math import ceil
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from broker.errors import PipelineError
+from broker.forwarding.pool import HELD_OVERHEAD
+from broker.pipeline.capacity import MARGIN, ROUNDING, capacity
+from broker.pipeline.schema import CAPACITY
+from tests.spark.visiting import START, visits
+
+SECOND = 1_000_000
+Row = dict[str, Any]
+
+
+def held(entered: int | None, left: int | None, **more: Any) -> Row:
+    """A frame of 100 bytes at a gateway; microseconds behind START, where a window of a second begins."""
+    return {"entered_at": entered, "left_at": left, **more}
+
+
+def levels(result: DataFrame) -> list[tuple[Any, ...]]:
+    """Instance, second of the window, peaks and percentiles; in order."""
+    return sorted(
+        (
+            row.instance,
+            (row.window_start.astimezone(UTC) - START) // timedelta(seconds=1),
+            *(row.peak_frames, row.peak_bytes, row.p99_frames, row.p99_bytes),
+        )
+        for row in result.collect()
+    )
+
+
+def swept(spark: SparkSession, *rows: Row) -> list[tuple[Any, ...]]:
+    """In windows of a second."""
+    return levels(capacity(visits(spark, *rows), window_seconds=1))
+
+
+def test_schema_is_that_of_the_contract(spark: SparkSession) -> None:
+    """Names and types."""
+    found = capacity(visits(spark, held(0, 1))).schema
+
+    assert [(field.name, field.dataType) for field in found] == [(field.name, field.dataType) for field in CAPACITY]
+
+
+def test_frames_that_overlap_are_held_at_once(spark: SparkSession) -> None:
+    """The peak of frames and that of bytes may be at different instants."""
+    rows = (held(0, 10), held(5, 15), held(100, 200, bytes=1000))
+
+    assert swept(spark, *rows) == [("a", 0, 2, 1000, 2, 1000)]
+
+
+def test_at_one_instant_what_leaves_goes_first(spark: SparkSession) -> None:
+    """One frame makes room for the next."""
+    assert swept(spark, held(0, 10), held(10, 20), held(20, 30)) == [("a", 0, 1, 100, 1, 100)]
+
+
+def test_frame_that_was_not_held_adds_nothing(spark: SparkSession) -> None:
+    """It finds what the others hold."""
+    rows = (held(0, 10), held(5, 5, bytes=7000), held(50, 50))
+
+    assert swept(spark, *rows) == [("a", 0, 1, 100, 1, 100)]
+    assert swept(spark, held(50, 50)) == [("a", 0, 0, 0, 0, 0)]
+
+
+def test_frame_counts_in_every_window_that_it_touches(spark: SparkSession) -> None:
+    """Also where nothing enters or leaves, and not in the one that begins as it leaves."""
+    rows = (held(900_000, 4 * SECOND), held(2 * SECOND + 1, 2 * SECOND + 2))
+
+    assert swept(spark, *rows) == [
+        ("a", 0, 1, 100, 1, 100),
+        ("a", 1, 1, 100, None, None),
+        ("a", 2, 2, 200, 2, 200),
+        ("a", 3, 1, 100, None, None),
+    ]
+
+
+def test_instances_and_windows_are_apart(spark: SparkSession) -> None:
+    """What one instance holds is nothing to another."""
+    rows = (held(0, 10), held(0, 10, instance="b"), held(SECOND, SECOND + 1))
+
+    assert swept(spark, *rows) == [("a", 0, 1, 100, 1, 100), ("a", 1, 1, 100, 1, 100), ("b", 0, 1, 100, 1, 100)]
+
+
+def test_only_what_waits_in_the_pool_counts(spark: SparkSession) -> None:
+    """Dropped frames were held; what is sent waits in the queue, what is delivered nowhere."""
+    others = ("sent", "resent", "delivered", "duplicate", "acknowledged")
+    rows = (held(0, 10), held(0, 10, outcome="dropped"), *(held(0, 10, outcome=outcome) for outcome in others))
+
+    assert swept(spark, *rows) == [("a", 0, 2, 200, 2, 200)]
+
+
+def test_clock_set_back_and_instants_that_are_not_known(spark: SparkSession) -> None:
+    """Such frames are held for no time; one without any instant is passed over."""
+    rows = (held(10, 5), held(20, None), held(None, 30), held(None, None))
+
+    assert swept(spark, *rows) == [("a", 0, 0, 0, 0, 0)]
+    assert swept(spark, held(None, None)) == []
+
+
+def test_recommendation_has_overhead_and_margin(spark: SparkSession) -> None:
+    """Both as the pool charges, rounded up; headroom is what the peak leaves of the pool."""
+    rows = [held(0, 10, bytes=5_000_000) for _ in range(3)]
+    charge = 3 * (5_000_000 + HELD_OVERHEAD)
+
+    (row,) = capacity(visits(spark, *rows), pool_bytes=2 * charge).collect()
+
+    assert row.recommended_bytes == ceil(charge * MARGIN / ROUNDING) * ROUNDING
+    assert row.headroom == pytest.approx(0.5)
+
+
+def test_headroom_without_and_with_too_small_a_pool(spark: SparkSession) -> None:
+    """Null, and nothing."""
+    rows = visits(spark, held(0, 10))
+
+    (unknown,), (none,) = capacity(rows).collect(), capacity(rows, pool_bytes=1).collect()
+
+    assert (unknown.headroom, none.headroom) == (None, 0.0)
+    assert unknown.recommended_bytes == ROUNDING
+
+
+def test_pool_of_no_size_is_refused(spark: SparkSession) -> None:
+    """With what to do."""
+    with pytest.raises(PipelineError, match="a pool of 0 bytes; give"):
+        capacity(visits(spark, held(0, 1)), pool_bytes=0)
+
+
+def test_against_an_oracle(spark: SparkSession) -> None:
+    """Random frames, most of them at one instance, some held for many windows."""
+    random_ = random.Random(3)
+    rows = []
+    for number in range(600):
+        entered = number * 20_000 + random_.randrange(10_000)
+        lasted = random_.choice((0, 500, 90_000, 90_000, 3 * SECOND))
+        instance = "hot" if random_.random() < 0.7 else f"i{random_.randrange(3)}"
+        rows.append(held(entered, entered + lasted, instance=instance, bytes=random_.randrange(1, 9999)))
+
+    assert swept(spark, *rows) == _expected(rows)
+
+
+def _expected(rows: list[Row]) -> list[tuple[Any, ...]]:
+    windows: dict[tuple[str, int], list[tuple[int, int, bool]]] = {}
+    for instance in {row["instance"] for row in rows}:
+        mine = [row for row in rows if row["instance"] == instance]
+        instants = {row["entered_at"] for row in mine}
+        borders = {second * SECOND for second in range(max(row["left_at"] for row in mine) // SECOND + 1)}
+        for at in sorted(instants | borders):
+            now = [row["bytes"] for row in mine if row["entered_at"] <= at < row["left_at"]]
+            if now or at in instants:
+                entry = (len(now), sum(now), at in instants)
+                windows.setdefault((instance, at // SECOND), []).append(entry)
+    return sorted(
+        (
+            *key,
+            max(frames for frames, _, _ in found),
+            max(held_bytes for _, held_bytes, _ in found),
+            _p99([frames for frames, _, is_entry in found if is_entry]),
+            _p99([held_bytes for _, held_bytes, is_entry in found if is_entry]),
+        )
+        for key, found in windows.items()
+    )
+
+
+def _p99(values: list[int]) -> int | None:
+    return sorted(values)[ceil(0.99 * len(values)) - 1] if values else None

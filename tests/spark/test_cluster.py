@@ -1,0 +1,122 @@
+"""
+A standalone cluster: a master and two workers from the same PySpark, jobs with the package shipped to executors.
+
+The executors' Python has what Spark itself needs and nothing of this project: no broker, no msgspec, no lark.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.cli import submit
+from broker.pipeline import stored, synthetic
+from broker.pipeline.synthetic_world import Scenario
+from tests.spark.test_incremental import as_rows, in_batch
+from tests.support.spark_cluster import HOME, Cluster, cluster
+
+SPARKS_OWN = ("numpy", "numpy.libs", "pandas", "pyarrow", "dateutil", "pytz", "tzdata")
+SECONDS = 240.0
+SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1")
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that could not import this package."""
+    directory = tmp_path_factory.mktemp("python")
+    venv.create(directory, symlinks=True)
+    packages = next(Path(name) for name in sys.path if (Path(name) / "pyarrow").is_dir())
+    own = directory / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    for name in SPARKS_OWN:
+        if (packages / name).exists():
+            (own / name).symlink_to(packages / name)
+    return directory / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("history") / "flows"
+    synthetic.generate(directory, Scenario(messages=20_000, instances=8, seed=3, hours=2))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster"), python) as found:
+        yield found
+
+
+def start(running: Cluster, *words: str | Path) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in running.environment.items() if name != "SPARK_HOME"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "broker", "pipeline", *words, "--driver-memory", "1g", "-o", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=running.directory,
+    )
+
+
+def test_the_executors_python_has_nothing_of_this_project(python: Path) -> None:
+    """Else the tests below would not show that anything is shipped."""
+    for name in ("broker", "msgspec", "lark"):
+        assert 0 != subprocess.run([python, "-c", f"import {name}"], capture_output=True, check=False).returncode
+
+
+def test_what_if_runs_on_executors_that_have_nothing_but_spark(running: Cluster, history: Path, tmp_path: Path) -> None:
+    """The router's own functions, shipped with what they import."""
+    truth = history / "_truth"
+    scripts = ("--before", truth / "scripts", "--change", truth / "change")
+    process = start(running, "plan", "--flows", history, "--out", tmp_path, *scripts, "--master", running.url, *SMALL)
+
+    out, err = process.communicate(timeout=SECONDS)
+
+    assert 0 == process.returncode, err.decode()
+    assert json.loads(out)["jobs"]["plan"]["rows"] > 0
+
+
+def test_spark_submit_runs_the_same_command(
+    running: Cluster, history: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    words = ["--master", running.url, "--driver-memory", "1g", *SMALL, str(submit.__file__), "reconcile"]
+
+    done = subprocess.run(
+        [HOME / "bin" / "spark-submit", *words, "--flows", history, "--out", tmp_path],
+        env=running.environment | {"PYSPARK_DRIVER_PYTHON": sys.executable},
+        capture_output=True,
+        check=False,
+        timeout=SECONDS,
+    )
+
+    assert 0 == done.returncode, done.stderr.decode()
+    assert in_batch(spark, history, "reconcile") == as_rows(stored.load(spark, tmp_path, "reconcile"))
+
+
+def test_a_worker_that_is_killed_in_mid_job_changes_nothing(
+    running: Cluster, history: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The last of these tests: one worker is left. The other takes over what the executor had."""
+    process = start(running, "paths", "--flows", history, "--out", tmp_path, "--master", running.url, *SMALL)
+    deadline = time.monotonic() + SECONDS
+    while not any(tmp_path.glob(".unfinished-paths-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    is_under_way = not (tmp_path / "paths").exists()
+    running.kill_worker(1)
+    _, err = process.communicate(timeout=SECONDS)
+
+    assert is_under_way
+    assert 0 == process.returncode, err.decode()
+    assert in_batch(spark, history, "paths") == as_rows(stored.load(spark, tmp_path, "paths"))

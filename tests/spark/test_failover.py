@@ -1,0 +1,54 @@
+"""Frames that left by another way than the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from broker.pipeline.failover import failovers
+from tests.spark.visiting import visits
+
+
+def moved(spark: SparkSession, *rows: dict[str, Any]) -> list[int]:
+    """Sequence numbers of the frames that moved, in order; a row leaves a millisecond after its number."""
+    numbered = [
+        {"entered_at": 1000 * number, "sequence_number": number, "message_id": number + 1, "route": "r", **row}
+        for number, row in enumerate(rows)
+    ]
+    return sorted(row.sequence_number for row in failovers(visits(spark, *numbered)).collect())
+
+
+def way(hop: str | None, **more: Any) -> dict[str, Any]:
+    """A frame that left for a next hop."""
+    return {"adjacent_out": hop, **more}
+
+
+def test_frame_after_one_that_took_another_next_hop(spark: SparkSession) -> None:
+    """There and back are two."""
+    assert moved(spark, way("x"), way("x"), way("y"), way("y"), way("x")) == [2, 4]
+
+
+def test_other_route_to_the_same_next_hop_is_another_way(spark: SparkSession) -> None:
+    """And so are another route table, and a way without a next hop."""
+    assert moved(spark, way("x"), way("x", route="s"), way("x", route="s", route_table="t"), way(None)) == [1, 2, 3]
+
+
+def test_dialogs_directions_and_instances_are_apart(spark: SparkSession) -> None:
+    """Each has its own way."""
+    assert moved(spark, way("x"), way("y", conversation_id=2), way("z", from_target=True), way("q", instance="b")) == []
+
+
+def test_only_frames_that_left_count(spark: SparkSession) -> None:
+    """What is delivered or dropped took no way."""
+    rows = (way("x"), way(None, outcome="delivered", route=None), way(None, outcome="dropped"), way("x"))
+
+    assert moved(spark, *rows) == []
+
+
+def test_frames_of_one_instant_are_in_order_of_their_sequence(spark: SparkSession) -> None:
+    """One change, however their rows lie in the files."""
+    at = {"entered_at": 0}
+    rows = [way(hop, sequence_number=number, **at) for number, hop in ((3, "y"), (0, "x"), (2, "y"), (1, "x"))]
+
+    assert moved(spark, *rows) == [2]

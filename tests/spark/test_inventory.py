@@ -1,0 +1,111 @@
+"""Which files are read, and what is told of the others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.errors import NoJournalError
+from broker.journal.schema import SCHEMA_KEY
+from broker.pipeline import inventory
+from broker.pipeline.schema import VISIT
+from tests.spark import journalling
+
+
+def rewritten(path: Path, *, without: str = "", version: int = 1, more: str = "") -> None:
+    """A file as another version would have written it."""
+    table = pq.read_table(path, partitioning=None)
+    metadata = {**table.schema.metadata, SCHEMA_KEY: str(version).encode()}
+    if without:
+        table = table.drop_columns([without])
+    if more:
+        table = table.append_column(more, table["instance"])
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Good, copied, broken off, empty, foreign, older, newer; what is hidden is nobody's business."""
+    good = journalling.write(tmp_path, *journalling.passage(1), shed=3)
+    older = journalling.write(tmp_path, *journalling.passage(2))
+    newer = journalling.write(tmp_path, *journalling.passage(3), sample=0.5)
+    rewritten(older, without="adjacent_in")
+    rewritten(newer, version=2, more="colour")
+    shutil.copy(good, tmp_path / "z-copy.parquet")
+    (tmp_path / "half.parquet").write_bytes(good.read_bytes()[:300])
+    (tmp_path / "empty.parquet").touch()
+    (tmp_path / ".unfinished.parquet").touch()
+    (tmp_path / "_truth").mkdir()
+    (tmp_path / "_truth" / "x.parquet").touch()
+    pq.write_table(pq.read_table(good, partitioning=None).replace_schema_metadata({}), tmp_path / "other.parquet")
+
+    found = inventory.take([tmp_path])
+    rows = inventory.read(spark, (state.path for state in found.readable)).collect()
+    told = found.summary()
+
+    expected = {"found": 7, "read": 3, "rows": 9, "copy": 1, "damaged": 2, "foreign": 1, "older": 1, "newer": 1}
+    assert expected == {name: told[name] for name in expected}
+    assert {"a": 3} == told["shed_records"]
+    assert {1, 2, 3} == {int.from_bytes(row.message_id, "big") for row in rows}
+    assert VISIT.names == rows[0].__fields__
+    assert {"empty.parquet", "half.parquet", "other.parquet", "z-copy.parquet"} == {
+        Path(one["file"]).name for one in told["left_out"]
+    }
+    lines = inventory.told(told)
+    assert "3 files of 1 instances read, 9 visits" == lines[0]
+    assert "a shed 3 records for want of room: figures lack them" in lines
+    assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
+
+
+def test_nothing_wrong_is_one_line(tmp_path: Path) -> None:
+    journalling.write(tmp_path, *journalling.passage(1))
+
+    assert ["1 files of 1 instances read, 3 visits"] == inventory.told(inventory.take([tmp_path]).summary())
+
+
+def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Before it is judged, and while Spark reads, which leaves it out."""
+    stays, goes = (journalling.write(tmp_path, *journalling.passage(number)) for number in (1, 2))
+
+    found = inventory.judge_all([stays, goes, tmp_path / "gone.parquet"])
+    goes.unlink()
+    rows = inventory.read(spark, (state.path for state in found.readable)).count()
+    found.look_again()
+
+    assert 3 == rows
+    assert (1, 1) == (found.summary()["vanished"], found.summary()["vanished_while_read"])
+    assert any("vanished while they were read" in line for line in inventory.told(found.summary()))
+
+
+def test_a_file_that_was_read_before_is_a_copy_under_any_other_name(tmp_path: Path) -> None:
+    before = journalling.write(tmp_path, *journalling.passage(1))
+    file = inventory.judge_all([before]).readable[0].file
+
+    (state,) = inventory.judge_all([before], known={file: Path("/elsewhere.parquet")}).states
+
+    assert ("copy", "a copy of /elsewhere.parquet") == (state.fitness, state.problem)
+
+
+def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would look for patterns in them, and for values of columns in directories."""
+    path = journalling.write(tmp_path, *journalling.passage(1), name="instance=x/{a,b}[1]*/bytes=7/f 1.parquet")
+
+    rows = inventory.read(spark, [path]).collect()
+
+    assert ([100] * 3, {"a", "g", "b"}) == ([row.bytes for row in rows], {row.instance for row in rows})
+
+
+def test_no_file_is_no_visit(spark: SparkSession) -> None:
+    frame = inventory.read(spark, [])
+
+    assert (VISIT, 0) == (frame.schema, frame.count())
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory"):
+        inventory.take([tmp_path / "nowhere"])
+    with pytest.raises(NoJournalError, match="nowhere"):
+        inventory.check([tmp_path, tmp_path / "nowhere"])

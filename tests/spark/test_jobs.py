@@ -1,0 +1,54 @@
+"""The table of jobs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.pipeline import schema
+from broker.pipeline.carry import ByUnit, ByWindow
+from broker.pipeline.jobs import JOBS, Options, Period
+from tests.spark import journalling
+from tests.spark.visiting import visits
+
+
+def test_every_job_of_the_schema_is_there() -> None:
+    assert set(schema.RESULTS) >= set(JOBS)
+    assert [name for job in JOBS.values() for name in job.results][:5] == list(JOBS)[:5]
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name != "plan"])
+def test_a_job_gives_the_columns_of_its_schema(spark: SparkSession, name: str) -> None:
+    """Of any visits, and of none."""
+    frame = visits(spark, *journalling.passage(1))
+
+    for history in (frame, frame.limit(0)):
+        found = JOBS[name].run(history, None, Options(grace_seconds=10, pool_bytes=1 << 20))[name]
+        assert schema.RESULTS[name].names == found.columns
+        assert schema.RESULTS[name].simpleString() == found.schema.simpleString()
+
+
+def test_the_column_that_a_period_is_asked_of_is_there() -> None:
+    assert all(
+        job.time in schema.RESULTS[name].names for name, job in JOBS.items() if job.period is Period.RESULT
+    )  # fmt: skip
+
+
+def test_windows_are_carried_in_the_length_that_is_asked_for() -> None:
+    options = Options(window_seconds=60)
+    routes, capacity = JOBS["routes"].carry(options), JOBS["capacity"].carry(options)
+
+    assert isinstance(routes, ByWindow)
+    assert isinstance(capacity, ByWindow)
+    assert (60, 60, False, True) == (routes.seconds, capacity.seconds, routes.covers, capacity.covers)
+    assert ByUnit(("message_id",)) == JOBS["paths"].carry(options)
+
+
+def test_options_are_told_as_json() -> None:
+    """So that a run can be compared with the one before."""
+    told = Options(asked={"before": "/a"}).told()
+
+    assert told == json.loads(json.dumps(told))
+    assert "question" not in told

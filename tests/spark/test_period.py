@@ -1,0 +1,83 @@
+"""Parts of a history."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from broker.pipeline.jobs import JOBS
+from broker.pipeline.period import Bounds, files_of, results_of, visits_of
+from tests.spark.visiting import START, visits
+
+HOUR = timedelta(hours=1)
+BOUNDS = Bounds(START, START + HOUR)
+
+
+@pytest.mark.parametrize(
+    ("path", "may"),
+    [
+        ("/x/date=2026-03-01/hour=09/a.parquet", False),
+        ("/x/date=2026-03-01/hour=10/a.parquet", True),
+        ("/x/date=2026-03-01/hour=14/a.parquet", True),
+        ("/x/date=2026-03-01/hour=15/a.parquet", False),
+        ("/x/a.parquet", True),
+    ],
+)
+def test_files_are_chosen_by_their_hour_with_a_margin(path: str, *, may: bool) -> None:
+    """Two hours on both sides: one for what is read around the period, one for a file's age and frames held."""
+    assert may == bool(files_of([Path(path)], BOUNDS))
+
+
+def test_without_bounds_every_file_is_read() -> None:
+    path = Path("/x/date=1999-01-01/hour=00/a.parquet")
+
+    assert [path] == files_of([path], Bounds())
+
+
+def test_paths_are_not_cut_at_the_bounds(spark: SparkSession) -> None:
+    """Their visits are read from an hour before to an hour after, and then the rows are chosen."""
+    frame = visits(
+        spark,
+        *(
+            {"message_id": 10 + number, "entered_at": START + number * HOUR / 2, "left_at": None}
+            for number in range(-4, 6)
+        ),
+    )
+
+    chosen = visits_of(frame, JOBS["paths"], BOUNDS)
+    rows = results_of({"paths": chosen.select(F.col("entered_at").alias("started_at"))}, JOBS["paths"], BOUNDS)
+
+    assert 6 == chosen.count()
+    assert 2 == rows["paths"].count()
+
+
+def test_of_dialogs_those_are_taken_that_began_in_the_period(spark: SparkSession) -> None:
+    """With what they did in the hour after it."""
+    rows = [
+        {"conversation_id": 1, "entered_at": START - HOUR / 2},
+        {"conversation_id": 1, "entered_at": START + HOUR / 2},
+        {"conversation_id": 2, "entered_at": START + HOUR / 4},
+        {"conversation_id": 2, "entered_at": START + 1.5 * HOUR},
+        {"conversation_id": 2, "entered_at": START + 5 * HOUR},
+    ]
+
+    chosen = visits_of(visits(spark, *rows), JOBS["reconcile"], BOUNDS).collect()
+
+    assert [2, 2] == [int.from_bytes(row.conversation_id, "big") for row in chosen]
+
+
+def test_what_if_takes_the_visits_that_began_in_the_period(spark: SparkSession) -> None:
+    frame = visits(spark, *({"entered_at": START + minutes * timedelta(minutes=1)} for minutes in (-1, 0, 59, 60)))
+
+    assert 2 == visits_of(frame, JOBS["plan"], BOUNDS).count()
+
+
+def test_without_bounds_nothing_is_left_out(spark: SparkSession) -> None:
+    frame = visits(spark, {"entered_at": datetime(1999, 1, 1, tzinfo=UTC)})
+
+    assert frame is visits_of(frame, JOBS["paths"], Bounds())
+    assert {"paths": frame} == results_of({"paths": frame}, JOBS["paths"], Bounds())

@@ -1,0 +1,36 @@
+"""The page of the pipeline tells every column of every result."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline.jobs import JOBS
+from broker.pipeline.reference import BEGIN, TABLES, renew_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+
+
+def test_the_page_is_what_would_be_written() -> None:
+    """Else: python -m broker.pipeline.reference docs/pipeline.md."""
+    text = PAGE.read_text(encoding="utf-8")
+
+    assert renew_page(text) == text
+
+
+def test_every_result_and_column_has_its_row() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2]
+
+    assert {name for job in JOBS.values() for name in job.results} == set(TABLES)
+    assert list(TABLES) == re.findall(r"^### (\w+)$", text, re.MULTILINE)
+    assert [name for schema in TABLES.values() for name in schema.names] == re.findall(
+        r"^\| (\w+) \| [a-z]", text, re.MULTILINE
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("page", ["no marker", BEGIN])
+def test_a_page_without_markers_is_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="lacks"):
+        renew_page(page)

@@ -1,0 +1,59 @@
+"""Results that appear whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from broker.pipeline import result
+
+
+def test_a_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "paths"
+
+    first = result.write(spark.range(5), target, {"run": 1})
+    second = result.write(spark.range(3), target, {"run": 2})
+
+    assert (5, 3) == (first, second)
+    assert 3 == spark.read.parquet(str(target)).count() == result.rows(target)
+    assert {"run": 2} == json.loads((target / result.REPORT).read_text())
+    assert [target] == list(target.parent.iterdir())
+
+
+def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "paths"
+    result.write(spark.range(5), target)
+
+    with pytest.raises(PySparkException):
+        result.write(spark.range(3).select(F.raise_error(F.lit("no"))), target)
+    result.write(spark.range(2), tmp_path / "routes")
+
+    assert 5 == spark.read.parquet(str(target)).count()
+
+
+def test_what_a_killed_run_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
+    """Under whatever name, but not that of another result."""
+    left, other = tmp_path / ".unfinished-paths-0a1b", tmp_path / ".unfinished-routes-0a1b"
+    left.mkdir()
+    other.mkdir()
+
+    result.write(spark.range(1), tmp_path / "paths")
+
+    assert (False, True) == (left.exists(), other.exists())
+
+
+def test_a_result_without_rows_has_a_schema(spark: SparkSession, tmp_path: Path) -> None:
+    assert 0 == result.write(spark.range(0), tmp_path / "paths")
+    assert ["id"] == spark.read.parquet(str(tmp_path / "paths")).columns
+
+
+def test_json_appears_whole(tmp_path: Path) -> None:
+    result.write_json(tmp_path / "deep" / "a.json", {"at": tmp_path})
+
+    assert {"at": str(tmp_path)} == json.loads((tmp_path / "deep" / "a.json").read_text())
+    assert 1 == len(list((tmp_path / "deep").iterdir()))

@@ -1,0 +1,97 @@
+"""How a session is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.pipeline import session
+from broker.pipeline.schema import VISIT
+from broker.pipeline.session import SessionOptions
+from tests.spark import visiting
+
+
+def test_visits_have_the_schema_that_the_jobs_read(spark: SparkSession) -> None:
+    frame = visiting.visits(spark, {}, {"left_at": None, "message_id": 7})
+
+    assert VISIT == frame.schema
+    assert [bytes(15) + b"\1", bytes(15) + b"\7"] == [bytes(row.message_id) for row in frame.collect()]
+
+
+def test_times_are_utc_and_workers_take_this_python(spark: SparkSession) -> None:
+    assert "UTC" == spark.conf.get("spark.sql.session.timeZone")
+    assert sys.executable == spark.sparkContext.pythonExec
+
+
+@pytest.mark.parametrize(
+    ("master", "partitions"), [("local", "2"), ("local[3]", "6"), ("local[2,4]", "4"), ("spark://head:7077", None)]
+)
+def test_partitions_are_two_a_core_on_this_machine(master: str, partitions: str | None) -> None:
+    assert partitions == session.settings(SessionOptions(master=master)).get("spark.sql.shuffle.partitions")
+
+
+def test_a_setting_of_the_user_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = session.settings(SessionOptions(driver_memory="3g", conf={"spark.sql.shuffle.partitions": "7"}))
+
+    assert ("3g", "7") == (told["spark.driver.memory"], told["spark.sql.shuffle.partitions"])
+
+
+def test_what_spark_submit_decides_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Java runs already."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+
+    assert {"spark.master", "spark.driver.memory"}.isdisjoint(session.settings(SessionOptions()))
+
+
+def test_the_default_heap_is_between_one_and_eight_gibibytes() -> None:
+    assert session.MEMORY_MIN_MIB <= session.memory_default_mib() <= session.MEMORY_MAX_MIB
+
+
+def test_the_package_is_shipped_without_the_door_of_the_applications(tmp_path: Path) -> None:
+    """Its libraries are not on the executors; the routing imports there, with msgspec beside it."""
+    archive = session.zip_package(tmp_path)
+    with zipfile.ZipFile(session.zip_library(tmp_path, msgspec)) as library:
+        library.extractall(tmp_path / "msgspec")
+    program = (
+        f"import sys; sys.path[:0] = [{str(archive)!r}, {str(tmp_path)!r}]\n"
+        "import broker.routing.decide, broker.pipeline.schema, msgspec\n"
+        "print(broker.__file__, msgspec.__file__, sorted({'aiohttp', 'pydantic', 'lark'} & {*sys.modules}))"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+
+    assert f"{archive}/broker/__init__.py {tmp_path}/msgspec/__init__.py []\n" == done.stdout
+
+
+def test_a_session_prints_nothing(tmp_path: Path) -> None:
+    """Started, used and stopped, on a host whose name does not resolve or does."""
+    program = (
+        "from broker.pipeline.session import *\n"
+        "spark = start(SessionOptions(master='local[1]', driver_memory='512m'))\n"
+        "print(spark.range(3).count())\n"
+        "spark.stop()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    assert ("3\n", "") == (done.stdout, done.stderr)
+
+
+def test_a_spark_that_does_not_start_is_told(tmp_path: Path) -> None:
+    program = (
+        "from broker.errors import PipelineUnavailableError\n"
+        "from broker.pipeline.session import *\n"
+        "try: start(SessionOptions(driver_memory='much'))\n"
+        "except PipelineUnavailableError as error: print(error)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    assert done.stdout.startswith("the pipeline cannot run: ")
+    assert "--driver-memory" in done.stdout

@@ -1,0 +1,64 @@
+"""Results read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.errors import PipelineError
+from broker.pipeline import stored
+from broker.pipeline.arrival import Arrival, run_incremental
+from broker.pipeline.entry import Request, run
+from broker.pipeline.report import NEEDED
+from broker.pipeline.schema import RECONCILE
+from tests.spark import journalling
+
+
+@pytest.fixture
+def request_(tmp_path: Path, spark: SparkSession) -> Request:
+    journalling.write(tmp_path / "flows", *journalling.passage(1), shed=2)
+    return Request(tuple(NEEDED), (tmp_path / "flows",), tmp_path / "out")
+
+
+def test_the_report_is_made_of_results_that_are_there(request_: Request, spark: SparkSession) -> None:
+    run(request_)
+
+    page = stored.render(spark, request_.out)
+
+    assert request_.out / "report.html" == page
+    assert str(request_.flows[0]) in page.read_text()
+
+
+@pytest.mark.timeout(240)
+def test_incremental_runs_are_one_result_with_one_total(request_: Request, spark: SparkSession) -> None:
+    """Of two steps that had a dialog each."""
+    run_incremental(request_, Arrival())
+    journalling.write(request_.flows[0], *journalling.passage(2, conversation_id=2, at=9_000_000_000), shed=1)
+    run_incremental(request_, Arrival())
+    run_incremental(request_, Arrival(is_last=True))
+
+    ledger = stored.load(spark, request_.out, "reconcile")
+    facts = stored.facts(request_.out / "paths")
+    stored.render(spark, request_.out)
+
+    totals = [row for row in ledger.collect() if row.conversation_id is None]
+    assert RECONCILE == ledger.schema
+    assert [(2, 2, True)] == [(row.sent, row.delivered, row.adds_up) for row in totals]
+    assert (2, 6, 1) == (facts.files, facts.records, facts.instances)
+    assert "a shed 3 records for want of room: figures lack them" in facts.troubles
+
+
+def test_a_result_that_is_missing_is_told(request_: Request, spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"out has no result of paths; run `broker pipeline paths` with --out"):
+        stored.render(spark, request_.out)
+    with pytest.raises(PipelineError, match=r"has no _report.json; run the jobs again"):
+        stored.facts(tmp_path)
+
+
+def test_what_if_is_part_of_the_report_when_it_is_there(request_: Request) -> None:
+    run(replace(request_, jobs=("paths",)))
+
+    assert (True, False) == (stored.is_stored(request_.out, "paths"), stored.is_stored(request_.out, "plan"))

@@ -1,0 +1,31 @@
+"""Windows of time."""
+
+from __future__ import annotations
+
+import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
+import pytest
+from pyspark.sql import SparkSession
+
+from broker.errors import PipelineError
+from broker.pipeline.window import begin_us, length_us
+
+
+def test_window_begins_at_or_before_the_instant(spark: SparkSession) -> None:
+    """Also before the epoch."""
+    instants = spark.createDataFrame([(number,) for number in (-1, 0, 1, 9, 10, 25)], "at long")
+
+    found = [row[0] for row in instants.select(begin_us(F.col("at"), 10)).collect()]
+
+    assert found == [-10, 0, 0, 0, 10, 20]
+
+
+def test_length_in_microseconds() -> None:
+    """Of seconds."""
+    assert length_us(300) == 300_000_000
+
+
+@pytest.mark.parametrize("seconds", [0, -5])
+def test_window_of_no_length_is_refused(seconds: int) -> None:
+    """With what to do."""
+    with pytest.raises(PipelineError, match=rf"windows of {seconds} seconds; give a length"):
+        length_us(seconds)

@@ -1,0 +1,67 @@
+"""What the commands of the pipeline have in common."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from broker.cli import pipeline
+from tests.support.command import run
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30s", 30), ("15m", 900), ("1.5h", 5400), ("1d", 86400)])
+def test_durations(text: str, seconds: float) -> None:
+    assert timedelta(seconds=seconds) == pipeline.Duration().convert(text, None, None)
+
+
+@pytest.mark.parametrize(("text", "size"), [("1048576", 1 << 20), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)])
+def test_sizes(text: str, size: int) -> None:
+    assert size == pipeline.Size().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
+        ("2026-03-01T12:30", datetime(2026, 3, 1, 12, 30, tzinfo=UTC)),
+        ("2026-03-01T12:30+02:00", datetime(2026, 3, 1, 10, 30, tzinfo=UTC)),
+    ],
+)
+def test_instants(text: str, instant: datetime) -> None:
+    assert instant == pipeline.Instant().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(pipeline.Duration(), "soon"), (pipeline.Duration(), "-1s"), (pipeline.Size(), "0"), (pipeline.Instant(), "now")],
+)
+def test_what_is_none_of_them_is_refused_with_examples(kind: click.ParamType[Any], text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write"):
+        kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "--out is missing"),
+        (["--out", "o", "--incremental", "--from", "2026-01-01"], "--from and --to"),
+        (["--out", "o", "--every", "1m", "--finish"], "give one of them"),
+        (["--out", "o", "--every", "0"], "never waits"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_usage(words: list[str], told: str, tmp_path: Path) -> None:
+    result = run("pipeline", "paths", "--flows", str(tmp_path), *words)
+
+    assert (2, True) == (result.exit_code, told in result.stderr), result.stderr
+
+
+def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name == "pyspark" else object())
+
+    result = run("pipeline", "paths", "--flows", str(tmp_path), "--out", str(tmp_path))
+
+    assert (1, "the pipeline needs pyspark: pip install 'broker[pipeline]'\n") == (result.exit_code, result.stderr)

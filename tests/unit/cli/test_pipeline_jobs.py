@@ -1,0 +1,150 @@
+"""The commands of `broker pipeline`: what they ask for, and how they end. Spark is not started."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.pipeline_jobs import JOBS
+from broker.errors import PipelineError
+from broker.pipeline import arrival, entry, jobs, report_file
+from broker.pipeline.arrival import Arrival
+from broker.pipeline.entry import Request
+from broker.pipeline.period import Bounds
+from tests.support.command import run
+
+FILES = {"read": 1, "instances": 1, "rows": 3, "left_out": [], "shed_records": {}, "samples": {}} | dict.fromkeys(
+    ("damaged", "foreign", "copy", "vanished", "vanished_while_read", "newer", "older"), 0
+)
+DONE = {"jobs": {"paths": {"rows": 3, "seconds": 0.1, "out": "o/paths"}}, "files": FILES}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests; nothing runs."""
+    seen: list[Any] = []
+
+    def fake(request: Request, tell: entry.Tell) -> dict[str, Any]:
+        seen.append(request)
+        tell("paths: 3 rows, 0.1 s")
+        return DONE
+
+    def fake_incremental(request: Request, arriving: Arrival, _tell: entry.Tell) -> dict[str, Any]:
+        seen.append((request, arriving))
+        told = {"rows": {"paths": 3}, "steps": 2, "carried_visits": 1, "totals": {"late": 4}}
+        return {"jobs": {"paths": told}}
+
+    monkeypatch.setattr(entry, "run", fake)
+    monkeypatch.setattr(report_file, "run", fake)
+    monkeypatch.setattr(arrival, "run_incremental", fake_incremental)
+    return seen
+
+
+def test_the_jobs_are_those_that_there_are() -> None:
+    """`plan` has options of its own and is asked for by itself."""
+    assert [*JOBS, "plan"] == list(jobs.JOBS)
+
+
+def test_options_become_a_request(asked: list[Any]) -> None:
+    words = "--master spark://h:7077 --conf a.b=c=d --driver-memory 2g --from 2026-03-01 --grace 5m"
+
+    result = run("pipeline", "paths", "--flows", "a", "--flows", "b", "--out", "o", *words.split())
+
+    (request,) = asked
+    assert (0, ("paths",)) == (result.exit_code, request.jobs)
+    assert ((Path("a"), Path("b")), Path("o"), 300) == (request.flows, request.out, request.options.grace_seconds)
+    assert ("spark://h:7077", "2g", {"a.b": "c=d"}) == (
+        request.session.master, request.session.driver_memory, request.session.conf
+    )  # fmt: skip
+    assert Bounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
+
+
+def test_what_is_read_is_told_on_the_error_channel(asked: list[Any]) -> None:
+    result = run("pipeline", "routes", "--flows", "a", "--out", "o", "--window", "1h", "-o", "json")
+
+    assert DONE == json.loads(result.stdout)
+    assert ["paths: 3 rows, 0.1 s", "1 files of 1 instances read, 3 visits"] == result.stderr.splitlines()
+    assert 3600 == asked[0].options.window_seconds
+
+
+def test_all_jobs_run_when_none_is_named(asked: list[Any]) -> None:
+    run("pipeline", "run", "--flows", "a", "--out", "o")
+    run("pipeline", "run", "routes", "paths", "routes", "--flows", "a", "--out", "o", "--pool", "64MiB")
+
+    assert [JOBS, ("routes", "paths")] == [request.jobs for request in asked]
+    assert 64 << 20 == asked[1].options.pool_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--incremental"], Arrival()),
+        (["--every", "1m", "--delay", "2h"], Arrival(timedelta(hours=2), 60.0)),
+        (["--finish"], Arrival(is_last=True)),
+    ],
+)
+def test_incremental_runs(asked: list[Any], words: list[str], expected: Arrival) -> None:
+    result = run("pipeline", "dialogs", "--flows", "a", "--out", "o", "--max-open", "6h", *words)
+
+    ((request, arriving),) = asked
+    assert (expected, timedelta(hours=6)) == (arriving, request.options.max_open)
+    assert "carried_visits" in result.stdout
+
+
+def test_what_if_reads_the_scripts_first(asked: list[Any], tmp_path: Path) -> None:
+    script = tmp_path / "g.sql"
+    script.write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://b:4022';")
+    words = ["--flows", "a", "--out", "o", "--before", str(script), "--change", str(script)]
+
+    wrong = run("pipeline", "plan", *words)
+    right = run("pipeline", "plan", *words, "--instance", "g")
+
+    assert (1, True) == (wrong.exit_code, "--instance" in wrong.stderr)
+    assert 1 == right.exit_code  # the change makes a route that is there
+    assert "already a route" in right.stderr
+    script.with_name("new.sql").write_text("DROP ROUTE r;")
+    words[-1] = str(script.with_name("new.sql"))
+    assert 0 == run("pipeline", "plan", *words, "--instance", "g").exit_code
+    assert {"g"} == set(asked[0].options.question.before)
+
+
+def test_a_report_of_journals_runs_its_jobs(asked: list[Any]) -> None:
+    result = run("pipeline", "report", "--flows", "a", "--out", "o")
+
+    assert (0, JOBS) == (result.exit_code, asked[0].jobs)
+
+
+def test_a_report_is_not_incremental(asked: list[Any]) -> None:
+    assert 2 == run("pipeline", "report", "--out", "o", "--incremental").exit_code
+
+
+def test_jobs_need_journals(asked: list[Any]) -> None:
+    result = run("pipeline", "reconcile", "--out", "o")
+
+    assert (2, True) == (result.exit_code, "--flows is missing" in result.stderr)
+
+
+def test_a_window_is_whole_seconds(asked: list[Any]) -> None:
+    assert 2 == run("pipeline", "capacity", "--flows", "a", "--out", "o", "--window", "0.5s").exit_code
+
+
+def test_no_journal_is_not_found(tmp_path: Path) -> None:
+    """Before Spark is started."""
+    result = run("pipeline", "paths", "--flows", str(tmp_path), "--out", str(tmp_path / "o"))
+
+    assert (3, True) == (result.exit_code, "no file *.parquet below it" in result.stderr)
+
+
+def test_a_failure_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise PipelineError("Spark gave up: it", "see above")
+
+    monkeypatch.setattr(entry, "run", fails)
+
+    result = run("pipeline", "paths", "--flows", "a", "--out", "o")
+
+    assert (1, "Spark gave up: it; see above\n") == (result.exit_code, result.stderr)

@@ -1,0 +1,102 @@
+"""What is meant for containers, which cannot run here: what the files name has to be there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import click
+import pyspark
+import pytest
+import yaml  # type: ignore[import-untyped]  # it tells no types
+
+from broker.cli import main
+
+ROOT = Path(__file__).parents[2]
+MANIFESTS = sorted((ROOT / "deploy").rglob("*.yaml"))
+OBJECTS: list[dict[str, Any]] = [one for path in MANIFESTS for one in yaml.safe_load_all(path.read_text())]
+DOCKERFILE = ROOT / "deploy" / "spark" / "Dockerfile"
+
+
+def pods() -> list[dict[str, Any]]:
+    """The specification of every pod."""
+    templates = [one["spec"].get("jobTemplate", one)["spec"].get("template") for one in OBJECTS if "spec" in one]
+    return [template["spec"] for template in templates if template]
+
+
+def named(kind: str) -> set[str]:
+    return {one["metadata"]["name"] for one in OBJECTS if one["kind"] == kind}
+
+
+CONTAINERS = [container for pod in pods() for container in pod["containers"]]
+
+
+def test_every_file_is_part_of_the_whole() -> None:
+    (whole,) = [one for one in OBJECTS if one["kind"] == "Kustomization"]
+
+    assert {path.name for path in MANIFESTS} == {*whole["resources"], "kustomization.yaml"}
+    assert {whole["namespace"]} == {one["metadata"]["namespace"] for one in OBJECTS if "spec" in one}
+
+
+def test_what_pods_name_is_there() -> None:
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for pod in pods()
+        for volume in pod.get("volumes", ())
+        if "persistentVolumeClaim" in volume
+    }
+
+    assert claims == named("PersistentVolumeClaim")
+    assert {pod["serviceAccountName"] for pod in pods()} == named("ServiceAccount")
+    for pod in pods():
+        volumes = {volume["name"] for volume in pod.get("volumes", ())}
+        assert volumes == {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", ())}
+
+
+def test_the_master_is_found_under_the_name_of_its_service() -> None:
+    (service,) = [one for one in OBJECTS if one["kind"] == "Service"]
+    url = f"spark://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    words = [word for container in CONTAINERS for word in container.get("args", ()) if "spark://" in word]
+
+    assert [url, f"--master={url}"] == words
+    masters = [one for one in OBJECTS if "Deployment" == one["kind"] and "spark-master" == one["metadata"]["name"]]
+    selected = [one["spec"]["template"]["metadata"]["labels"] for one in masters]
+    assert [service["spec"]["selector"]] == selected
+
+
+def test_the_command_understands_its_words() -> None:
+    """It is parsed, not run."""
+    (container,) = [one for one in CONTAINERS if one["command"][0] == "broker"]
+    command: click.Command = main
+    for word in container["command"][1:]:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+
+    context = command.make_context("run", list(container["args"]))
+
+    assert (True, "json") == (context.params["incremental"], context.params["output"])
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert all(str(path).startswith(tuple(mounts)) for path in (*context.params["flows"], context.params["out"]))
+
+
+@pytest.mark.parametrize("container", [one for one in CONTAINERS if one["command"][0] == "spark-class"], ids=str)
+def test_the_classes_are_in_this_spark(container: dict[str, Any]) -> None:
+    (jar,) = (Path(str(pyspark.__file__)).parent / "jars").glob("spark-core_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        assert container["command"][1].replace(".", "/") + ".class" in classes.namelist()
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    text = DOCKERFILE.read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    copied = [word for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for word in line.split()]
+
+    assert copied
+    assert all((ROOT / name).exists() for name in copied)
+    (extra,) = re.findall(r"pip install .*'\.\[(\w+)\]'", text)
+    assert extra in project["optional-dependencies"]
+    python = re.findall(r"^FROM python:(3\.\d+)", text, re.MULTILINE)
+    assert [project["requires-python"].removeprefix(">=")] == python
