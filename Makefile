@@ -10,7 +10,7 @@ KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py \
-    tests/property/test_forwarding_relay.py
+    tests/property/test_forwarding_relay.py tests/property/test_decoders.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test style format types layers bench memory chaos docs coverage lock sanitize clean
@@ -29,7 +29,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 	    print('the kernel could not be compiled here: it runs in plain Python, slower')"
 	@touch $(INSTALLED)
 
-demo: setup  ## The whole system on loopback, with a gateway killed and a pair failed over on the way
+demo: setup  ## The whole system on loopback, a gateway killed and a pair failed over; leaves report.html behind
 	@$(BIN)/broker demo
 
 test: setup  ## All tests; the chaos and the demo in their short form
@@ -85,4 +85,4 @@ lock: setup  ## Lock the requirements anew; needs uv
 	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements/dev.txt
 
 clean:  ## Remove everything that was made
-	rm -rf .venv site build *.egg-info broker/forwarding/*.so broker/forwarding/compiled_kernel.c .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf .venv site build *.egg-info broker/forwarding/*.so broker/forwarding/compiled_*.c report.html .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
-from broker.bench import codec, dialogs, forwarding, journal, mirrors, pipeline
+from broker.bench import codec, dialogs, forwarding, journal, mirrors
 from broker.bench.hop import haproxy_version
 from broker.bench.machine import load_averages, machine
+from broker.bench.pipeline import measurement as pipeline
 from broker.bench.result import Result, Row
 
 Tell = Callable[[str], None]

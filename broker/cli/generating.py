@@ -43,8 +43,8 @@ def generate(directory: Path, output: str, **asked: Any) -> None:
     of it is written into DIRECTORY/_truth. Three million messages make about twenty million records. Exit codes: 1 the
     directory is not empty, or cannot be written; 2 usage.
     """
-    from broker.pipeline import synthetic  # noqa: PLC0415 - see the docstring of broker.cli.group
-    from broker.pipeline.synthetic_world import Scenario  # noqa: PLC0415 - likewise
+    from broker.pipeline.synthetic import history as synthetic  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.pipeline.synthetic.world import Scenario  # noqa: PLC0415 - likewise
 
     scenario = Scenario(**asked)
     with click.progressbar(length=scenario.duration, label="generate", file=sys.stderr) as bar:

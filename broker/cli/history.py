@@ -23,7 +23,7 @@ def history_of(before: ReadPlace, after: ReadPlace, flows: Sequence[Path]) -> di
         flows: Directories of journals; those of other instances in them are passed over.
 
     Returns:
-        As `broker.pipeline.plan_summary` tells it, with `files`: what there is to say about them, in sentences.
+        As `broker.pipeline.plan.summary` tells it, with `files`: what there is to say about them, in sentences.
 
     Raises:
         NoJournalError: there is nothing of this instance.
@@ -32,10 +32,10 @@ def history_of(before: ReadPlace, after: ReadPlace, flows: Sequence[Path]) -> di
     """
     try:
         from broker.pipeline import entry, inventory, session  # noqa: PLC0415
-        from broker.pipeline.plan_answer import answer_of_keys  # noqa: PLC0415
-        from broker.pipeline.plan_key import route_keys  # noqa: PLC0415
-        from broker.pipeline.plan_site import Change  # noqa: PLC0415
-        from broker.pipeline.plan_summary import summarize  # noqa: PLC0415
+        from broker.pipeline.plan.answer import answer_of_keys  # noqa: PLC0415
+        from broker.pipeline.plan.key import route_keys  # noqa: PLC0415
+        from broker.pipeline.plan.site import Change  # noqa: PLC0415
+        from broker.pipeline.plan.summary import summarize  # noqa: PLC0415
     except ModuleNotFoundError as error:
         hint = "install the package with its extra: pip install 'broker[pipeline]'"
         raise PipelineUnavailableError(f"the module {error.name} is missing", hint) from None

@@ -139,11 +139,12 @@ def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked
     Make the report: of journals, or of results that are there.
 
     Raises:
-        BrokerError, OSError: as `broker.pipeline.report_file.run`.
+        BrokerError, OSError: as `broker.pipeline.report.file.run`.
     """
     _check_usage(**asked)
     from broker.errors import NoJournalError  # noqa: PLC0415 - see the docstring of broker.cli.group
-    from broker.pipeline import entry, report_file, stored  # noqa: PLC0415 - likewise
+    from broker.pipeline import entry, stored  # noqa: PLC0415 - likewise
+    from broker.pipeline.report import file as report_file  # noqa: PLC0415 - likewise
 
     request = _request(jobs, options, **asked)
     try:

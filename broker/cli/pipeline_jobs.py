@@ -154,7 +154,7 @@ def plan(output: str, before: Path, after: Path | None, change: Path | None, **a
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
     check_installed()
-    from broker.pipeline.plan_question import read_question  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.pipeline.plan.question import read_question  # noqa: PLC0415 - see the docstring of broker.cli.group
 
     words = {name: asked.pop(name) for name in ("instance", "database", "addresses", "databases")}
     question = read_question(before=before, after=after, change=change, now=datetime.now(UTC), **words)

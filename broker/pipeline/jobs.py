@@ -19,8 +19,8 @@ from broker.pipeline.capacity import capacity
 from broker.pipeline.carry import AtOnce, ByUnit, ByWindow, Carry
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
-from broker.pipeline.plan_answer import answer
-from broker.pipeline.plan_question import Question
+from broker.pipeline.plan.answer import answer
+from broker.pipeline.plan.question import Question
 from broker.pipeline.reconcile import reconcile
 from broker.pipeline.routes import routes
 

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import PipelineError
-from broker.pipeline import inventory, report_file
-from broker.pipeline.report import NEEDED, report
-from broker.pipeline.report_digest import Facts
+from broker.pipeline import inventory
+from broker.pipeline.report import file as report_file
+from broker.pipeline.report.digest import Facts
+from broker.pipeline.report.page import NEEDED, report
 from broker.pipeline.result import REPORT
 from broker.pipeline.schema import RECONCILE, RESULTS
 

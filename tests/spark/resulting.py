@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from broker.pipeline.report_digest import Facts
+from broker.pipeline.report.digest import Facts
 from broker.pipeline.schema import RESULTS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -18,8 +18,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.cli import submit
-from broker.pipeline import stored, synthetic
-from broker.pipeline.synthetic_world import Scenario
+from broker.pipeline import stored
+from broker.pipeline.synthetic import history as synthetic
+from broker.pipeline.synthetic.world import Scenario
 from tests.spark.test_incremental import as_rows, in_batch
 from tests.support.spark_cluster import HOME, Cluster, cluster
 

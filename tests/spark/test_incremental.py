@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from broker.pipeline import inventory, stored, synthetic
+from broker.pipeline import inventory, stored
 from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request
 from broker.pipeline.jobs import JOBS, Options
-from broker.pipeline.synthetic_world import Scenario
+from broker.pipeline.synthetic import history as synthetic
+from broker.pipeline.synthetic.world import Scenario
 from tests.spark import journalling
 
 DELAY = Arrival(timedelta(hours=1))

@@ -19,9 +19,9 @@ from broker.admin.message import PlaceTold
 from broker.admin.planned_place import read_place
 from broker.demo.topology import Daemon, Topology
 from broker.journal.schema import JOURNAL, file_metadata
-from broker.pipeline.plan_key import Origin
-from broker.pipeline.plan_ruling import Judge, Key
-from broker.pipeline.plan_site import Change
+from broker.pipeline.plan.key import Origin
+from broker.pipeline.plan.ruling import Judge, Key
+from broker.pipeline.plan.site import Change
 from tests.spark.visiting import guid, table
 from tests.support.command import run
 

@@ -12,7 +12,7 @@ from broker.errors import PipelineError
 from broker.pipeline import stored
 from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request, run
-from broker.pipeline.report import NEEDED
+from broker.pipeline.report.page import NEEDED
 from broker.pipeline.schema import RECONCILE
 from tests.spark import journalling
 

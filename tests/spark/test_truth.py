@@ -19,8 +19,8 @@ from broker.pipeline import inventory
 from broker.pipeline.capacity import capacity
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
-from broker.pipeline.plan_answer import answer
-from broker.pipeline.plan_question import read_question
+from broker.pipeline.plan.answer import answer
+from broker.pipeline.plan.question import read_question
 from broker.pipeline.reconcile import reconcile
 from broker.pipeline.routes import routes
 from broker.pipeline.schema import CAPACITY, DIALOGS, PATHS, RECONCILE, ROUTES

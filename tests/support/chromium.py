@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 60.0
@@ -134,7 +135,8 @@ class Browser:
 async def chromium(directory: Path) -> AsyncIterator[Browser]:
     """A browser with a new profile in `directory`; ends with the block."""
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    assert program, "no Chromium: `apt-get install chromium`, or name one in CHROMIUM"
+    if program is None:
+        pytest.skip("no Chromium: apt-get install chromium, or name one in CHROMIUM")
     log = directory / "chromium.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(

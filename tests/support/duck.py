@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from broker.bench import pipeline_sql
+from broker.bench.pipeline import sql as pipeline_sql
 from broker.forwarding.pool import HELD_OVERHEAD
 
 GRACE_US = 60_000_000

@@ -7,7 +7,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from broker.flow import NUMBER, Disposition
-from broker.pipeline.report_digest import (
+from broker.pipeline.report.digest import (
     Balance,
     Digest,
     Extent,

@@ -69,7 +69,7 @@ def test_a_module_has_a_test_of_its_own(module: Path) -> None:
         assert any((ROOT / TESTED_ELSEWHERE[str(relative)]).glob("test_*.py"))
         return
     is_spark = relative.parts[1] == "pipeline"
-    where = Path("spark") if is_spark else Path("unit", *relative.parts[1:-1])
+    where = Path("spark", *relative.parts[2:-1]) if is_spark else Path("unit", *relative.parts[1:-1])
     expected = ROOT / "tests" / where / f"test_{module.stem}.py"
 
     assert expected.exists(), f"no {expected.relative_to(ROOT)}"

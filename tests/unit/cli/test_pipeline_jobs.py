@@ -11,10 +11,11 @@ import pytest
 
 from broker.cli.pipeline_jobs import JOBS
 from broker.errors import PipelineError
-from broker.pipeline import arrival, entry, jobs, report_file
+from broker.pipeline import arrival, entry, jobs
 from broker.pipeline.arrival import Arrival
 from broker.pipeline.entry import Request
 from broker.pipeline.period import Bounds
+from broker.pipeline.report import file as report_file
 from tests.support.command import run
 
 FILES = {"read": 1, "instances": 1, "rows": 3, "left_out": [], "shed_records": {}, "samples": {}} | dict.fromkeys(

@@ -1,0 +1,1 @@
+"""What the pipeline costs, beside other engines at the same questions."""

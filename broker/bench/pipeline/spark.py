@@ -1,0 +1,26 @@
+"""The jobs of the pipeline as `broker pipeline` runs them, twice in one session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.bench.pipeline.question import question_of
+from broker.bench.pipeline.run import Pass, Task
+from broker.pipeline import entry, session
+from broker.pipeline.jobs import Options
+
+MASTER = "local[2]"
+
+
+def prepare(task: Task) -> Pass:
+    """Start a session, which the passes share."""
+    options = session.SessionOptions(master=MASTER, driver_memory=task.heap)
+    spark = session.start(options)
+    journal = Path(task.journal)
+    question = question_of(journal) if "plan" in task.jobs else None
+
+    def answer(out: Path) -> None:
+        entry.run(entry.Request(task.jobs, (journal,), out, Options(question=question), options))
+        spark.catalog.clearCache()
+
+    return answer

@@ -1,0 +1,1 @@
+"""What another set of routes would have done to the history."""

@@ -1,0 +1,1 @@
+"""One HTML file that tells what the journals hold, without a network."""

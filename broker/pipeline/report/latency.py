@@ -1,0 +1,237 @@
+"""Sections on time and room: latency by service, hop and route, drops over time, failovers, capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.pipeline.report.digest import Digest, Hold, Journey, Link, RouteUse, Series, Spread, Station, Timeline
+from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
+from broker.pipeline.report.number import Quantity, count, duration, instant, share, size
+from broker.pipeline.report.plot import LogScale, bars, held, legend, step_words, time_axis
+from broker.pipeline.report.summary import more, section
+
+_SHOWN = 12
+_RANGES_MAX = 60  # rows of a table with strips
+_CARDS = 12
+_LITTLE_ROOM = 0.2  # of the pool
+
+
+def latency_section(digest: Digest) -> Html:
+    """How long it took: whole ways, instances, links, routes, all on one axis."""
+    journeys, stations, links, routes = digest.journeys, digest.stations, digest.links, digest.routes
+    if not (stations.rows or routes.rows):
+        return section("latency", "Latency", "No time is known of any frame.")
+    spreads = [one.total for one in journeys.rows] + [one.residence for one in stations.rows]
+    scale = LogScale([*spreads, *(one.transit for one in links.rows), *(one.typical for one in routes.rows)])
+    lead = (
+        "Each strip runs from the median over the 95th to the 99th percentile; all of them share one logarithmic axis."
+    )
+    blocks = [
+        ("End to end, by service", "From leaving the sender to delivery, messages.", _journeys(journeys.rows, scale)),
+        (
+            "At each instance",
+            "From arrival to leaving; at the sender, in the transmission queue.",
+            _stations(stations.rows, scale),
+        ),
+        ("On each link", "From leaving one instance to arriving at the next.", _links(links.rows, scale)),
+        (
+            "By route",
+            "Frames at the instance that takes it, in the typical window; the worst window beside it.",
+            _routes(routes.rows, scale),
+        ),
+    ]
+    content = [
+        join([element("h3", title), element("p", words, class_="faint"), block])
+        for title, words, block in blocks
+        if block is not None
+    ]
+    key = legend(("middle", "p50"), ("body", "to p95"), ("tail", "to p99"))
+    return section("latency", "Latency", lead, key, *content)
+
+
+def drops_section(digest: Digest) -> Html:
+    """What was dropped, why and when."""
+    axis = digest.timeline
+    if axis is None or not digest.drops:
+        return section("drops", "Drops by reason", "No drops: every frame was forwarded or delivered.")
+    total = sum(one.total for one in digest.drops)
+    lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
+    columns = [Column("reason"), Column("code", is_number=True, is_aside=True), Column("frames", is_number=True)]
+    rows = [
+        (one.label, str(digest.codes.get(one.label) or ""), count(one.total), bars(one, axis, kind="drop"))
+        for one in digest.drops
+    ]
+    shown = table([*columns, Column(time_axis(axis), style="plot")], rows, caption="Drops by reason over time")
+    return section("drops", "Drops by reason", lead, shown, details("Drops as a table", _counts(digest.drops, axis)))
+
+
+def failovers_section(digest: Digest) -> Html:
+    """When frames of a dialog took another next hop than before."""
+    axis = digest.timeline
+    if axis is None or not digest.failovers:
+        return section("failovers", "Failovers", "No failovers: the frames of a dialog kept their next hop.")
+    total = sum(one.total for one in digest.failovers)
+    lead = join(
+        [count(total), " times a frame left by another next hop than the one before it in its dialog and direction."]
+    )
+    rows = [(name(one.label), count(one.total), bars(one, axis, kind="move")) for one in digest.failovers]
+    columns = [Column("instance"), Column("failovers", is_number=True), Column(time_axis(axis), style="plot")]
+    shown = table(columns, rows, caption="Failovers by instance over time")
+    return section(
+        "failovers", "Failovers", lead, shown, details("Failovers as a table", _counts(digest.failovers, axis))
+    )
+
+
+def capacity_section(digest: Digest) -> Html:
+    """What was held at once, and the pool that it needs."""
+    axis, holds = digest.timeline, digest.holds
+    if axis is None or not holds.rows:
+        return section("capacity", "Capacity", "No instance held a frame.")
+    first = holds.rows[0]
+    lead = join(
+        [
+            name(first.instance),
+            " held the most at once: ",
+            size(first.peak_bytes),
+            ". The dashed line is the size recommended for ",
+            element("code", "message_forward_size"),
+            "; each instance has its own height.",
+        ]
+    )
+    cards = element("div", *(_card(one, axis) for one in holds.rows[:_CARDS] if one.peaks), class_="cards")
+    return section(
+        "capacity",
+        "Capacity",
+        lead,
+        cards,
+        details("Capacity as a table", _holds(holds.rows)),
+        more(len(holds.rows), holds.total),
+    )
+
+
+def _card(hold: Hold, axis: Timeline) -> Html:
+    top = max(hold.peak_bytes, hold.recommended_bytes or 0, 1)
+    room = None
+    if hold.headroom is not None:
+        words = f"{share(hold.headroom, 1).text} headroom"
+        room = element("span", words, class_="bad" if hold.headroom < _LITTLE_ROOM else "good")
+    figures = element(
+        "p",
+        element("span", "peak ", element("b", size(hold.peak_bytes))),
+        element("span", "recommended ", element("b", size(hold.recommended_bytes))),
+        room,
+        class_="figures",
+    )
+    plot = held(hold.peaks, top=round(top * 1.08), recommended=hold.recommended_bytes, what=hold.instance)
+    return element("figure", element("figcaption", name(hold.instance)), figures, plot, time_axis(axis), class_="card")
+
+
+def _holds(holds: Sequence[Hold]) -> Html:
+    columns = [
+        Column("instance"),
+        Column("peak", is_number=True),
+        Column("at", is_aside=True),
+        Column("frames", is_number=True),
+        Column("p99", is_number=True, is_aside=True),
+        Column("recommended", is_number=True),
+        Column("headroom", is_number=True),
+    ]
+    rows = (
+        (
+            name(one.instance),
+            size(one.peak_bytes),
+            instant(one.peak_at),
+            count(one.peak_frames),
+            size(one.p99_bytes),
+            size(one.recommended_bytes),
+            share(one.headroom, 1).text if one.headroom is not None else Quantity("–"),  # noqa: RUF001 - unknown
+        )
+        for one in holds
+    )
+    return table(columns, rows, caption="What instances held at once")
+
+
+def _journeys(journeys: Sequence[Journey], scale: LogScale) -> Html | None:
+    rows = [
+        (join([name(one.from_service), " → ", name(one.to_service)]), one.messages, one.total, None) for one in journeys
+    ]
+    return _ranges("services", "messages", rows, scale, "Latency from service to service")
+
+
+def _stations(stations: Sequence[Station], scale: LogScale) -> Html | None:
+    rows = [(name(one.instance), one.frames, one.residence, None) for one in stations]
+    return _ranges("instance", "frames", rows, scale, "Latency at each instance")
+
+
+def _links(links: Sequence[Link], scale: LogScale) -> Html | None:
+    rows = [
+        (join([name(one.from_instance), " → ", name(one.to_instance)]), one.frames, one.transit, None) for one in links
+    ]
+    return _ranges("link", "frames", rows, scale, "Latency on each link")
+
+
+def _routes(routes: Sequence[RouteUse], scale: LogScale) -> Html | None:
+    rows = [(_route(one), one.frames, one.typical, one) for one in routes]
+    return _ranges("route", "frames", rows, scale, "Latency by route", has_worst=True)
+
+
+def _route(one: RouteUse) -> Html:
+    route = name(one.route, "delivered here or no route")
+    table_name = element("span", " ", one.route_table, class_="faint") if one.route_table else None
+    return join([name(one.instance), " · ", route, table_name])
+
+
+def _ranges(
+    what: str,
+    counted: str,
+    rows: Sequence[tuple[Html, int, Spread, RouteUse | None]],
+    scale: LogScale,
+    caption: str,
+    *,
+    has_worst: bool = False,
+) -> Html | None:
+    """A table with strips: the first rows, and all of them behind a click."""
+    if not rows:
+        return None
+    columns = [
+        Column(what),
+        Column(scale.header, style="plot"),
+        Column("p50", is_number=True, is_aside=True),
+        Column("p95", is_number=True),
+        Column("p99", is_number=True, is_aside=True),
+        *([Column("worst p99", is_number=True, is_aside=True)] if has_worst else []),
+        Column(counted, is_number=True, is_aside=True),
+    ]
+    cells = [
+        (
+            label,
+            scale.strip(spread, caption),
+            *(duration(rank) for rank in (spread.p50, spread.p95, spread.p99)),
+            *([_worst(use)] if has_worst else []),
+            count(number),
+        )
+        for label, number, spread, use in rows
+    ]
+    others = cells[_SHOWN:_RANGES_MAX]
+    rest = table(columns, others, caption=f"{caption}, the others") if others else None
+    shown = table(columns, cells[:_SHOWN], caption=caption)
+    hidden = more(min(len(cells), _RANGES_MAX), len(cells))
+    return element("div", shown, rest and details(f"{len(others)} more", rest), hidden, class_="ranges")
+
+
+def _worst(use: RouteUse | None) -> Child:
+    if use is None or use.worst_p99 is None:
+        return Quantity("–")  # noqa: RUF001 - unknown
+    worst = duration(use.worst_p99)
+    return Quantity(worst.text, f"{use.worst_p99:,} µs in the window from {instant(use.worst_at).text} UTC")
+
+
+def _counts(lines: Sequence[Series], axis: Timeline) -> Html:
+    """What the lines show as figures: the buckets in which there is anything."""
+    columns = [Column("from, UTC"), *(Column(one.label, is_number=True) for one in lines)]
+    rows = [
+        (instant(axis.start_of(bucket)), *(count(one.points[bucket]) for one in lines))
+        for bucket in range(axis.buckets)
+        if any(one.points[bucket] for one in lines)
+    ]
+    return table(columns, rows, caption="Counts over time", is_plain=True)

@@ -1,0 +1,248 @@
+"""
+The traffic map: instances as boxes in columns from initiators to targets, links as lanes between them.
+
+A lane is as wide as its share of the frames, and traffic keeps to the right, so the two directions of a link lie beside
+each other. The columns come from where an instance stands on the ways through it; within a column instances are put
+near their neighbours. The same input gives the same map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.pipeline.report.digest import Link, Station
+from broker.pipeline.report.markup import Html, element
+from broker.pipeline.report.number import count, duration, share, size
+
+MAP_MAX = 60  # instances that are drawn
+_SWEEPS = 6
+_SPREAD = 0.17  # of the way: instances that lie this near are one column
+_COLUMNS_MAX = 5  # of gateways
+_LABELLED_MAX = 12
+_SICK = 0.01  # share of frames lost at which a link is shown as bad
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The sizes of a map, in CSS pixels."""
+
+    width: float
+    box_min: float
+    box_max: float
+    box_height: float
+    pitch: float
+    gap: float
+    lane_max: float
+    character: float  # width of one, about
+    has_figures: bool
+
+
+WIDE = Format(960.0, 120.0, 190.0, 44.0, 58.0, 70.0, 12.0, 8.0, has_figures=True)
+NARROW = Format(330.0, 60.0, 120.0, 40.0, 50.0, 22.0, 7.0, 7.4, has_figures=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    column: int
+    x: float
+    y: float  # its middle
+    width: float
+
+
+def columns(stations: Sequence[Station], links: Sequence[Link]) -> list[list[str]]:
+    """The names by column, from top to bottom."""
+    ends = [one for one in stations if 2 * one.ends >= one.frames]
+    gateways = sorted(
+        (one for one in stations if 2 * one.ends < one.frames), key=lambda one: (one.position, one.instance)
+    )
+    left = sorted(one.instance for one in ends if one.position < 0.5)
+    right = sorted(one.instance for one in ends if one.position >= 0.5)
+    found = [column for column in (left, *_clusters(gateways), right) if column]
+    weights = {(one.from_instance, one.to_instance): one.frames + one.lost for one in links}
+    for sweep in range(_SWEEPS):
+        order = range(1, len(found)) if sweep % 2 == 0 else range(len(found) - 2, -1, -1)
+        for here in order:
+            _sort_near(found[here], found[here - 1 if sweep % 2 == 0 else here + 1], weights)
+    return found
+
+
+def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format) -> Html:
+    """The map as SVG. Shape: `MAP_MAX` instances with most frames, and the links between them."""
+    stations = stations[:MAP_MAX]
+    known = {one.instance: one for one in stations}
+    links = [
+        one
+        for one in links
+        if one.from_instance in known and one.to_instance in known and one.from_instance != one.to_instance
+    ]
+    boxes, width, height = _places(columns(stations, links), form)
+    ports = _ports(boxes, links, form)
+    most = max((one.frames for one in links), default=1) or 1
+    lanes = [_lane(one, boxes, ports, most, form) for one in sorted(links, key=lambda one: one.frames)]
+    words = f"Traffic map: {len(stations)} instances, {len(links)} links between them; the tables below tell the same"
+    return element(
+        "svg",
+        element("title", "Traffic map"),
+        element("desc", words),
+        element("g", *lanes, class_="lanes"),
+        *(_loss(link, boxes, ports) for link in (_worst(links) if form.has_figures else ())),
+        *(_station(known[instance], box, form) for instance, box in boxes.items()),
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        style=f"min-width:{min(width, form.width if form.has_figures else width):.0f}px",
+        role="img",
+        aria_label=words,
+        class_="map",
+    )
+
+
+def health(link: Link) -> str:
+    """A link's state as the class of its colour."""
+    if not link.lost:
+        return "well"
+    return "sick" if link.lost > _SICK * (link.frames + link.lost) else "ailing"
+
+
+def _clusters(gateways: Sequence[Station]) -> list[list[str]]:
+    """Gateways by where they stand on their ways; wider columns rather than too many."""
+    spread = _SPREAD
+    while True:
+        found: list[list[Station]] = []
+        for one in gateways:
+            if found and one.position - found[-1][0].position <= spread:
+                found[-1].append(one)
+            else:
+                found.append([one])
+        if len(found) <= _COLUMNS_MAX:
+            return [sorted(one.instance for one in column) for column in found]
+        spread *= 1.5
+
+
+def _sort_near(column: list[str], other: Sequence[str], weights: Mapping[tuple[str, str], int]) -> None:
+    """Sort a column by the middle of its neighbours in another one; who has none stays about where it is."""
+    middles = {}
+    for place, name in enumerate(column):
+        pulls = [weights.get((name, far), 0) + weights.get((far, name), 0) for far in other]
+        whole = sum(pulls)
+        own = (place + 0.5) / len(column)
+        middles[name] = (
+            sum(pull * (rank + 0.5) for rank, pull in enumerate(pulls)) / whole / len(other) if whole else own
+        )
+    column.sort(key=lambda name: (round(middles[name], 9), name))
+
+
+def _places(found: Sequence[Sequence[str]], form: Format) -> tuple[dict[str, _Box], float, float]:
+    """Boxes by name, and the width and height of all."""
+    number = max(1, len(found))
+    box = min(form.box_max, max(form.box_min, (form.width - form.gap * (number - 1)) / number))
+    width = max(form.width, number * box + (number - 1) * form.gap)
+    step = (width - box) / max(1, number - 1)
+    height = form.pitch * max((len(column) for column in found), default=1) + 8
+    return (
+        {
+            name: _Box(place, place * step, height * (rank + 0.5) / len(column), box)
+            for place, column in enumerate(found)
+            for rank, name in enumerate(column)
+        },
+        width,
+        height,
+    )
+
+
+def _ports(boxes: Mapping[str, _Box], links: Sequence[Link], form: Format) -> dict[tuple[str, str], float]:
+    """At which height the link to a neighbour begins, by name and neighbour."""
+    neighbours: dict[tuple[str, bool], set[str]] = {}
+    for one in links:
+        for name, far in ((one.from_instance, one.to_instance), (one.to_instance, one.from_instance)):
+            is_right = boxes[far].column >= boxes[name].column
+            neighbours.setdefault((name, is_right), set()).add(far)
+    found = {}
+    for (name, _), fars in neighbours.items():
+        ordered = sorted(fars, key=lambda far: (boxes[far].y, far))
+        for rank, far in enumerate(ordered):
+            off = ((rank + 0.5) / len(ordered) - 0.5) * form.box_height * 0.8
+            found[name, far] = boxes[name].y + off
+    return found
+
+
+def _lane(
+    link: Link, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float], most: int, form: Format
+) -> Html:
+    start, end = boxes[link.from_instance], boxes[link.to_instance]
+    width = max(1.5, form.lane_max * link.frames / most)
+    goes_right = end.column > start.column or (end.column == start.column and end.y > start.y)
+    side = (width / 2 + 0.75) * (1 if goes_right else -1)  # traffic keeps to the right
+    y1, y2 = ports[link.from_instance, link.to_instance] + side, ports[link.to_instance, link.from_instance] + side
+    if start.column == end.column:
+        x = start.x + start.width
+        bow = x + min(form.gap, 36.0) * 1.2
+        path = f"M{x:.1f} {y1:.1f}C{bow:.1f} {y1:.1f} {bow:.1f} {y2:.1f} {x:.1f} {y2:.1f}"
+    else:
+        x1 = start.x + (start.width if goes_right else 0)
+        x2 = end.x + (0 if goes_right else end.width)
+        middle = (x1 + x2) / 2
+        path = f"M{x1:.1f} {y1:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    words = (
+        f"{link.from_instance} to {link.to_instance}: {count(link.frames).text} frames, {size(link.bytes).text},"
+        f" p95 {duration(link.transit.p95).text}, {count(link.lost).text} lost"
+        f" ({share(link.lost, link.frames + link.lost).text})"
+    )
+    return element("g", element("title", words), element("path", d=path, stroke_width=width, class_=health(link)))
+
+
+def _worst(links: Sequence[Link]) -> list[Link]:
+    """The links that lost the greatest part; only so many, or the map is all words."""
+    lossy = [one for one in links if one.lost]
+    return sorted(lossy, key=lambda one: -one.lost / (one.frames + one.lost))[:_LABELLED_MAX]
+
+
+def _loss(link: Link, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float]) -> Html:
+    """How much was lost, at the middle of the lane: the state of a link is not told by its colour alone."""
+    start, end = boxes[link.from_instance], boxes[link.to_instance]
+    y = (ports[link.from_instance, link.to_instance] + ports[link.to_instance, link.from_instance]) / 2
+    x = (start.x + end.x + start.width) / 2 if start.column != end.column else start.x + start.width + 24
+    return element("text", share(link.lost, link.frames + link.lost).text, x=x, y=y + 4, class_=f"loss {health(link)}")
+
+
+def _station(station: Station, box: _Box, form: Format) -> Html:
+    here, gone = station.residence, station.dropped + station.lost
+    words = (
+        f"{station.instance}: {count(station.frames).text} frames, {size(station.bytes).text},"
+        f" residence p50 {duration(here.p50).text}, p95 {duration(here.p95).text}, p99 {duration(here.p99).text},"
+        f" {count(station.dropped).text} dropped here, {count(station.lost).text} lost on their way from here"
+    )
+    how = " or ".join(["dropped"] * bool(station.dropped) + ["lost"] * bool(station.lost))
+    dropped = f"{count(gone).text} {how}"
+    state = ("sick" if gone > _SICK * station.frames else "ailing") if gone else ""
+    second = (dropped if gone else f"p95 {duration(station.residence.p95).text}") if form.has_figures else ""
+    middle, line = box.width / 2, form.box_height / 2
+    lines = [
+        element("text", _cut(station.instance, box.width, form), x=middle, y=line - 4, class_="title"),
+        element(
+            "text",
+            count(station.frames).text,
+            " · " if second else None,
+            element("tspan", second, class_=state) if gone else second,
+            x=middle,
+            y=line + 12,
+        ),
+    ]
+    inner = element("rect", x=0.5, y=0.5, width=box.width - 1, height=form.box_height - 1, rx=8)
+    return element(
+        "svg",
+        element("title", words),
+        inner,
+        *lines,
+        x=box.x,
+        y=box.y - form.box_height / 2,
+        width=box.width,
+        height=form.box_height,
+        class_=f"station {state}".rstrip(),
+    )
+
+
+def _cut(text: str, width: float, form: Format) -> str:
+    """As much of a name as fits, beginning and end: names differ by their ends. Its tooltip has all of it."""
+    most = max(5, int((width - 8) / form.character))
+    head = most // 2 - 1
+    return text if len(text) <= most else f"{text[:head]}…{text[head + 1 - most :]}"

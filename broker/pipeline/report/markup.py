@@ -1,0 +1,129 @@
+"""
+HTML and SVG that cannot be broken by what stands in them.
+
+Service, instance and route names come from peers. Whatever is not `Html` is escaped when it becomes a child or an
+attribute, and characters that HTML does not allow are replaced; there is no other way to make `Html` than `element`
+and `join`, but for the literals of the report's own modules.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from broker.pipeline.report.number import Quantity
+
+_REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_VOID = frozenset({"br", "link", "meta"})
+Attribute = str | float | bool | None
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+class Column(NamedTuple):
+    """A column of a table. Shape: one that `is_aside` is left out where the page is narrow."""
+
+    title: str | Html
+    is_number: bool = False
+    is_aside: bool = False
+    style: str = ""
+
+
+Child = str | Quantity | None
+
+
+def escape(text: str) -> Html:
+    """Text as it has to stand in markup, in quotes as well."""
+    return Html(html.escape(_REFUSED.sub("\N{REPLACEMENT CHARACTER}", text)))
+
+
+def element(tag: str, /, *children: Child, **attributes: Attribute) -> Html:
+    """
+    One element.
+
+    Args:
+        tag: Its name, a literal.
+        children: Text, which is escaped, markup, or a quantity, which shows its exact figure as a tooltip.
+        attributes: Underscores become hyphens, one at the end is dropped; None and False leave it out.
+    """
+    head = tag + "".join(_attribute(key, value) for key, value in attributes.items())
+    if tag in _VOID:
+        return Html(f"<{head}>")
+    return Html(f"<{head}>{join(children)}</{tag}>")
+
+
+def join(children: Iterable[Child]) -> Html:
+    """Children one after the other."""
+    return Html("".join(_child(child) for child in children))
+
+
+def name(text: str | None, otherwise: str = "unknown") -> Html:
+    """A name that somebody else has chosen: apart from the text around it, in whatever direction it is written."""
+    return element("bdi", text, class_="name") if text else element("span", otherwise, class_="faint")
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Child]], *, caption: str, is_plain: bool = False) -> Html:
+    """
+    A table; the first cell of a row is its heading.
+
+    Args:
+        columns: One for each cell.
+        rows: Their cells.
+        caption: What it holds, for those who cannot see it.
+        is_plain: Whether it keeps all its columns on a narrow page, and scrolls there.
+    """
+    head = element("tr", *(_cell("th", column, column.title, scope="col") for column in columns))
+    body = [
+        element(
+            "tr",
+            _cell("th", columns[0], row[0], scope="row"),
+            *(_cell("td", column, cell) for column, cell in zip(columns[1:], row[1:], strict=True)),
+        )
+        for row in rows
+    ]
+    inner = element(
+        "table",
+        element("caption", caption, class_="unseen"),
+        element("thead", head),
+        element("tbody", *body),
+        class_="plain" if is_plain else None,
+    )
+    return element("div", inner, class_="scroll", tabindex=0, role="group", aria_label=caption)
+
+
+def details(summary: str, *children: Child) -> Html:
+    """What is behind a plot, opened by a click and always in print."""
+    return element("details", element("summary", summary), *children)
+
+
+def _cell(tag: str, column: Column, content: Child, **attributes: Attribute) -> Html:
+    words = [*(["number"] if column.is_number else []), *(["aside"] if column.is_aside else []), column.style]
+    return element(tag, content, class_=" ".join(filter(None, words)) or None, **attributes)
+
+
+def _attribute(key: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    key = key.removesuffix("_").replace("_", "-")
+    return f" {key}" if value is True else f' {key}="{escape(_written(value))}"'
+
+
+def _written(value: str | float) -> str:
+    """Coordinates need no more than a tenth."""
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _child(child: Child) -> Html:
+    if child is None:
+        return Html()
+    if isinstance(child, Html):
+        return child
+    if isinstance(child, Quantity):
+        return element("span", child.text, title=child.exact) if child.exact else escape(child.text)
+    return escape(child)

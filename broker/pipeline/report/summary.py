@@ -1,0 +1,216 @@
+"""The first sections of the report: what was read, what nobody can know, and whether the ledger adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from broker.pipeline.report.digest import Balance, Digest, Facts, Imbalance
+from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
+from broker.pipeline.report.number import Quantity, count, duration, instant, plural, share
+from broker.pipeline.report.plot import bars, legend, parts, step_words, time_axis
+
+_SHOWN = 12  # dialogs that do not add up, before a click
+
+
+def section(id_: str, title: str, lead: Child, *content: Child) -> Html:
+    """A section of the page: a heading, what is to be seen in words, and then the rest."""
+    heading = element("h2", title, id=f"{id_}-title")
+    return element(
+        "section", heading, element("p", lead, class_="lead"), *content, id=id_, aria_labelledby=f"{id_}-title"
+    )
+
+
+def tiles(*entries: tuple[str, Child]) -> Html:
+    """Figures with what they are, side by side."""
+    return element(
+        "dl",
+        *(element("div", element("dt", words), element("dd", figure)) for words, figure in entries),
+        class_="tiles",
+    )
+
+
+def verdict(balance: Balance | None) -> tuple[str, str]:
+    """Whether the ledger adds up: the class of its colour, and words."""
+    if balance is None:
+        return "quiet", "No messages, so no ledger"
+    if balance.adds_up is None:
+        return "quiet", "No sender keeps a journal, so no ledger"
+    if not balance.adds_up:
+        return "bad", "The ledger does not add up"
+    if balance.under_way:
+        return "good", f"The ledger adds up, {count(balance.under_way).text} under way"
+    return "good", "The ledger adds up"
+
+
+def overview(digest: Digest) -> Html:
+    """What was read."""
+    facts = digest.facts
+    if not facts.records:
+        return section("overview", "What was read", f"No records were found in {facts.flows or 'the journal'}.")
+    first, last = digest.extent.first_at, digest.extent.last_at
+    span = last - first if first and last else None
+    figures = tiles(
+        ("records", count(facts.records)),
+        ("files", count(facts.files)),
+        ("instances", count(facts.instances)),
+        ("transmissions", count(digest.extent.transmissions)),
+        ("time span", duration(span / timedelta(microseconds=1)) if span is not None else None),
+        ("sample of dialogs", _sample(facts)),
+    )
+    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), "."])
+    return section("overview", "What was read", lead, figures, _traffic(digest), _unknown(digest))
+
+
+def ledger(digest: Digest) -> Html:
+    """Everything that was sent, and what became of it."""
+    balance = digest.balance
+    if balance is None:
+        return section("ledger", "Ledger", "No messages were sent, so there is nothing to add up.")
+    terms = (
+        (balance.delivered, "delivered", "good"),
+        (balance.acknowledged, "acknowledged", "calm"),
+        (balance.under_way, "under way", "warn"),
+        (balance.missing, "missing", "bad"),
+    )
+    also = ((balance.untold, "from senders without a journal", "warn"), (balance.invented, "never sent", "bad"))
+    sum_ = element(
+        "p",
+        _term(balance.sent, "sent", ""),
+        *(join([" + ", _term(*term)]) for term in also if term[0]),
+        *(join([" = " if place == 0 else " + ", _term(*term)]) for place, term in enumerate(terms)),
+        class_="equation",
+    )
+    wrong = tiles(
+        ("delivered twice", _wrong(balance.doubled)),
+        ("never sent", _wrong(balance.invented)),
+        ("transmissions", count(balance.transmissions)),
+        ("resent", count(balance.resent)),
+        ("dropped", count(balance.dropped)),
+        ("lost on links", count(balance.lost)),
+        ("duplicates refused", count(balance.duplicates)),
+    )
+    bar = parts([(words, number, kind) for number, words, kind in terms], "Of what was sent")
+    key = legend(*((kind, words) for number, words, kind in terms if number))
+    return section("ledger", "Ledger", _lead(digest, balance), sum_, bar, key, wrong, _imbalances(digest))
+
+
+def _lead(digest: Digest, balance: Balance) -> str:
+    if balance.adds_up is None:
+        return "No instance that sends keeps a journal: whether anything is missing cannot be told."
+    if balance.adds_up:
+        rest = " or still on its way" if balance.under_way else ""
+        return f"Every message that was sent is delivered{rest}, and none was delivered twice."
+    wrong = digest.imbalances.total
+    return f"{plural(wrong, 'dialog does', 'dialogs do')} not add up; each direction counts for itself."
+
+
+def _imbalances(digest: Digest) -> Html | None:
+    if not digest.imbalances.rows:
+        return None
+    columns = [
+        Column("from"),
+        Column("to"),
+        Column("missing", is_number=True),
+        Column("doubled", is_number=True),
+        Column("never sent", is_number=True),
+        Column("first problems"),
+        Column("conversation"),
+    ]
+    rows = list(map(_imbalance, digest.imbalances.rows))
+    shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up", is_plain=True)
+    others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up", is_plain=True)
+    rest = details(f"{len(rows) - _SHOWN} more", others) if len(rows) > _SHOWN else None
+    return element(
+        "div",
+        element("h3", "What does not add up"),
+        shown,
+        rest,
+        more(len(digest.imbalances.rows), digest.imbalances.total),
+    )
+
+
+def more(shown: int, total: int) -> Html | None:
+    """That there are more rows than are shown."""
+    return element("p", f"{shown:,} are shown; there are more.", class_="faint") if total > shown else None
+
+
+def _imbalance(one: Imbalance) -> tuple[Child, ...]:
+    return (
+        name(one.from_service),
+        name(one.to_service),
+        _wrong(one.missing),
+        _wrong(one.doubled),
+        _wrong(one.invented),
+        "; ".join(one.problems),
+        element("code", one.conversation),
+    )
+
+
+def _term(number: int, words: str, kind: str) -> Html:
+    colour = kind if number else "nothing"
+    return element("span", element("b", f"{number:,}", class_=colour or None), f" {words}", class_="term")
+
+
+def _wrong(number: int) -> Child:
+    return element("span", count(number), class_="bad") if number else "0"
+
+
+def _sample(facts: Facts) -> Child:
+    if not facts.samples:
+        return Quantity("not told")
+    least, most = (share(one, 1).text for one in (facts.samples[0], facts.samples[-1]))
+    return least if least == most else f"{least} to {most}"
+
+
+def _traffic(digest: Digest) -> Html | None:
+    axis = digest.timeline
+    if axis is None:
+        return None
+    plot = bars(digest.traffic, axis, kind="flow")
+    most = max(digest.traffic.points, default=0)
+    caption = join(["Frames at all instances, in steps of ", step_words(axis), "; the highest is ", count(most), "."])
+    return element("figure", plot, time_axis(axis), element("figcaption", caption), class_="wide-bars")
+
+
+def _unknown(digest: Digest) -> Html | None:
+    """What the journals leave open; said before any figure that it touches."""
+    found = list(_gaps(digest))
+    if not found:
+        return None
+    return element(
+        "div", element("h3", "What is not known"), element("ul", *(element("li", one) for one in found)), class_="note"
+    )
+
+
+def _gaps(digest: Digest) -> Iterator[Child]:
+    yield from (_sentence(words) for words in digest.facts.troubles if not words.startswith(" "))
+    files = [element("li", words.strip()) for words in digest.facts.troubles if words.startswith(" ")]
+    if files:
+        yield details("The files that were left out", element("ul", *files))
+    extent = digest.extent
+    if extent.missing_hops:
+        of_all = share(extent.missing_hops, extent.transmissions).text
+        words = (
+            "passed an instance that keeps no journal, or that died before it wrote: when they were there, and what"
+            " became of them there, is unknown."
+        )
+        yield f"{plural(extent.missing_hops, 'transmission')} ({of_all}) {words}"
+    if extent.unknown_links:
+        words = "crossed a link between instances whose clocks contradict each other: that time is left out."
+        yield f"{plural(extent.unknown_links, 'transmission')} {words}"
+    if digest.balance is not None and digest.balance.untold:
+        words = "arrived whose sender keeps no journal, or none that goes so far back."
+        yield f"{plural(digest.balance.untold, 'message')} {words}"
+
+
+def _sentence(words: str) -> str:
+    """What the inventory says, with a full stop; its first word may be an instance's name, so it stays as it is."""
+    plain = words.strip()
+    return plain if plain.endswith(".") else f"{plain}."
+
+
+def ended(digest: Digest) -> str:
+    """The last instant of the history, for the foot of the page."""
+    last = digest.extent.last_at
+    return "" if last is None else f"history up to {instant(last).text} UTC"

@@ -1,0 +1,249 @@
+"""Sections on where the frames went: the map, losses, loops, top talkers, and what a script would change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from broker.pipeline.report.digest import Change, Digest, Link, Loop, Loss, Talker
+from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
+from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
+from broker.pipeline.report.number import count, duration, instant, plural, share, size
+from broker.pipeline.report.plot import legend
+from broker.pipeline.report.summary import more, section
+
+_SHOWN = 12
+_LINKS_MAX = 100  # rows of a table of links
+
+
+def map_section(digest: Digest) -> Html:
+    """Instances and links."""
+    stations, links = digest.stations, digest.links
+    if not stations.rows:
+        return section("map", "Traffic map", "No frame was seen at any instance.")
+    lost = sum(link.lost for link in digest.losses.rows)
+    loss = (
+        f"{plural(lost, 'frame was', 'frames were')} lost on links" if lost else "no link is known to have lost a frame"
+    )
+    shown = f"The {MAP_MAX} instances with most frames are drawn. " if len(stations.rows) > MAP_MAX else ""
+    lead = (
+        f"{shown}Initiators stand on the left, targets on the right; a lane is as wide as its frames, and traffic keeps"
+        f" to the right. In all of this history {loss}.{_open(digest)}"
+    )
+    figures = [
+        element("figure", traffic_map(stations.rows, links.rows, form), class_=f"scroll {kind}", tabindex=0)
+        for kind, form in (("wide", WIDE), ("narrow", NARROW))
+    ]
+    key = legend(("well", "nothing lost"), ("ailing", "up to 1 % dropped or lost"), ("sick", "more than 1 %"))
+    return section(
+        "map",
+        "Traffic map",
+        lead,
+        *figures,
+        key,
+        details("Links as a table", _links(links.rows[:_LINKS_MAX]), more(len(links.rows[:_LINKS_MAX]), links.total)),
+    )
+
+
+def losses_section(digest: Digest) -> Html:
+    """On the way from which instance to which next hop transmissions were lost."""
+    rows = digest.losses.rows
+    if not rows:
+        words = f"No transmission is known to be lost on a link.{_open(digest)}"
+        return section("losses", "Losses by link", words)
+    lost = sum(loss.lost for loss in rows)
+    words = f" left an instance and were seen no more. The sender sends such a message again.{_open(digest)}"
+    lead = join([plural(lost, "transmission"), words])
+    rest = details("all links with losses", _losses(rows)) if len(rows) > _SHOWN else None
+    return section("losses", "Losses by link", lead, _losses(rows[:_SHOWN]), rest)
+
+
+def loops_section(digest: Digest) -> Html:
+    """The cycles, each with all frames that went round in it."""
+    rows = digest.loops.rows
+    if not rows:
+        return section("loops", "Loops", "No frame came to the same gateway twice.")
+    cycles: dict[tuple[str, ...], list[Loop]] = {}
+    for loop in rows:
+        cycles.setdefault(cycle_of(loop.path), []).append(loop)
+    ordered = sorted(cycles.items(), key=lambda one: (-sum(loop.frames for loop in one[1]), one[0]))
+    frames = sum(loop.frames for loop in rows)
+    lead = f"{plural(frames, 'frame')} came to a gateway again, in {plural(len(cycles), 'circle')}."
+    shown, others = ordered[:_SHOWN], ordered[_SHOWN:]
+    rest = details("the other circles", element("ol", *(_cycle(*one) for one in others), class_="loops"))
+    ring = element("ol", *(_cycle(*one) for one in shown), class_="loops")
+    return section("loops", "Loops", lead, ring, rest if others else None, more(len(rows), digest.loops.total))
+
+
+def cycle_of(path: Sequence[str]) -> tuple[str, ...]:
+    """The smallest circle in a way, from its least name on; the sender counts only when nothing else comes again."""
+    for begin in (1, 0):
+        circles = [
+            tuple(path[place : path.index(path[place], place + 1)])
+            for place in range(begin, len(path))
+            if path[place] in path[place + 1 :]
+        ]
+        if circles:
+            circle = min(circles, key=len)
+            least = circle.index(min(circle))
+            return circle[least:] + circle[:least]
+    return tuple(path)
+
+
+def talkers_section(digest: Digest) -> Html:
+    """Who sends most."""
+    services, conversations = digest.services.rows, digest.conversations.rows
+    if not services:
+        return section("talkers", "Top talkers", "No service sent a message.")
+    lead = "Messages by pair of services and by conversation, each direction by itself; those with most bytes first."
+    return section(
+        "talkers",
+        "Top talkers",
+        lead,
+        element("h3", "Services"),
+        _talkers(services[:_SHOWN], "Services that send most"),
+        _rest("all pairs of services", services, _talkers(services, "All pairs of services")),
+        more(len(services), digest.services.total),
+        element("h3", "Conversations"),
+        _talkers(conversations, "Conversations that send most"),
+    )
+
+
+def plan_section(digest: Digest) -> Html | None:
+    """What a proposed script would have done; left out when none was proposed."""
+    if digest.changes is None:
+        return None
+    rows = digest.changes.rows
+    if not rows:
+        return section("plan", "What if", "With the proposed routes every frame of this history would go the same way.")
+    harm = sum(change.is_harm for change in rows)
+    lead = (
+        f"{digest.changes.total:,} classes of conversations would go another way; {harm:,} of those shown would come"
+        " to harm."
+    )
+    columns = [
+        Column("at"),
+        Column("to"),
+        Column("fate"),
+        Column("frames", is_number=True),
+        Column("now", is_aside=True),
+        Column("then", is_aside=True),
+    ]
+    shown = table(columns, map(_change, rows), caption="What would change")
+    return section("plan", "What if", lead, shown, more(len(rows), digest.changes.total))
+
+
+def _open(digest: Digest) -> str:
+    """Of how many it is too early to tell."""
+    number = digest.extent.under_way
+    if not number:
+        return ""
+    return f" Of {plural(number, 'transmission')} it is too early to tell: they left so late in this history."
+
+
+def _links(links: tuple[Link, ...]) -> Html:
+    columns = [
+        Column("from"),
+        Column("to"),
+        Column("frames", is_number=True),
+        Column("bytes", is_number=True, is_aside=True),
+        Column("p50", is_number=True, is_aside=True),
+        Column("p95", is_number=True, is_aside=True),
+        Column("lost", is_number=True),
+        Column("of all", is_number=True),
+    ]
+    rows = (
+        (
+            name(link.from_instance),
+            name(link.to_instance),
+            count(link.frames),
+            size(link.bytes),
+            duration(link.transit.p50),
+            duration(link.transit.p95),
+            element("span", count(link.lost), class_="bad") if link.lost else "0",
+            share(link.lost, link.frames + link.lost),
+        )
+        for link in links
+    )
+    return table(columns, rows, caption="Links between instances: frames that arrived, and frames that were lost")
+
+
+def _losses(losses: Sequence[Loss]) -> Html:
+    columns = [
+        Column("from"),
+        Column("next hop"),
+        Column("lost", is_number=True),
+        Column("of all frames there", is_number=True),
+    ]
+    rows = (
+        (
+            name(loss.from_instance),
+            name(loss.next_hop),
+            element("span", count(loss.lost), class_="bad"),
+            share(loss.lost, loss.frames),
+        )
+        for loss in losses
+    )
+    return table(columns, rows, caption="Transmissions lost between instances")
+
+
+def _cycle(circle: tuple[str, ...], loops: Sequence[Loop]) -> Html:
+    """The circle as a chain, with what became of the frames in it."""
+    steps: list[Child] = [element("span", name(instance), class_="again") for instance in (*circle, circle[0])]
+    chain = [part for step in steps for part in (" → ", step)][1:]
+    ends = Counter[str]()
+    for loop in loops:
+        ends[f"{loop.end}: {loop.reason}" if loop.reason else loop.end] += loop.frames
+    fate = ", ".join(f"{count(frames).text} {end}" for end, frames in ends.most_common())
+    first = min((loop.first_at for loop in loops if loop.first_at), default=None)
+    last = max((loop.last_at for loop in loops if loop.last_at), default=None)
+    frames = plural(sum(ends.values()), "frame")
+    words = join([f"{frames}: {fate}. ", instant(first), " to ", instant(last), " UTC"])
+    return element("li", element("p", *chain, class_="chain"), element("p", words, class_="faint"))
+
+
+def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
+    most = max((one.bytes for one in talkers), default=1) or 1
+    is_single = any(one.conversation for one in talkers)
+    columns = [
+        Column("from"),
+        Column("to"),
+        Column("bytes", is_number=True),
+        Column("share of the first", is_aside=True, style="meter"),
+        Column("messages", is_number=True),
+        Column("resent", is_number=True, is_aside=True),
+        Column("conversation" if is_single else "dialogs", is_number=not is_single, is_aside=True),
+    ]
+    rows = (
+        (
+            name(one.from_service),
+            name(one.to_service),
+            size(one.bytes),
+            _meter(one.bytes / most),
+            count(one.messages),
+            count(one.resends),
+            element("code", one.conversation) if one.conversation else count(one.dialogs),
+        )
+        for one in talkers
+    )
+    return table(columns, rows, caption=caption)
+
+
+def _meter(part: float) -> Html:
+    return element("span", element("span", style=f"width:{100 * part:.1f}%"), class_="meter", aria_hidden="true")
+
+
+def _rest(words: str, rows: tuple[object, ...], everything: Html) -> Html | None:
+    return details(words, everything) if len(rows) > _SHOWN else None
+
+
+def _change(change: Change) -> tuple[Child, ...]:
+    fate = f"{change.fate}, looping" if change.is_loop else change.fate
+    return (
+        name(change.instance),
+        name(change.to_service),
+        element("span", fate, class_="bad" if change.is_harm else None),
+        count(change.frames),
+        change.before,
+        change.after,
+    )

@@ -1,0 +1,111 @@
+"""The traffic map: instances where they belong, links between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from broker.pipeline.report.digest import Link, Spread, Station
+from broker.pipeline.report.map import NARROW, WIDE, Format, columns, health, traffic_map
+
+
+def station(instance: str, position: float, *, is_end: bool = False, dropped: int = 0) -> Station:
+    return Station(instance, 100, 1_000, 100 if is_end else 0, position, dropped, Spread(1, 2, 3))
+
+
+def link(here: str, there: str, frames: int = 100, lost: int = 0) -> Link:
+    return Link(here, there, frames, 1_000, lost, Spread(1, 2, 3))
+
+
+def crossings(found: Sequence[Sequence[str]], links: Sequence[Link]) -> int:
+    """How often links between neighbouring columns cross."""
+    total = 0
+    for left, right in pairwise(found):
+        ends = [
+            (left.index(one.from_instance), right.index(one.to_instance))
+            for one in links
+            if one.from_instance in left and one.to_instance in right
+        ]
+        total += sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for i, a in enumerate(ends) for b in ends[i + 1 :])
+    return total
+
+
+def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
+    stations = [
+        station("target", 0.9, is_end=True),
+        station("core", 0.66),
+        station("edge-2", 0.33),
+        station("edge-1", 0.35),
+        station("source", 0.1, is_end=True),
+    ]
+
+    assert [["source"], ["edge-1", "edge-2"], ["core"], ["target"]] == columns(stations, [])
+
+
+def test_instances_stand_near_their_neighbours() -> None:
+    stations = [station(f"s{n}", 0, is_end=True) for n in range(6)] + [station(f"g{n}", 0.5) for n in range(6)]
+    links = [link(f"s{n}", f"g{5 - n}") for n in range(6)]
+
+    found = columns(stations, links)
+
+    assert 0 == crossings(found, links)
+
+
+def test_many_stages_of_gateways_become_few_columns() -> None:
+    found = columns([station(f"g{n:02}", n / 40) for n in range(40)], [])
+
+    assert len(found) <= 5
+    assert 40 == sum(map(len, found))
+
+
+@pytest.mark.parametrize(("lost", "state"), [(0, "well"), (1, "ailing"), (2, "sick")])
+def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred(lost: int, state: str) -> None:
+    assert state == health(link("a", "b", 100, lost))
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_lanes_are_as_wide_as_their_traffic(form: Format) -> None:
+    stations = [station("a", 0, is_end=True), station("b", 1, is_end=True)]
+
+    svg = traffic_map(stations, [link("a", "b", 1_000), link("b", "a", 500)], form)
+
+    found = sorted(float(width) for width in re.findall(r'stroke-width="([\d.]+)"', svg))
+    assert [form.lane_max / 2, form.lane_max] == found
+
+
+def test_the_map_tells_names_figures_and_losses() -> None:
+    stations = [station("<b>", 0, is_end=True, dropped=3), station("b", 1, is_end=True)]
+
+    svg = traffic_map(stations, [link("<b>", "b", 97, 3)], WIDE)
+
+    assert "&lt;b&gt;: 100 frames" in svg
+    assert "3 dropped" in svg
+    assert "&lt;b&gt; to b: 97 frames" in svg
+    assert ">3 %</text>" in svg
+    assert "<b>" not in svg
+
+
+def test_links_to_instances_that_are_not_drawn_are_left_out() -> None:
+    svg = traffic_map([station("a", 0, is_end=True)], [link("a", "elsewhere"), link("a", "a")], WIDE)
+
+    assert "stroke-width" not in svg
+
+
+def test_links_within_a_column_are_drawn_beside_it() -> None:
+    stations = [station("g1", 0.5), station("g2", 0.5)]
+
+    svg = traffic_map(stations, [link("g1", "g2"), link("g2", "g1")], WIDE)
+
+    assert 2 == svg.count("stroke-width")
+
+
+def test_a_long_name_keeps_its_ends() -> None:
+    svg = traffic_map([station("gateway-of-the-northern-region-17", 0.5)], [], WIDE)
+
+    [shown] = re.findall(r'class="title">([^<]*)<', svg)
+    assert shown.startswith("gateway")
+    assert shown.endswith("-17")
+    assert "…" in shown

@@ -1,0 +1,113 @@
+"""Instances, links, losses, loops and journeys out of paths."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyspark.sql import SparkSession
+
+from broker.pipeline.report.digest import Extent, Loss, Spread
+from broker.pipeline.report.paths import journeys, links, loops, losses, stations, ways
+from tests.spark.resulting import START, result, small
+
+
+def test_links_join_neighbours_of_a_way(spark: SparkSession) -> None:
+    found = small(spark)["paths"].transform(links).collect()
+
+    assert {
+        ("shop", "gate", 4, 400),
+        ("gate", "bill", 1, 100),
+        ("gate", "far", 1, 100),
+        ("far", "gate", 1, 100),
+    } == {tuple(row)[:4] for row in found}
+
+
+def test_link_times_are_percentiles_of_what_is_known(spark: SparkSession) -> None:
+    paths = result(
+        spark,
+        "paths",
+        *({"path": ["a", "b"], "link_us": [one], "bytes": 1} for one in (10, 20, 30, None)),
+    )
+
+    [row] = paths.transform(links).collect()
+
+    assert [20.0, 29.0, 29.8] == row["transit"]
+    assert 4 == row["frames"]
+
+
+def test_a_step_over_a_hop_of_which_no_journal_tells_is_no_link(spark: SparkSession) -> None:
+    way = {"path": ["shop", "edge", "bill"], "link_us": [7, None], "bytes": 1}
+    paths = result(spark, "paths", {**way, "missing_hops": 1}, {**way, "missing_hops": 0})
+
+    found = {(row["from_instance"], row["to_instance"]): row["frames"] for row in paths.transform(links).collect()}
+
+    assert {("shop", "edge"): 2, ("edge", "bill"): 1} == found
+
+
+def test_an_instance_stands_where_it_is_on_its_ways(spark: SparkSession) -> None:
+    """Both directions of a dialog tell the same: the way back is turned round."""
+    there = {"path": ["shop", "gate", "bill"], "residence_us": [5, 7, 9], "from_target": False, "bytes": 10}
+    back = {"path": ["bill", "gate", "shop"], "residence_us": [5, 7, 9], "from_target": True, "bytes": 10}
+
+    found = {row["instance"]: row for row in result(spark, "paths", there, back).transform(stations).collect()}
+
+    assert {"shop": 0.0, "gate": 0.5, "bill": 1.0} == {name: row["position"] for name, row in found.items()}
+    assert {"shop": 2, "gate": 0, "bill": 2} == {name: row["ends"] for name, row in found.items()}
+    assert [7.0, 7.0, 7.0] == found["gate"]["residence"]
+
+
+def test_an_instance_is_told_what_it_dropped(spark: SparkSession) -> None:
+    found = {row["instance"]: row["dropped"] for row in small(spark)["paths"].transform(stations).collect()}
+
+    assert found["shop"] == 0
+    assert found["gate"] == 2  # once for the frame that came there twice
+
+
+def test_losses_are_by_the_link_on_which_they_happened(spark: SparkSession) -> None:
+    assert [("gate", "bill", 1)] == [tuple(row) for row in small(spark)["paths"].transform(losses).collect()]
+
+
+def test_loops_are_by_way(spark: SparkSession) -> None:
+    [row] = small(spark)["paths"].transform(loops).collect()
+
+    assert (["shop", "gate", "far", "gate"], 1, "dropped", "hops exhausted") == tuple(row)[:4]
+
+
+def test_journeys_are_of_delivered_messages_alone(spark: SparkSession) -> None:
+    common = {"from_service": "a", "to_service": "b", "total_us": 5}
+    paths = result(
+        spark,
+        "paths",
+        {**common, "kind": "message", "end": "delivered"},
+        {**common, "kind": "message", "end": "lost"},
+        {**common, "kind": "ack", "end": "delivered"},
+    )
+
+    assert [("a", "b", 1, [5.0, 5.0, 5.0])] == [tuple(row) for row in paths.transform(journeys).collect()]
+
+
+def test_ways_put_the_losses_to_their_links(spark: SparkSession) -> None:
+    found = ways(small(spark)["paths"])
+
+    [lossy] = [one for one in found.links.rows if one.lost]
+    assert ("gate", "bill", 1, 1) == (lossy.from_instance, lossy.to_instance, lossy.frames, lossy.lost)
+    assert (Loss("gate", "bill", 1, 5),) == found.losses.rows
+    assert Extent(START, START + timedelta(minutes=30), 4, 0, 0, 0) == found.extent
+
+
+def test_a_link_on_which_everything_was_lost_is_told(spark: SparkSession) -> None:
+    paths = result(spark, "paths", {"path": ["a"], "end": "lost", "end_instance": "a", "lost_to": None, "bytes": 1})
+
+    found = ways(paths)
+
+    [lossy] = found.losses.rows
+    assert Loss("a", "", 1, 1) == lossy
+    assert () == found.links.rows
+
+
+def test_what_was_dropped_before_it_left_has_no_link(spark: SparkSession) -> None:
+    paths = result(spark, "paths", {"path": ["a"], "residence_us": [None], "bytes": 1}, {"path": [], "bytes": 1})
+
+    found = ways(paths)
+
+    assert [("a", Spread())] == [(one.instance, one.residence) for one in found.stations.rows]

@@ -1,0 +1,78 @@
+"""Plots show what the figures say."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from broker.pipeline.report.digest import Series, Spread, Timeline
+from broker.pipeline.report.plot import LogScale, bars, held, legend, parts, time_axis
+
+AXIS = Timeline(datetime(2026, 3, 1, 12, tzinfo=UTC), 300, 4)
+
+
+def heights(svg: str) -> list[float]:
+    """How high each step of the first path is."""
+    [path] = re.findall(r'<path d="(M0[^"]*)"', svg)
+    return [30 - float(y) for y in re.findall(r"V([\d.]+)H", path)]
+
+
+def widths(svg: str) -> list[float]:
+    return [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
+
+
+def test_the_axis_of_times_is_logarithmic_and_holds_all_of_them() -> None:
+    scale = LogScale([Spread(10, 100, 1_000), Spread()])
+
+    places = [scale.x(one) for one in (10, 100, 1_000)]
+    assert 0 < places[0] < places[1] < places[2] < 100
+    assert round(places[1] - places[0], 6) == round(places[2] - places[1], 6)
+    assert ["10 µs", "100 µs", "1 ms"] == [words for _, words in scale.ticks]
+
+
+def test_an_axis_of_nothing_or_of_one_time_has_a_length() -> None:
+    assert LogScale([]).x(0) < LogScale([]).x(9)
+    assert 0 < LogScale([Spread(7, 7, 7)]).x(7) < 100
+
+
+def test_a_strip_tells_its_percentiles() -> None:
+    strip = LogScale([Spread(10, 100, 1_000)]).strip(Spread(10, 100, 1_000), "gate")
+
+    assert "<title>gate: p50 10 µs, p95 100 µs, p99 1 ms</title>" in strip
+    assert 'role="img"' in strip
+
+
+def test_a_strip_of_what_is_unknown_says_so() -> None:
+    assert '<span class="faint">unknown</span>' == LogScale([]).strip(Spread(), "gate")
+
+
+def test_bars_are_as_high_as_their_counts_and_none_vanishes() -> None:
+    svg = bars(Series("no route", (0, 50, 100, 1)), AXIS, kind="drop")
+
+    assert [0, 15, 30, 0.8] == [round(height, 1) for height in heights(svg)]
+    assert "no route: 151 in all, at most 100 in 5 min, at 2026-03-01 12:10:00" in svg
+
+
+def test_what_was_held_is_drawn_below_the_recommendation() -> None:
+    svg = held([None, 512], top=1_024, recommended=1_024, what="gate")
+
+    assert [0, 15] == heights(svg)
+    assert 'y1="0" y2="0" class="mark"' in svg
+    assert "gate: at most 512 B held at once, 1 KiB recommended" in svg
+
+
+def test_parts_fill_the_whole_and_the_least_of_them_is_seen() -> None:
+    svg = parts([("delivered", 10**6, "good"), ("missing", 1, "bad"), ("under way", 0, "warn")], "sent")
+
+    shares = widths(svg)
+    assert 2 == len(shares)
+    assert 99.8 < sum(shares) < 100.2
+    assert shares[1] > 0.9
+
+
+def test_a_time_axis_has_a_beginning_a_middle_and_an_end() -> None:
+    assert ["12:00", "12:10", "12:20"] == re.findall(r"\d\d:\d\d", time_axis(AXIS))
+
+
+def test_a_legend_names_colours() -> None:
+    assert 'class="key bad"' in legend(("bad", "missing"))

@@ -1,0 +1,107 @@
+"""Where the frames went: map, losses, loops, talkers, plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.pipeline.report.digest import Change, Digest, Facts, Listing
+from broker.pipeline.report.traffic import (
+    cycle_of,
+    loops_section,
+    losses_section,
+    map_section,
+    plan_section,
+    talkers_section,
+)
+from tests.support.reported import HOSTILE, digest
+
+
+def test_the_map_comes_wide_and_narrow_with_its_table() -> None:
+    html = map_section(digest())
+
+    assert 'class="scroll wide"' in html
+    assert 'class="scroll narrow"' in html
+    assert "Links as a table" in html
+    assert "frames were lost on links" in html
+
+
+def test_losses_are_by_link() -> None:
+    one = digest().losses.rows[0]
+
+    html = losses_section(digest())
+
+    assert one.from_instance in html
+    assert one.next_hop in html
+    assert f"{one.lost:,}" in html
+
+
+def test_what_left_too_late_to_be_called_lost_is_told() -> None:
+    extent = replace(digest().extent, under_way=3)
+
+    for lossy in (digest().losses, Listing()):
+        told = replace(digest(), losses=lossy, extent=extent)
+        assert "Of 3 transmissions it is too early to tell" in losses_section(told)
+        assert "Of 3 transmissions it is too early to tell" in map_section(told)
+
+
+def test_a_loop_is_told_as_its_circle() -> None:
+    html = loops_section(digest())
+
+    assert "48 frames came to a gateway again, in 1 circle" in html
+    assert 3 == html.count('class="again"')
+    assert "48 dropped: hops exhausted" in html
+
+
+def test_frames_in_the_same_circle_are_told_together() -> None:
+    one = digest().loops.rows[0]
+    other = replace(one, path=("far", one.path[2], one.path[1], one.path[2]), frames=2, end="lost", reason=None)
+
+    html = loops_section(replace(digest(), loops=Listing((one, other), 2)))
+
+    assert "50 frames came to a gateway again, in 1 circle" in html
+    assert "48 dropped: hops exhausted, 2 lost" in html
+
+
+@pytest.mark.parametrize(
+    ("path", "circle"),
+    [
+        ("sbaba", "ab"),
+        ("sabab", "ab"),
+        ("scabc", "abc"),
+        ("sxabcabcx", "abc"),
+        ("saa", "a"),
+        ("sas", "as"),
+        ("abc", "abc"),
+    ],
+)
+def test_the_circle_of_a_way_is_the_same_wherever_it_was_entered(path: str, circle: str) -> None:
+    assert tuple(circle) == cycle_of(tuple(path))
+
+
+def test_talkers_are_services_and_conversations() -> None:
+    html = talkers_section(digest())
+
+    assert "Services that send most" in html
+    assert "Conversations that send most" in html
+    assert HOSTILE not in html
+
+
+def test_a_plan_that_was_not_asked_for_has_no_section() -> None:
+    assert plan_section(digest()) is None
+
+
+def test_a_plan_tells_harm() -> None:
+    change = Change(
+        "gate", "Bill", "re-bound", is_harm=True, is_loop=True, conversations=1, frames=2, before="a", after="b"
+    )
+
+    html = plan_section(replace(digest(), changes=Listing((change,), 1)))
+
+    assert html is not None
+    assert '<span class="bad">re-bound, looping</span>' in html
+
+
+def test_a_plan_that_changes_nothing_says_so() -> None:
+    assert "the same way" in str(plan_section(Digest(Facts(), changes=Listing())))
