@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.pipeline.report.page import page
 from broker.pipeline.report.digest import Digest, Facts
+from broker.pipeline.report.page import page
 from tests.support.chromium import Browser, Tab, chromium
 from tests.support.reported import HOSTILE, digest
 
