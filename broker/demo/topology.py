@@ -36,6 +36,7 @@ READY_SECONDS = 30.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
 
+_any = random.SystemRandom()  # not the shared one: two processes that seed it alike, as tests do, took the same ports
 _given_ports: set[int] = set()  # of daemons that may not have bound theirs yet
 
 
@@ -242,7 +243,7 @@ class Topology:
 def free_port() -> int:
     """A port on 127.0.0.1 that nobody listens on now, and that was not given out by this process before."""
     while True:
-        port = random.randrange(*PORTS)  # noqa: S311 - no secret
+        port = _any.randrange(*PORTS)
         if port in _given_ports:
             continue
         with socket.socket() as probe:

@@ -16,9 +16,12 @@ from broker.errors import (
     FrameTooLargeError,
     HandshakeRefusedError,
     ListenFailedError,
+    NoJournalError,
     OutOfSequenceError,
     PeerError,
     PeerSilentError,
+    PipelineError,
+    PipelineUnavailableError,
     RequestError,
     ResourceError,
     SettingError,
@@ -51,6 +54,9 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (DemotedError("a.db", "its epoch is 2"), StoreUnavailableError, "store a.db: its epoch is 2"),
     (ListenFailedError("[::]:4022", "in use"), ResourceError, "cannot listen on [::]:4022: in use"),
     (CertificateUnusableError("trust", "a.pem", "is old", "renew it"), ResourceError, "a.pem: is old; renew it"),
+    (NoJournalError("flows", "no file"), RequestError, "no journal in flows: no file"),
+    (PipelineError("a URL", "mount it"), RequestError, "a URL; mount it"),
+    (PipelineUnavailableError("no Java", "get one"), ResourceError, "the pipeline cannot run: no Java; get one"),
     (DaemonUnreachableError("a.sock", "none"), ResourceError, "no daemon answers on a.sock: none"),
 ]
 

@@ -59,7 +59,7 @@ REFUSED = [
     (value.fraction(), True, "true is no number"),
     (value.fraction(), "0.5", '"0.5" is no number; write one from 0 to 1, without quotes'),
     (value.fraction(), 1.5, "1.5 is out of range; allowed is 0 to 1"),
-    (value.fraction(), float("nan"), "NaN is out of range"),
+    (value.fraction(), float("nan"), "nan is out of range"),
     (value.flag(), "true", '"true" is neither true nor false'),
     (CHOICE, "A", '"A" is not one of the allowed words; allowed is "a", "b"'),
     (CHOICE, ["c"], "a list is not one of the allowed words"),
