@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -150,19 +151,31 @@ def measure(
         FramesLostError: a gateway dropped something.
     """
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        stack.callback(unpin, os.getpid())
-        command = make_generator(Path(name), compiler())
-        pin(os.getpid(), GENERATOR_CORE)
-        for number, scenario in enumerate(scenarios):
+    with generating() as (command, directories):
+        for scenario in scenarios:
             if scenario.is_tls and not speaks_tls(command):
                 tell(f"{scenario.name}: left out, the load generator has no TLS ({_NO_TLS})")
                 continue
             tell(scenario.name)
-            directory = Path(name) / str(number)
-            directory.mkdir()
-            rows += _measure(scenario, command, directory, repeats, flood_seconds)
+            rows += _measure(scenario, command, next(directories), repeats, flood_seconds)
     return rows
+
+
+@contextmanager
+def generating() -> Iterator[tuple[Sequence[str], Iterator[Path]]]:
+    """The command of the load generator, whose core this process has meanwhile, and a new directory for each hop."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        stack.callback(unpin, os.getpid())
+        command = make_generator(Path(name), compiler())
+        pin(os.getpid(), GENERATOR_CORE)
+        yield command, _directories(Path(name))
+
+
+def _directories(parent: Path) -> Iterator[Path]:
+    for number in count():
+        directory = parent / str(number)
+        directory.mkdir()
+        yield directory
 
 
 def mode_name(mode: Mode, command: Sequence[str]) -> str:

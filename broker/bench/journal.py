@@ -10,17 +10,14 @@ Records that were shed were not written; a flood is more than a journal on the s
 
 from __future__ import annotations
 
-import os
-import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from broker.bench.forwarding import FLOOD, FLOOD_SECONDS, GENERATOR_CORE, REPEATS, Mode, Scenario, Station, mode_name
-from broker.bench.generator import compiler, make_generator
+from broker.bench.forwarding import FLOOD, FLOOD_SECONDS, REPEATS, Mode, Scenario, Station, generating, mode_name
 from broker.bench.hop import gateway
-from broker.bench.machine import cpu_seconds, pin, thread_seconds, unpin
+from broker.bench.machine import cpu_seconds, thread_seconds
 from broker.bench.result import Row, row_of
 from broker.bench.traffic import service_names
 
@@ -48,15 +45,10 @@ def measure(
         FramesLostError: a gateway dropped something.
     """
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        stack.callback(unpin, os.getpid())
-        command = make_generator(Path(name), compiler())
-        pin(os.getpid(), GENERATOR_CORE)
-        for number, scenario in enumerate(scenarios):
+    with generating() as (command, directories):
+        for scenario in scenarios:
             tell(scenario.name)
-            directory = Path(name) / str(number)
-            directory.mkdir()
-            rows += _measure(scenario, command, directory, repeats, flood_seconds)
+            rows += _measure(scenario, command, next(directories), repeats, flood_seconds)
     return rows
 
 
@@ -96,7 +88,7 @@ def _sample(station: Station, mode: Mode) -> dict[str, float]:
     before, all_before, loop_before = _recorded(station), cpu_seconds(pid), thread_seconds(pid, pid)
     values = station.run(mode)
     loop_share = (thread_seconds(pid, pid) - loop_before) / max(cpu_seconds(pid) - all_before, 1e-9)
-    written, shed = (now - then for now, then in zip(_recorded(station), before, strict=True))
+    written, shed = (after - earlier for after, earlier in zip(_recorded(station), before, strict=True))
     told = {"loop_us": values["cpu_us"] * loop_share, "lag_ms": _lag_ms(station)}
     return values | told | {"shed_share": shed / max(1.0, written + shed)}
 

@@ -64,9 +64,10 @@ PATHS = _result(
     ("unknown_links", _INT),  # between neighbours whose clocks contradict each other
 )
 """
-One row per transmission (message_id): a resend is another transmission. `acknowledged`: it arrived, but the target
-keeps no journal; `lost`: it left for a next hop and was seen no more; `under way`: likewise, so late in the history
-that nobody can know.
+One row per transmission (message_id): a resend is another transmission. `acknowledged`: its message was acknowledged
+while this was its newest transmission, and nobody tells where this one ended; so the target keeps no journal, or this
+one was lost on a link behind an earlier one that arrived. `lost`: it left for a next hop and was seen no more;
+`under way`: likewise, so late in the history that nobody can know.
 """
 
 DIALOGS = _result(

@@ -28,7 +28,11 @@ def test_instance_is_spelt_so_that_a_file_can_be_called_so(name: str, expected: 
 
 
 def test_longest_name_of_an_instance_still_makes_a_file(tmp_path: Path) -> None:
-    (tmp_path / f".{file_name('ä' * 128, 1, IDENTITY)}").touch()
+    file = tmp_path / f".{file_name('ä' * 128, 1, IDENTITY)}"
+
+    file.touch()  # a name that is too long is an OSError
+
+    assert [file] == list(tmp_path.iterdir())
 
 
 def made(directory: Path, *names: str) -> None:
