@@ -24,7 +24,7 @@ from broker.bench.traffic import service_names
 WITHOUT = "no journal"
 SAMPLES: dict[str, float | None] = {WITHOUT: None, "journal, 1 %": 0.01, "journal, every message": 1.0}
 DIALOGS = 1000  # so that a hundredth of them is some
-STEADY = 100_000  # messages a second that everything keeps up with
+STEADY = 50_000  # messages a second that everything keeps up with
 QUICK = (Scenario(256, destinations=DIALOGS, modes=(FLOOD, STEADY)), Scenario(1024, destinations=DIALOGS))
 FULL = (*QUICK, Scenario(64, destinations=DIALOGS), Scenario(16 * 1024, destinations=DIALOGS))
 _LAG = "broker_event_loop_lag_seconds "

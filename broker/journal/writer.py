@@ -32,7 +32,7 @@ from broker.journal.plan import RINGS, JournalPlan
 from broker.journal.retention import read_files, remove, too_old_or_too_many
 from broker.journal.rows import Rows
 
-NICENESS = 5  # a third of the loop's weight where both want one core; at 19 the loop waits long for the lock it holds
+NICENESS = 10  # a tenth of the loop's weight where both want one core; at 15 the loop is late by more than it gains
 GROUP_ROWS = 65_536  # of a row group: some 10 MiB before they are compressed, and enough for a reader to skip by
 RETRY_SECONDS = 5.0  # after a failure; what waits meanwhile fills the buffer, and then the ring sheds
 TEND_SECONDS = 60.0  # between two looks at files that are too old
