@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST = timedelta(days=36500)
+EARLIEST, LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -40,7 +42,10 @@ class Duration(click.ParamType[timedelta]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
         if found is None:
             self.fail(f"{value!r} is no duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
-        return timedelta(seconds=float(found[1]) * _SECONDS[found[2] or "s"])
+        seconds = float(found[1]) * _SECONDS[found[2] or "s"]
+        if seconds > LONGEST.total_seconds():
+            self.fail(f"{value!r} is too long; {LONGEST.days}d is the longest", param, ctx)
+        return timedelta(seconds=seconds)
 
 
 class Size(click.ParamType[int]):
@@ -69,6 +74,8 @@ class Instant(click.ParamType[datetime]):
             found = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail(f"{value!r} is no time; write 2026-03-01 or 2026-03-01T12:30", param, ctx)
+        if not EARLIEST < found.replace(tzinfo=UTC) < LATEST:  # with room for zones and margins
+            self.fail(f"{value!r} is no time of a journal; from {EARLIEST.year} to {LATEST.year}", param, ctx)
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
@@ -151,6 +158,7 @@ def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked
         if request.flows:
             told = report_file.run(request, _tell)
         else:
+            stored.check(request.out)
             with entry.started(request) as spark:
                 told = {"jobs": {}, "report": str(stored.render(spark, request.out))}
                 _tell(f"report: {told['report']}")
@@ -181,6 +189,8 @@ def _check_usage(**asked: Any) -> None:
         raise click.UsageError("--every goes on, --finish ends: give one of them")
     if asked["every"] is not None and not asked["every"]:
         raise click.UsageError("--every 0 never waits: give a longer one")
+    if asked["first"] and asked["behind"] and asked["first"] >= asked["behind"]:
+        raise click.UsageError("--from is not before --to: nothing lies between them")
 
 
 def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:

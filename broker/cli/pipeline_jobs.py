@@ -17,7 +17,11 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 
 JOBS = ("paths", "dialogs", "routes", "capacity", "reconcile")
 
-grace_option = click.option("--grace", type=Duration(), help="So long before the end nobody knows what is lost.")
+grace_option = click.option(
+    "--grace",
+    type=Duration(),
+    help="What was seen so shortly before the journals end is not lost; 1m for paths, 150s for reconcile.",
+)
 window_option = click.option("--window", type=Duration(), default="5m", show_default=True, help="Length of a window.")
 pool_option = click.option("--pool", type=Size(), help="Size of the pool (message_forward_size), for its headroom.")
 open_option = click.option(
@@ -141,7 +145,7 @@ broker pipeline plan --flows journal --out results --before gateway.sql --change
 )
 @click.option("--after", type=click.Path(path_type=Path), help="Scripts that would hold instead.")
 @click.option("--change", type=click.Path(path_type=Path), help="Scripts that would be carried out.")
-@click.option("--instance", help="Whose scripts they are, when they are files.")
+@click.option("--instance", help="Whose script one is that is a file.")
 @click.option("--database", default="msdb", show_default=True, help="Where scripts begin.")
 @click.option("--address", "addresses", multiple=True, metavar="URL=INSTANCE", help="Where an address leads.")
 @click.option("--database-guid", "databases", multiple=True, metavar="NAME=GUID", help="A database's broker instance.")
@@ -154,10 +158,13 @@ def plan(output: str, before: Path, after: Path | None, change: Path | None, **a
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
     check_installed()
-    from broker.pipeline.plan.question import read_question  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.pipeline.plan.question import PlanQuestionError, read_question  # noqa: PLC0415 - see broker.cli.group
 
     words = {name: asked.pop(name) for name in ("instance", "database", "addresses", "databases")}
-    question = read_question(before=before, after=after, change=change, now=datetime.now(UTC), **words)
+    try:
+        question = read_question(before=before, after=after, change=change, now=datetime.now(UTC), **words)
+    except PlanQuestionError as error:
+        raise click.UsageError(str(error)) from None
     told = {"before": before.resolve(), "after": after and after.resolve(), "change": change and change.resolve()}
     options = _options(question=question, asked={name: str(value) for name, value in (told | words).items()})
     perform(("plan",), options, output, **_needing_flows(asked))

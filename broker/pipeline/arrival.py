@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from broker.errors import PipelineError
 from broker.pipeline import inventory, result
-from broker.pipeline.entry import STATE, Request, Tell, check_local, started
+from broker.pipeline.entry import STATE, Request, Tell, check_apart, check_local, started
 from broker.pipeline.incremental import Arriving, Incremental, Step, start
 from broker.pipeline.jobs import JOBS
 from broker.pipeline.progress import Progress
@@ -60,6 +60,7 @@ def run_incremental(request: Request, arrival: Arrival, tell: Tell = lambda _: N
         OSError: a result cannot be written.
     """
     check_local(request)
+    check_apart(request)
     told = _Told(request, tell)
     with ExitStack() as stack:
         options = _options(request, arrival)
@@ -108,6 +109,8 @@ class _Told:
             "options": step.state.options,
             "totals": step.state.totals,
             "shed": step.state.shed,
+            "samples": step.state.samples,
+            "left_out": step.state.left_out,
             "last": step.files,
         }
         for name in step.rows:
@@ -140,10 +143,11 @@ def _take(
     held: Mapping[str, Progress],
 ) -> None:
     """What is there now, one job after the other; or all jobs at once, until they are stopped."""
-    every = None if arrival.every is None else f"{arrival.every:g} seconds"
+    every = None if arrival.every is None else f"{max(1, int(arrival.every * 1000))} milliseconds"
     queries: list[tuple[Incremental, StreamingQuery]] = []
     try:
         for name, one in running.items():
+            one.look_again()
             queries.append((one, start(one, spark, request.flows, held[name].checkpoint, every=every)))
             if every is None:
                 _wait(queries[-1:])

@@ -4,8 +4,9 @@ Who talks with whom, how much, and how long it takes.
 A *place* is a sequence and a fragment number in one direction of a dialog; a transmission (message_id) is one attempt
 to bring it over. Times run from place to place: from the transmission queue to the first delivery, which needs the
 journals of both ends, and from the first sending to the first acknowledgement, which needs that of the sender. When
-one of a dialog's deliveries took less than no time, clocks contradict each other and none of its delivery times is
-told.
+one of a dialog's deliveries took less than no time, none of its delivery times is told. When it was so by more than
+`CLOCK_TOLERANCE_US`, or a message was acknowledged before it was delivered, the clocks of the two instances contradict
+each other: then no delivery time of any dialog between them is told, in neither direction.
 
 How: all of a message comes together first, which spreads also a dialog with half of all records; percentiles are looked
 up by rank in what is sorted, so nothing is held in memory. Instances travel as hashes of 64 bits and get their names at
@@ -20,6 +21,7 @@ from pyspark.sql import Column, DataFrame, Window
 
 from broker.flow import Outcome
 from broker.pipeline.schema import DIALOGS
+from broker.pipeline.visit_order import CLOCK_TOLERANCE_US
 
 DIALOG = ["conversation_id", "from_target", "from_service", "to_service"]
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -132,14 +134,18 @@ def _dialogs(ranked: DataFrame) -> DataFrame:
             for word, share in PERCENTILES.items()
         ],
         F.min(F.when(is_first, F.col("value"))).alias("fastest"),
+        F.least(F.min("delivery_us"), F.min(F.col("acknowledged_us") - F.col("delivered_us"))).alias("least_us"),
         F.max_by("sender", "sent_us").alias("from_instance"),
         F.max_by("receiver", "delivered_us").alias("to_instance"),
         (F.max("sequence_number") - F.min("sequence_number") + 1).alias("span"),
     )
-    deliveries = {
-        f"delivery_{word}_us": F.when(F.col("fastest") >= 0, F.col(f"delivery_{word}_us")) for word in PERCENTILES
-    }
-    return rows.withColumns(deliveries | {"gaps": F.col("span") - F.col("messages")})
+    ends = ("from_instance", "to_instance")
+    pair = Window.partitionBy(F.least(*ends), F.greatest(*ends))
+    is_apart = (F.col("from_instance") != F.col("to_instance")) & (F.col("pair_us") < -CLOCK_TOLERANCE_US)
+    is_told = (F.col("fastest") >= 0) & ~F.coalesce(is_apart, F.lit(col=False))
+    deliveries = {f"delivery_{word}_us": F.when(is_told, F.col(f"delivery_{word}_us")) for word in PERCENTILES}
+    judged = rows.withColumn("pair_us", F.min("least_us").over(pair))
+    return judged.withColumns(deliveries | {"gaps": F.col("span") - F.col("messages")})
 
 
 def _percentile(measure: str, share: float) -> Column:

@@ -7,22 +7,28 @@ all jobs of a run. Paths are those of a file system that every machine of the cl
 
 from __future__ import annotations
 
+import difflib
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import inventory, result, session
 from broker.pipeline.jobs import JOBS, Job, Options, Results
-from broker.pipeline.period import Bounds, files_of, results_of, visits_of
+from broker.pipeline.period import EPOCH, Bounds, files_of, results_of, visits_of
 
 STATE = "_state"
+NAMED_MAX = 10  # instances in a sentence
 Tell = Callable[[str], None]
 
 
@@ -61,15 +67,18 @@ def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
         OSError: a result cannot be written.
     """
     check_local(request)
+    check_apart(request)
     for job in request.jobs:
         check_not_incremental(request.out, job)
-    found = _found(request)
+    found, horizon = _found(request)
+    for line in check_scripted(request, {state.instance for state in found.readable}):
+        tell(line)
     done: dict[str, Any] = {}
-    with started(request) as spark:
+    with result.held(request.out, _names(request.jobs)), started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
             begun = time.monotonic()
-            rows = _run_job(request, JOBS[name], visits, found)
+            rows = _run_job(request, JOBS[name], visits, found, horizon)
             seconds = time.monotonic() - begun
             done |= {
                 one: {"rows": count, "seconds": round(seconds, 1), "out": str(request.out / one)}
@@ -80,6 +89,11 @@ def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
     return {"jobs": done, "files": found.summary()}
 
 
+def _names(jobs: Iterable[str]) -> list[str]:
+    """The results of some jobs."""
+    return [name for job in jobs for name in JOBS[job].results]
+
+
 def explain(request: Request) -> None:
     """
     Print how Spark would compute the jobs, without running them.
@@ -88,17 +102,17 @@ def explain(request: Request) -> None:
         As `run`.
     """
     check_local(request)
-    found = _found(request)
+    found, horizon = _found(request)
     with started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
-            for frame in results(request, JOBS[name], visits).values():
+            for frame in results(request, JOBS[name], visits, horizon).values():
                 frame.explain("formatted")
 
 
-def results(request: Request, job: Job, visits: DataFrame) -> Results:
-    """What a job makes of visits, within the period."""
-    told = job.run(visits_of(visits, job, request.bounds), None, request.options)
+def results(request: Request, job: Job, visits: DataFrame, end: datetime | None = None) -> Results:
+    """What a job makes of visits, within the period. Shape: `end` as of `Job.run`."""
+    told = job.run(visits_of(visits, job, request.bounds), end, request.options)
     return results_of(told, job, request.bounds)
 
 
@@ -114,12 +128,24 @@ def started(request: Request) -> Iterator[SparkSession]:
     spark = before or session.start(request.session)
     try:
         yield spark
-    except PySparkException as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PipelineError(f"Spark gave up: {first}", "see above for what it said") from error
+    except (PySparkException, Py4JError) as error:
+        raise _sentence(error) from error
     finally:
         if before is None:
             spark.stop()
+
+
+def _sentence(error: Exception) -> PipelineError:
+    """What Spark raised; a file that it could not read is named."""
+    text = str(error)
+    file = re.search(r"(?:reading|read) (?:Parquet )?file:? (file:/+[^\n]*?\.parquet)", text)
+    if file is not None:
+        path = "/" + unquote(file[1]).removeprefix("file:").lstrip("/")
+        hint = "it is broken behind a good footer: copy it again or take it away, and run again"
+        return PipelineError(f"{path} cannot be read", hint)
+    said = re.search(r"^: (.+)$", text, re.MULTILINE) if isinstance(error, Py4JError) else None
+    first = said[1] if said else (text.strip().splitlines() or [type(error).__name__])[0]
+    return PipelineError(f"Spark gave up: {first}", "see above for what it said")
 
 
 def check_local(request: Request) -> None:
@@ -132,7 +158,42 @@ def check_local(request: Request) -> None:
     for path in (*request.flows, request.out):
         if ":/" in str(path):
             hint = "mount it: footers are read and results renamed through the file system"
-            raise PipelineError(f"{path} is not on a file system", hint)
+            url = re.sub(r"^([^/]*):/(?!/)", r"\1://", str(path))  # of which Path leaves out a slash
+            raise PipelineError(f"{url} is not on a file system", hint)
+
+
+def check_apart(request: Request) -> None:
+    """
+    Refuse results among the journals, where the next run would take them for some.
+
+    Raises:
+        PipelineError: they would be.
+    """
+    for flows in request.flows:
+        if request.out.resolve().is_relative_to(flows.resolve()):
+            problem = f"results in {request.out} would lie among the journals in {flows}"
+            raise PipelineError(problem, "give an --out outside of it")
+
+
+def check_scripted(request: Request, instances: Collection[str]) -> list[str]:
+    """
+    Of which instances there are scripts and no journal, in sentences: nothing can be said of them.
+
+    Raises:
+        PipelineError: of all of them: the question is about nobody.
+    """
+    question = request.options.question
+    if question is None:
+        return []
+    lines = []
+    for name in sorted(question.before.keys() - instances):
+        near = difflib.get_close_matches(name, instances, 1)
+        meant = f"; is it {near[0]!r}?" if near else ""
+        lines.append(f"no journal of the instance {name!r}, of which there are scripts{meant}")
+    if len(lines) == len(question.before):
+        told = ", ".join(sorted(instances)[:NAMED_MAX])
+        raise PipelineError(". ".join(lines[:NAMED_MAX]), f"there are journals of {told}")
+    return lines
 
 
 def check_not_incremental(out: Path, job: str) -> None:
@@ -147,20 +208,38 @@ def check_not_incremental(out: Path, job: str) -> None:
         raise PipelineError(f"{out / job} is of incremental runs", hint)
 
 
-def _found(request: Request) -> inventory.Inventory:
+def _found(request: Request) -> tuple[inventory.Inventory, datetime | None]:
+    """The files, and the instant up to which they tell everything, if they tell it."""
     found = inventory.take(request.flows, only=lambda paths: files_of(paths, request.bounds))
+    horizon_us = found.horizon_us()
+    horizon = None if horizon_us is None else EPOCH + timedelta(microseconds=horizon_us)
+    found.states = [state for state in found.states if request.bounds.has(state)]
     if not found.readable:
         where = ", ".join(map(str, request.flows))
-        problem = f"of {len(found.states)} files none can be read" if found.states else "no file *.parquet below it"
+        none = "no file *.parquet below it" + ("" if request.bounds.is_open else " that has visits of that time")
+        problem = f"of {len(found.states)} files none can be read" if found.states else none
         raise NoJournalError(where, "; ".join([problem, *inventory.told(found.summary())[1:]]))
-    return found
+    behind = request.bounds.wider().behind
+    return found, horizon if horizon is None or behind is None else min(horizon, behind)
 
 
-def _run_job(request: Request, job: Job, visits: DataFrame, found: inventory.Inventory) -> Mapping[str, int]:
+def _run_job(
+    request: Request, job: Job, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
+) -> Mapping[str, int]:
     """Rows of each result written."""
-    flows = [str(one) for one in request.flows]
-    report = {"job": job.name, "flows": flows, "options": request.options.told(), "files": found.summary()}
+
+    def report() -> dict[str, Any]:
+        found.look_again()
+        return {
+            "job": job.name,
+            "flows": [str(one) for one in request.flows],
+            **request.bounds.told(),
+            "horizon": None if horizon is None else horizon.isoformat(),
+            "options": request.options.told(),
+            "files": found.summary(),
+        }
+
     return {
         name: result.write(frame, request.out / name, report)
-        for name, frame in results(request, job, visits).items()
+        for name, frame in results(request, job, visits, horizon).items()
     }  # fmt: skip

@@ -6,12 +6,16 @@ only path and size, and the rest is as in the batch form: the files are judged, 
 What is not settled yet is carried along (`carry`), and a step counts when its state does (`progress`). A batch that
 Spark repeats after a crash either counted already and is passed over, or is done again from the same state.
 
+Spark names a file once. One that was broken off then, because somebody was copying it, is judged again in every later
+step and at the beginning of a run, until it can be read or is gone.
+
 Results lie in `<out>/<result>/batch=K`, one directory a step. Late visits are left out, counted and told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -22,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from broker.journal.survey import Fitness
 from broker.pipeline import result
 from broker.pipeline.carry import ended_at
 from broker.pipeline.inventory import Inventory, judge_all, read
@@ -30,6 +35,8 @@ from broker.pipeline.progress import Progress, State
 from broker.pipeline.schema import VISIT
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+UNREAD_MAX = 10_000  # broken files that are judged again
+EVER = "36500d"  # the age up to which Spark's source takes a file; a week if nobody says so
 _LISTED = "path string, modificationTime timestamp, length long, content binary"
 
 
@@ -75,19 +82,33 @@ class Incremental:
         if batch <= self._progress.state.spark_batch:
             return  # it counted, and the process ended before Spark knew
         try:
-            paths = sorted(_local(row.path) for row in listed.select("path").collect())
-            self._advance(judge_all(paths, known=self._progress.known), batch, is_last=False)
+            paths = (_local(row.path) for row in listed.select("path").collect())
+            self._advance(*self._judged(paths), batch, is_last=False)
         except BaseException as error:
             self.failure = error
             raise
+
+    def look_again(self) -> None:
+        """Take files that could not be read when Spark named them, and can be now."""
+        found, unread = self._judged(())
+        if found.readable:
+            self._advance(found, unread, self._progress.state.spark_batch, is_last=False)
 
     def finish(self) -> None:
         """Settle all that is carried along; nothing can follow."""
         state = self._progress.state
         if not state.is_finished:
-            self._advance(Inventory(), state.spark_batch, is_last=True)
+            self._advance(Inventory(), state.unread, state.spark_batch, is_last=True)
 
-    def _advance(self, found: Inventory, batch: int, *, is_last: bool) -> None:
+    def _judged(self, paths: Iterable[Path]) -> tuple[Inventory, list[str]]:
+        """New files and those that were broken: what there is to tell of them, and which are broken now."""
+        before = set(self._progress.state.unread)
+        found = judge_all(sorted({*paths, *map(Path, before)}), known=self._progress.known)
+        unread = [str(state.path) for state in found.states if state.fitness is Fitness.DAMAGED][:UNREAD_MAX]
+        found.states = [state for state in found.states if str(state.path) not in before or state.is_readable]
+        return found, unread
+
+    def _advance(self, found: Inventory, unread: Sequence[str], batch: int, *, is_last: bool) -> None:
         arriving, progress, before = self._arriving, self._progress, self._progress.state
         number = before.step + 1
         new = read(self._spark, (state.path for state in found.readable))
@@ -107,13 +128,16 @@ class Incremental:
         found.look_again()
         files = found.summary()
         counts = {name: count for name, count in files.items() if isinstance(count, int) and name != "instances"}
+        mended = len({str(state.path) for state in found.readable} & set(before.unread))
+        counts |= {name: counts[name] - mended for name in ("found", str(Fitness.DAMAGED))}  # counted when they broke
         after = replace(
-            before.added(counts | {"late": sum(late.values())}, files["shed_records"]),
+            before.added(counts | {"late": sum(late.values())}, files, {str(state.path) for state in found.readable}),
             step=number,
             spark_batch=batch,
             newest=newest,
             emitted_before=settled_before or before.emitted_before,
             carried_rows=carried_rows,
+            unread=tuple(unread),
             is_finished=is_last,
         )
         progress.commit(after, found.readable)
@@ -139,7 +163,13 @@ def start(
 
 def _source(spark: SparkSession, directory: Path) -> DataFrame:
     reader = spark.readStream.format("binaryFile").schema(_LISTED).option("pathGlobFilter", "*.parquet")
-    return reader.option("recursiveFileLookup", "true").load(str(directory)).select("path")
+    reader = reader.option("recursiveFileLookup", "true").option("maxFileAge", EVER)
+    return reader.load(_literal(directory)).select("path")
+
+
+def _literal(directory: Path) -> str:
+    """A name as Spark's source of streams takes it, which looks for patterns in it and cannot be told not to."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(directory))
 
 
 def _local(uri: str) -> Path:

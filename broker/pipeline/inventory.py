@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from broker.journal.survey import FileState, Fitness, files, judge
 from broker.pipeline.schema import VISIT
 
 TOLD_MAX = 20  # files that are named one by one
+SILENT = timedelta(hours=1)  # behind the newest instant of all; an instance that tells nothing for longer has ended
 _JUDGES = 8  # threads: judging waits for the disk
 
 
@@ -42,6 +44,22 @@ class Inventory:
     def readable(self) -> list[FileState]:
         """Those whose rows are read."""
         return [state for state in self.states if state.is_readable]
+
+    def horizon_us(self) -> int | None:
+        """
+        Up to when the journals tell everything, microseconds since 1970; None when no footer tells an instant.
+
+        Instances close their files at different times, so the newest instant of each is asked for, and the earliest of
+        these is the horizon: what was on its way then may have arrived in a file that is not there yet. An instance
+        that is silent holds it back by SILENT at most.
+        """
+        newest: dict[str, int] = {}
+        for state in self.readable:
+            if state.last_us is not None:
+                newest[state.instance] = max(state.last_us, newest.get(state.instance, state.last_us))
+        if not newest:
+            return None
+        return max(min(newest.values()), max(newest.values()) - SILENT // timedelta(microseconds=1))
 
     def look_again(self) -> None:
         """Find those that vanished while they were read: Spark leaves them out without a word."""
@@ -137,6 +155,7 @@ def told(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"{summary['read']:,} files of {summary['instances']:,} instances read, {summary['rows']:,} visits"]
     words = {
         "damaged": "broken off or unreadable, left out",
+        "unreadable": "files or directories that cannot be opened, left out",
         "foreign": "no journal, left out",
         "copy": "copies of files that were read, left out",
         "vanished": "vanished before they were read",
@@ -144,7 +163,7 @@ def told(summary: Mapping[str, Any]) -> list[str]:
         "newer": "of a later version: columns that it adds were not read",
         "older": "of an earlier version: the columns that it lacks are null",
     }
-    lines += [f"{summary[key]:,} {text}" for key, text in words.items() if summary[key]]
+    lines += [f"{summary[key]:,} {text}" for key, text in words.items() if summary.get(key)]
     lines += [f"  {one['file']}: {one['why']}: {one['problem']}" for one in summary["left_out"]]
     shed = {name: count for name, count in summary["shed_records"].items() if count}
     lines += [f"{name} shed {count:,} records for want of room: figures lack them" for name, count in shed.items()]

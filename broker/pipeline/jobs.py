@@ -60,7 +60,7 @@ class Period(Enum):
     """To what the bounds of a period apply."""
 
     RESULT = auto()  # rows of the result, by a column of theirs
-    DIALOG = auto()  # dialogs and directions, by their first visit
+    DIALOG = auto()  # dialogs, by the first message of the initiator
     VISIT = auto()  # visits, by when they began
 
 

@@ -6,6 +6,11 @@ structs. Nothing but the id is a key: whatever a path could change would tear it
 other figure is computed from that array, so paths have any length. What is costly on arrays is asked only of the few
 rows that need it: two visits of one slot, or clocks that contradict each other.
 
+Clocks contradict each other when a frame seems to come to an instance before it left the one before, or to end before
+it began, by more than `CLOCK_TOLERANCE_US`. Then whoever is wrong is wrong the other way as well, where nothing looks
+odd: no time between these two instances is told, in neither direction. So all ways are asked for contradictions first,
+by the same shuffle.
+
 Cost: with `spark.sql.execution.replaceHashWithSortAgg` the aggregate takes the sorted rows as they come and holds one
 transmission at a time; without it Spark's object hash aggregate does the same by sorting once more.
 """
@@ -19,7 +24,17 @@ from pyspark.sql import Column, DataFrame
 
 from broker.flow import Outcome
 from broker.pipeline.schema import PATHS
-from broker.pipeline.visit_order import STEPS, is_hop, order, outcome_of, residence_us, slot_of, step_of
+from broker.pipeline.visit_order import (
+    CLOCK_TOLERANCE_US,
+    STEPS,
+    is_hop,
+    order,
+    outcome_of,
+    pair_of,
+    residence_us,
+    slot_of,
+    step_of,
+)
 
 GRACE_SECONDS = 60
 """How much before the end of the history nobody can know whether a frame is lost: longer than a link holds one back."""
@@ -50,15 +65,16 @@ def paths(
     Args:
         visits: One row per visit.
         grace_seconds: A frame that left so shortly before `until` is under way rather than lost.
-        until: The newest instant of the history; asked of `visits` when not given, which reads two columns once more.
+        until: The end of the history, up to when every journal tells all; the newest instant of `visits` when not
+            given, which reads two columns once more.
 
     Shape: VISIT to PATHS.
     """
     newest = _newest(visits) if until is None else F.lit(until)
     threshold = F.unix_micros(newest.cast("timestamp")) - grace_seconds * 1_000_000
-    return (
-        visits.transform(_collected).transform(_ordered).transform(_measured).transform(_told, left_since_us=threshold)
-    )
+    measured = visits.transform(_collected).transform(_ordered).transform(_measured)
+    apart = measured.transform(_contradictions).scalar()
+    return measured.withColumn("apart", F.coalesce(apart, F.array())).transform(_told, left_since_us=threshold)
 
 
 def _newest(visits: DataFrame) -> Column:
@@ -110,14 +126,41 @@ def _ordered(collected: DataFrame) -> DataFrame:
 
 
 def _measured(ordered: DataFrame) -> DataFrame:
-    """With `last` of the hops, null without one, and `between_us`: null where a hop is missing, else of any sign."""
+    """
+    With `last` of the hops, null without one; for each link `between_us`, null where a hop is missing, else of any
+    sign, and `pairs` of instances; for the whole way `lasted_us`, null without its sender, and `ends`, a pair.
+    """
     count = F.size("hops")
-    link = F.zip_with(
+    neighbours = (
         F.slice("hops", F.lit(1), F.greatest(count - 1, F.lit(0))),
         F.slice("hops", F.lit(2), F.greatest(count - 1, F.lit(0))),
-        lambda one, two: F.when(slot_of(two) == slot_of(one) + 1, two["entered_us"] - one["left_us"]),
     )
-    return ordered.select("*", F.get("hops", count - 1).alias("last"), link.alias("between_us"))
+    link = F.zip_with(
+        *neighbours, lambda one, two: F.when(slot_of(two) == slot_of(one) + 1, two["entered_us"] - one["left_us"])
+    )
+    pairs = F.zip_with(*neighbours, lambda one, two: pair_of(one["instance"], two["instance"]))
+    last = F.get("hops", count - 1)
+    return ordered.select(
+        *("*", last.alias("last"), link.alias("between_us"), pairs.alias("pairs")),
+        F.when(_has_sender(), last["left_us"] - F.col("first.left_us")).alias("lasted_us"),
+        pair_of(F.col("first.instance"), last["instance"]).alias("ends"),
+    )
+
+
+def _contradictions(measured: DataFrame) -> DataFrame:
+    """
+    One row, one column: the pairs of instances whose clocks contradict each other.
+
+    It asks for the frame's constants, which it does not need, so that Spark shuffles once for both.
+    """
+    is_negative = F.array_min("between_us") < -CLOCK_TOLERANCE_US
+    is_over = F.col("lasted_us") < -CLOCK_TOLERANCE_US
+    links = F.zip_with("pairs", "between_us", lambda pair, took: F.when(took < -CLOCK_TOLERANCE_US, pair))
+    found = F.concat(links, F.array(F.when(is_over, F.col("ends"))))
+    rows = measured.where((is_negative | is_over) & F.col("constant").isNotNull()).select(
+        F.explode(found).alias("pair")
+    )
+    return rows.agg(F.collect_set("pair").alias("apart"))
 
 
 def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
@@ -125,9 +168,10 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
     is_dropped = F.col("end") == Outcome.DROPPED.value
     is_lost = F.col("end") == LOST
     has_ended_here = F.col("end") != Outcome.ACKNOWLEDGED.value
-    has_contradiction = F.array_min("between_us") < 0
-    known = F.transform("between_us", lambda one: F.when(one >= 0, one))
-    contradictions = F.size(F.filter("between_us", lambda one: one < 0))
+    may_hide = (F.array_min("between_us") < 0) | (F.size("apart") > 0)
+    known = F.zip_with("between_us", "pairs", lambda took, pair: F.when((took >= 0) & ~_is_apart(pair), took))
+    hidden = F.zip_with("between_us", "pairs", lambda took, pair: (took < 0) | (took.isNotNull() & _is_apart(pair)))
+    contradictions = F.size(F.filter(hidden, lambda one: one))
     columns = {
         "message_id": F.col("message_id"),
         **{name: F.col(f"constant.{name}") for name in _CONSTANT},
@@ -135,9 +179,10 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
         "started_at": F.timestamp_micros(_started_us()),
         "ended_at": F.timestamp_micros(_ended_us()),
         "path": F.col("hops.instance"),
+        "next_hops": F.col("hops.adjacent_out"),
         "residence_us": F.col("hops.residence_us"),
-        "link_us": F.when(has_contradiction, known).otherwise(F.col("between_us")),
-        "total_us": _total_us(),
+        "link_us": F.when(may_hide, known).otherwise(F.col("between_us")),
+        "total_us": F.when((F.col("lasted_us") >= 0) & ~_is_apart(F.col("ends")), F.col("lasted_us")),
         "end": F.col("end"),
         "end_instance": F.when(has_ended_here, F.col("last.instance")),
         "lost_to": F.when(is_lost, F.col("last.adjacent_out")),
@@ -145,7 +190,7 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
         "code": F.when(is_dropped, F.col("last.code")),
         "has_loop": _has_loop(),
         "missing_hops": _missing_hops(),
-        "unknown_links": F.when(has_contradiction, contradictions).otherwise(F.lit(0)),
+        "unknown_links": F.when(may_hide, contradictions).otherwise(F.lit(0)),
     }
     told = measured.select("*", end.alias("end"))
     return told.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in PATHS))
@@ -178,9 +223,9 @@ def _ended_us() -> Column:
     return F.coalesce(latest, F.col("first.left_us"), F.col("first.entered_us"))
 
 
-def _total_us() -> Column:
-    lasted = F.col("last.left_us") - F.col("first.left_us")
-    return F.when(_has_sender() & (lasted >= 0), lasted)
+def _is_apart(pair: Column) -> Column:
+    """Whether the clocks of a pair of instances contradict each other; never null."""
+    return F.coalesce(F.array_contains("apart", pair), F.lit(col=False))
 
 
 def _missing_hops() -> Column:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -25,6 +25,7 @@ from typing import Any
 
 from broker.errors import PipelineError
 from broker.journal.survey import FileState
+from broker.pipeline.inventory import TOLD_MAX
 from broker.pipeline.result import write_json
 
 FORMAT = 1
@@ -38,7 +39,8 @@ class State:
     Shape: `step` how many there were; `spark_batch` the number of Spark's batch that the last of them was; `newest`
     instant seen and `emitted_before`, the watermark, None before the first visit; `files_bytes` how much of
     `files.jsonl` counts; `carried_rows` of the visits carried along; `options` that all runs must have in common;
-    `totals` of all steps, by name.
+    `totals` of all steps, by name; `samples` of the dialogs, by instance, and the first files `left_out`, of all steps;
+    `unread` files that were broken when last looked at.
     """
 
     step: int = 0
@@ -51,13 +53,19 @@ class State:
     options: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     shed: Mapping[str, int] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    left_out: Sequence[Mapping[str, str]] = ()
+    unread: Sequence[str] = ()
 
-    def added(self, counts: Mapping[str, int], shed: Mapping[str, int]) -> State:
-        """With the counts of one more step."""
-        totals, all_shed = Counter(self.totals), Counter(self.shed)
+    def added(self, counts: Mapping[str, int], files: Mapping[str, Any], read: Collection[str] = ()) -> State:
+        """With what one more step counted, what it tells of its files (`Inventory.summary`), and which it `read`."""
+        totals, shed = Counter(self.totals), Counter(self.shed)
         totals.update(counts)
-        all_shed.update(shed)
-        return replace(self, totals=dict(totals), shed=dict(all_shed))
+        shed.update(files["shed_records"])
+        names = sorted({*self.samples, *files["samples"]})
+        samples = {one: sorted({*self.samples.get(one, ()), *files["samples"].get(one, ())}) for one in names}
+        left_out = [one for one in (*self.left_out, *files["left_out"]) if one["file"] not in read][:TOLD_MAX]
+        return replace(self, totals=dict(totals), shed=dict(shed), samples=samples, left_out=left_out)
 
 
 class Progress:

@@ -9,7 +9,8 @@ to bring it over. Resends, drops and losses are no fault as long as the place ar
   error, by WITH CLEANUP or by its lifetime stops repeating: what it had not brought over is missing, which it is.
 - `doubled`: delivered more than once. A `duplicate` is what the target had and put away: no fault.
 - `invented`: delivered or acknowledged and never sent, although its sender's journal tells what it sent later, or ends
-  long before: journals are written file by file and may be behind each other by the age at which a file is closed.
+  long before: journals are written file by file and may be behind each other by the age at which a file is closed
+  (`Inventory.horizon_us` is the end of the history that takes account of it).
   Otherwise it is `untold`: its sender keeps no journal, or none that goes so far. A sender that was killed, or that
   shed records, leaves a hole in its journal, and what it sent in that hole looks invented.
 - `lost`: a transmission of which no end was seen: not delivered, duplicate or dropped. An acknowledgement names the
@@ -52,7 +53,7 @@ def reconcile(visits: DataFrame, *, grace_seconds: int = GRACE_SECONDS, until: d
     Args:
         visits: Shape VISIT, no visit twice.
         grace_seconds: What was last seen so long before the end of the history may still be under way.
-        until: The end of the history; None for the newest instant in `visits`.
+        until: The end of the history: up to when every journal tells all; None for the newest instant in `visits`.
 
     Shape: RECONCILE, one row per dialog and direction and a total; no row when there is no message. Visits without a
     conversation_id belong to no dialog and are left out.

@@ -3,37 +3,71 @@ Writing results so that a reader sees a whole one or none.
 
 A result is a directory of Parquet files. It is written beside its place, under a name that readers pass over, and
 renamed; what was there before stays until then. What a run has to tell about it lies in `_report.json` inside.
+
+Two processes that wrote into one directory would take each other's work for what killed runs left: `held` lets one in.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from broker.errors import PipelineError
+
 REPORT = "_report.json"  # Spark reads no file that begins with an underscore
 UNFINISHED = ".unfinished-"
 REPLACED = ".replaced-"
+LOCK = ".lock"
 
 
-def write(result: DataFrame, target: Path, report: Mapping[str, Any] | None = None) -> int:
+@contextmanager
+def held(out: Path, names: Iterable[str]) -> Iterator[None]:
+    """
+    A directory of results for this process alone; results that a killed run had half replaced are back in their place.
+
+    Raises:
+        PipelineError: another process has it.
+        OSError: it cannot be written to.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(
+                f"another process writes results to {out}", "wait for it, or give another --out"
+            ) from None
+        for name in names:
+            _recover(out / name)
+        yield
+
+
+def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any]] | None = None) -> int:
     """
     Write a result, in place of an earlier one, and say how many rows it has.
+
+    Args:
+        result: What is written.
+        target: Its place.
+        report: What there is to tell, asked once the rows are written.
 
     Raises:
         OSError: the place cannot be written to.
     """
     made = stage(result, target)
     if report is not None:
-        write_json(made / REPORT, report)
+        write_json(made / REPORT, report())
     publish(made, target)
     return rows(target)
 
@@ -52,13 +86,22 @@ def stage(result: DataFrame, target: Path) -> Path:
 
 def publish(made: Path, target: Path) -> None:
     """Rename a staged result to its place, and remove what runs that were killed have left of it."""
+    _recover(target)
     old = target.with_name(f"{REPLACED}{target.name}")
-    shutil.rmtree(old, ignore_errors=True)
     if target.exists():
         target.rename(old)
     made.rename(target)
     for left in (old, *target.parent.glob(f"{UNFINISHED}{target.name}-*")):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def _recover(target: Path) -> None:
+    """Put back what a run had moved away that was killed before its own result was in place."""
+    old = target.with_name(f"{REPLACED}{target.name}")
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        old.rename(target)
 
 
 def rows(directory: Path) -> int:

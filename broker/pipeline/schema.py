@@ -51,9 +51,10 @@ PATHS = _result(
     ("started_at", _INSTANT),  # left its sender; else the earliest instant known of it
     ("ended_at", _INSTANT),  # the latest instant known of it, an acknowledgement's only when nothing else is known
     ("path", _WORDS),  # instances in the order of the hops
+    ("next_hops", _WORDS),  # the address that each of `path` gave it to; null where it went no further
     ("residence_us", _LONGS),  # at each instance of `path`; null where it did not leave, or before it came
-    ("link_us", _LONGS),  # between them, one less; null where it is negative (clocks differ) or a hop is missing
-    ("total_us", _LONG),  # from leaving the sender to the last visit's end; null where an end or an order is unknown
+    ("link_us", _LONGS),  # between them, one less; null where clocks contradict each other or a hop is missing
+    ("total_us", _LONG),  # from leaving the sender to the last visit's end; null where an end is unknown, or clocks do
     ("end", _STRING),  # delivered, duplicate, dropped, acknowledged, lost, under way
     ("end_instance", _STRING),  # where it ended; of a lost one the last that had it; null when acknowledged
     ("lost_to", _STRING),  # of a lost one: the next hop that it was given to
@@ -61,7 +62,7 @@ PATHS = _result(
     ("code", _INT),
     ("has_loop", _BOOLEAN),  # an instance is twice among its gateways (forwarded, dropped)
     ("missing_hops", _INT),  # up to the last known one, the sender counted, of which no journal tells
-    ("unknown_links", _INT),  # between neighbours whose clocks contradict each other
+    ("unknown_links", _INT),  # between neighbours whose clocks contradict each other, on this way or on any
 )
 """
 One row per transmission (message_id): a resend is another transmission. `acknowledged`: its message was acknowledged
@@ -86,7 +87,7 @@ DIALOGS = _result(
     ("bytes", _LONG),  # of all transmissions
     ("first_at", _INSTANT),
     ("last_at", _INSTANT),
-    ("delivery_p50_us", _LONG),  # of places, queued to first delivered; null if one is negative: clocks differ
+    ("delivery_p50_us", _LONG),  # of places, queued to first delivered; null if clocks contradict each other
     ("delivery_p95_us", _LONG),
     ("delivery_p99_us", _LONG),
     ("round_trip_p50_us", _LONG),  # of places, first left the sender to first acknowledged

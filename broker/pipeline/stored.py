@@ -8,8 +8,11 @@ total.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
@@ -38,7 +41,7 @@ def load(spark: SparkSession, out: Path, name: str) -> DataFrame:
         PipelineError: it is not there.
     """
     if not is_stored(out, name):
-        raise PipelineError(f"{out} has no result of {name}", f"run `broker pipeline {name}` with --out {out}")
+        raise _missing(out, name)
     schema = RESULTS[name]
     steps = sorted(map(str, (out / name).glob("batch=*")))
     reader = spark.read.schema(schema).option("__globPaths__", "false").option("recursiveFileLookup", "true")
@@ -60,6 +63,22 @@ def with_one_total(reconcile: DataFrame) -> DataFrame:
     return reconcile.where(~is_total).unionByName(one)
 
 
+def check(out: Path) -> None:
+    """
+    Look whether the results that the report is made of are there, before Spark is started for them.
+
+    Raises:
+        PipelineError: one is not.
+    """
+    for name in NEEDED:
+        if not is_stored(out, name):
+            raise _missing(out, name)
+
+
+def _missing(out: Path, name: str) -> PipelineError:
+    return PipelineError(f"{out} has no result of {name}", f"run `broker pipeline {name}` with --out {out}")
+
+
 def render(spark: SparkSession, out: Path) -> Path:
     """
     Write the report of the results below a directory, and say where.
@@ -70,8 +89,27 @@ def render(spark: SparkSession, out: Path) -> Path:
     """
     names = [*NEEDED, *(["plan"] if is_stored(out, "plan") else [])]
     results = {name: load(spark, out, name) for name in names}
-    report_file.write(out / report_file.FILE, report(results, facts(out / NEEDED[0])))
+    first = facts(out / NEEDED[0])
+    known = replace(first, troubles=(*differences(out, names), *first.troubles))
+    report_file.write(out / report_file.FILE, report(results, known))
     return out / report_file.FILE
+
+
+def differences(out: Path, names: Sequence[str]) -> list[str]:
+    """
+    Which results are not of the same history as the first, in sentences.
+
+    Raises:
+        PipelineError: nothing tells it of one.
+    """
+    of = {name: _history(_told(out / name)) for name in names}
+    first = names[0]
+    return [
+        f"{name} and {first} are not of the same history: {name} was made of {of[name]}, {first} of {of[first]};"
+        " run the jobs again, together"
+        for name in names[1:]
+        if of[name] != of[first]
+    ]
 
 
 def facts(directory: Path) -> Facts:
@@ -81,18 +119,41 @@ def facts(directory: Path) -> Facts:
     Raises:
         PipelineError: nothing tells it.
     """
-    try:
-        told = json.loads((directory / REPORT).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PipelineError(f"{directory} has no {REPORT}", "run the jobs again") from None
-    files = told.get("files") or {
-        **told["last"],
-        **told["totals"],
-        "shed_records": told["shed"],
-        "instances": len(told["shed"]),
-    }
+    told = _told(directory)
+    files = _files(told)
     troubles = inventory.told(files)[1:]
     late = told.get("totals", {}).get("late", 0)
     if late:
         troubles.append(f"{late:,} visits came too late for incremental runs, left out")
-    return Facts.of(files, flows=", ".join(told["flows"]), troubles=troubles, version=version("broker"))
+    return Facts.of(
+        files, flows=", ".join(told["flows"]), troubles=troubles, version=version("broker"), period=_period(told)
+    )
+
+
+def _told(directory: Path) -> dict[str, Any]:
+    """What the runs that made a result have to tell."""
+    try:
+        found: dict[str, Any] = json.loads((directory / REPORT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PipelineError(f"{directory} has no {REPORT}", "run the jobs again") from None
+    return found
+
+
+def _files(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of all files: of the one run, or of all steps."""
+    if "files" in told:
+        return dict(told["files"])
+    kept = {name: told[name] for name in ("samples", "left_out") if name in told}
+    return {**told["last"], **told["totals"], "shed_records": told["shed"], "instances": len(told["shed"])} | kept
+
+
+def _period(told: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: told.get(name) for name in ("from", "to")}
+
+
+def _history(told: Mapping[str, Any]) -> str:
+    """The words for what a result was made of; the same words mean the same history."""
+    files = _files(told)
+    period = "".join(f" {word} {when}" for word, when in _period(told).items() if when)
+    what = f"{files['read']:,} files with {files['rows']:,} visits, {files['bytes']:,} bytes"
+    return f"{what} of {', '.join(told['flows'])}{period}"

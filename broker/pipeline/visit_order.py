@@ -29,6 +29,9 @@ STEPS = (
 
 STEP_BITS = 3  # of the order of a visit
 
+CLOCK_TOLERANCE_US = 10_000
+"""By how much a frame may seem to arrive before it left: synchronized clocks differ by so much, read at busy times."""
+
 
 def is_hop() -> Column:
     """Whether a frame was there: the sender's note of an acknowledgement is no visit of the frame."""
@@ -62,6 +65,11 @@ def step_of(visit: Column) -> Column:
 def outcome_of(visit: Column) -> Column:
     """String."""
     return F.element_at(F.array(*(F.lit(outcome.value) for outcome in STEPS)), step_of(visit) + 1)
+
+
+def pair_of(one: Column, other: Column) -> Column:
+    """Long: of two instances, whichever is first; null when they are one, which has one clock, or are not known."""
+    return F.when(one != other, F.xxhash64(F.least(one, other), F.greatest(one, other)))
 
 
 def residence_us() -> Column:

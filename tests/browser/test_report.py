@@ -108,6 +108,23 @@ async def test_the_page_never_scrolls_sideways(browser: Browser, tmp_path: Path,
     assert await tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+async def test_what_does_not_add_up_is_seen_without_scrolling(
+    browser: Browser, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """With the conversation's id, which is what somebody looks for."""
+    tab = await show(browser, tmp_path, digest(), size)
+
+    room, needed, right, width = await tab.evaluate(
+        "(() => { const box = document.querySelector('#ledger .scroll');"
+        " const ids = [...box.querySelectorAll('code')].map(one => one.getBoundingClientRect().right);"
+        " return [box.clientWidth, box.scrollWidth, Math.max(...ids), innerWidth]; })()"
+    )
+
+    assert needed <= room
+    assert 0 < right <= width
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_text_stands_out_from_what_is_behind_it(browser: Browser, tmp_path: Path, *, dark: bool) -> None:
     tab = await show(browser, tmp_path, digest(), dark=dark)

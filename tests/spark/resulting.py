@@ -28,8 +28,10 @@ def small(spark: SparkSession) -> dict[str, DataFrame]:
     services = {"from_target": False, "from_service": "Shop", "to_service": "<script>"}
     common = {"kind": "message", "bytes": 100, **services}
     instants = {"started_at": START, "ended_at": START + timedelta(minutes=30)}
+    hops = ["tcp://gate:4022", "tcp://bill:4022"]
     way = {"path": ["shop", "gate", "bill"], "residence_us": [100, 20, 300], "link_us": [1000, 2000]}
-    short = {"path": ["shop", "gate"], "residence_us": [100, None], "link_us": [1000]}
+    way["next_hops"] = [*hops, None]
+    short = {"path": ["shop", "gate"], "residence_us": [100, None], "link_us": [1000], "next_hops": [hops[0], None]}
     loop = {"path": ["shop", "gate", "far", "gate"], "residence_us": [1, 1, 1, 1], "link_us": [1, 1, 1]}
     told: dict[str, Any] = {"missing_hops": 0, "unknown_links": 0, "has_loop": False, **common, **instants}
     windows = [START, START + timedelta(minutes=5)]
@@ -40,7 +42,7 @@ def small(spark: SparkSession) -> dict[str, DataFrame]:
             "paths",
             {**told, **way, "end": "delivered", "end_instance": "bill", "total_us": 3_420},
             {**told, **short, "end": "dropped", "end_instance": "gate", "reason": "no route"},
-            {**told, **short, "end": "lost", "end_instance": "gate", "lost_to": "bill"},
+            {**told, **short, "end": "lost", "end_instance": "gate", "lost_to": hops[1]},
             {**told, **loop, "end": "dropped", "end_instance": "gate", "reason": "hops exhausted", "has_loop": True},
         ),
         "dialogs": result(

@@ -96,6 +96,24 @@ def test_clocks_that_contradict_each_other_hide_the_times_of_deliveries(spark: S
     assert 40 == row["round_trip_p50_us"]
 
 
+def test_clocks_of_two_instances_are_wrong_for_all_their_dialogs(spark: SparkSession) -> None:
+    """An acknowledgement before the delivery shows that the target's clock is ahead; the way back only looks slow."""
+    ahead = 300_000_000
+    rows = rows_of(
+        spark,
+        visit("sent", 100, 110, instance="s"),
+        visit("delivered", 200 + ahead, 200 + ahead, instance="t"),
+        visit("acknowledged", 100, 300, instance="s"),
+        visit("sent", 100, 110, instance="s", message_id=2, conversation_id=2),
+        visit("delivered", 200 + ahead, 200 + ahead, instance="t", message_id=2, conversation_id=2),
+        visit("sent", 100, 110, instance="s", message_id=3, conversation_id=3),
+        visit("delivered", 200, 200, instance="u", message_id=3, conversation_id=3),
+    )
+
+    assert [None, None, 100] == [row["delivery_p50_us"] for row in rows]
+    assert [190, None, None] == [row["round_trip_p50_us"] for row in rows]
+
+
 def test_a_sender_that_moved_is_told_by_where_it_is_now(spark: SparkSession) -> None:
     """Another partner of a mirrored pair."""
     rows = [

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import entry, jobs
 from broker.pipeline.entry import Request
+from broker.pipeline.jobs import Options
 from broker.pipeline.period import Bounds
+from broker.pipeline.plan.question import Question
+from broker.pipeline.plan.script import Scripted
 from tests.spark import journalling
 from tests.spark.visiting import START
 
@@ -44,6 +47,107 @@ def test_a_period_is_a_part_of_the_results(request_: Request) -> None:
     assert 1 == entry.run(replace(request_, bounds=bounds))["jobs"]["paths"]["rows"]
 
 
+def test_what_an_instance_has_not_told_yet_is_under_way(tmp_path: Path, spark: SparkSession) -> None:
+    """Files close at different times: that of `b` ends when the second message has not arrived yet."""
+    minute = 60_000_000
+    first, second = journalling.passage(1), journalling.passage(2, at=10 * minute, sequence_number=1)
+    for number, instance in enumerate("agb"):
+        told = [first[number], second[number]] if instance != "b" else [first[number]]
+        journalling.write(tmp_path / "flows", *told)
+    request = Request(("paths", "reconcile"), (tmp_path / "flows",), tmp_path / "out")
+
+    entry.run(request)
+    before = _judged(spark, request)
+    third = journalling.passage(3, at=40 * minute, sequence_number=2)
+    journalling.write(tmp_path / "flows", *third[:1])
+    journalling.write(tmp_path / "flows", *third[1:2])
+    journalling.write(tmp_path / "flows", *third[2:])
+    entry.run(request)
+
+    assert (["delivered", "under way"], 1, 0) == before
+    assert (["delivered", "lost", "delivered"], 0, 1) == _judged(spark, request)
+
+
+def _judged(spark: SparkSession, request: Request) -> tuple[list[str], int, int]:
+    """How transmissions ended, how many messages are under way and how many are missing."""
+    paths = spark.read.parquet(str(request.out / "paths")).orderBy("sequence_number").collect()
+    total = spark.read.parquet(str(request.out / "reconcile")).where("conversation_id IS NULL").collect()[0]
+    return [row.end for row in paths], total.under_way, total.missing
+
+
+def test_a_period_has_the_visits_of_files_begun_long_before(tmp_path: Path, spark: SparkSession) -> None:
+    """One of six hours; and one that ended before is not read."""
+    rows = [row for hour in range(7) for row in journalling.passage(hour + 1, at=hour * 3_600_000_000)]
+    journalling.write(tmp_path / "flows", *rows)
+    journalling.write(tmp_path / "flows", *journalling.passage(9))
+    request = Request(
+        ("paths",), (tmp_path / "flows",), tmp_path / "out",
+        bounds=Bounds(START + timedelta(hours=5), START + timedelta(hours=6)),
+    )  # fmt: skip
+
+    told = entry.run(request)
+
+    assert (1, 1) == (told["jobs"]["paths"]["rows"], told["files"]["read"])
+
+
+def test_results_among_the_journals_are_refused(request_: Request) -> None:
+    """The next run would take them for journals."""
+    with pytest.raises(PipelineError, match="would lie among the journals"):
+        entry.run(replace(request_, out=request_.flows[0] / "out"))
+
+
+def test_a_file_with_broken_pages_is_named(request_: Request) -> None:
+    (path,) = request_.flows[0].rglob("*.parquet")
+    content = bytearray(path.read_bytes())
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[4:footer] = bytes(footer - 4)
+    path.write_bytes(content)
+
+    with pytest.raises(
+        PipelineError, match=r"^.*[0-9a-f]{8}\.parquet cannot be read; .* copy it again or take it away"
+    ):
+        entry.run(request_)
+
+
+def test_scripts_of_nobody_are_an_error_and_those_of_some_are_told(request_: Request) -> None:
+    """The journal has a file of the instance `a`."""
+    now = datetime.now(UTC)
+    asked = {name: Question({name: Scripted()}, {name: Scripted()}, now) for name in ("a", "aa")}
+
+    assert [] == entry.check_scripted(replace(request_, options=Options(question=asked["a"])), {"a"})
+    with pytest.raises(PipelineError, match=r"no journal of the instance 'aa'.*; is it 'a'\?; there are journals of a"):
+        entry.run(replace(request_, jobs=("plan",), options=Options(question=asked["aa"])))
+    both = Question({"a": Scripted(), "zz": Scripted()}, {}, now)
+    assert ["no journal of the instance 'zz', of which there are scripts"] == entry.check_scripted(
+        replace(request_, options=Options(question=both)), {"a"}
+    )
+
+
+def test_a_file_that_vanished_while_it_was_read_is_told_beside_the_result(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to whoever started the run alone."""
+    real = jobs.JOBS["routes"]
+
+    def run(visits: DataFrame, end: datetime | None, options: jobs.Options) -> jobs.Results:
+        next(request_.flows[0].rglob("*.parquet")).unlink()
+        return real.run(visits, end, options)
+
+    monkeypatch.setitem(jobs.JOBS, "routes", replace(real, run=run))
+
+    entry.run(replace(request_, jobs=("routes",)))
+
+    told = json.loads((request_.out / "routes" / "_report.json").read_text())
+    assert 1 == told["files"]["vanished_while_read"]
+
+
+def test_the_period_is_told_beside_the_result(request_: Request) -> None:
+    entry.run(replace(request_, jobs=("routes",), bounds=Bounds(START)))
+
+    told = json.loads((request_.out / "routes" / "_report.json").read_text())
+    assert (START.isoformat(), None) == (told["from"], told["to"])
+
+
 def test_explain_prints_the_plan_and_writes_nothing(request_: Request, capsys: pytest.CaptureFixture[str]) -> None:
     entry.explain(request_)
 
@@ -56,13 +160,16 @@ def test_nothing_to_read_is_told_with_the_reason(request_: Request, tmp_path: Pa
     with pytest.raises(NoJournalError, match=r"none: no file \*.parquet below it"):
         entry.run(replace(request_, flows=(tmp_path / "none",)))
 
+    with pytest.raises(NoJournalError, match="below it that has visits of that time"):
+        entry.run(replace(request_, bounds=Bounds(START + timedelta(days=9))))
+
     (tmp_path / "none" / "x.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(NoJournalError, match="of 1 files none can be read; 1 broken off or unreadable"):
         entry.run(replace(request_, flows=(tmp_path / "none",)))
 
 
 def test_a_url_is_refused(request_: Request) -> None:
-    with pytest.raises(PipelineError, match="s3a:/bucket/flows is not on a file system; mount it"):
+    with pytest.raises(PipelineError, match="s3a://bucket/flows is not on a file system; mount it"):
         entry.run(replace(request_, flows=(Path("s3a://bucket/flows"),)))
 
 

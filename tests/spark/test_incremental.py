@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -184,6 +185,41 @@ def test_a_clock_that_is_ahead_does_not_make_all_others_late(spark: SparkSession
     told = run_incremental(request(flows, out), DELAY)
 
     assert told["jobs"]["paths"]["settled_before"] < datetime.now(UTC).isoformat()
+
+
+def test_files_are_taken_however_old_and_below_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    """As rsync brings them, and with characters that Spark would take for patterns."""
+    flows, out = tmp_path / "[x]{p,q} st*r? back\\s", tmp_path / "out"
+    journalling.write(flows, *journalling.passage(1))
+
+    first = run_incremental(request(flows, out), DELAY)
+    old = journalling.write(flows, *journalling.passage(2))
+    os.utime(old, (0, 0))
+    second = run_incremental(request(flows, out), DELAY)
+
+    assert [1, 2] == [told["jobs"]["paths"]["totals"]["read"] for told in (first, second)]
+
+
+def test_a_file_that_was_seen_half_copied_is_read_once_it_is_whole(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark names it once; the totals are those of what there is in the end, and nothing is read twice."""
+    flows, out = tmp_path / "flows", tmp_path / "out"
+    journalling.write(flows, *journalling.passage(1))
+    half, never = (journalling.write(flows, *journalling.passage(number)) for number in (2, 3))
+    whole_file = half.read_bytes()
+    for path in (half, never):
+        path.write_bytes(path.read_bytes()[:200])
+
+    told = [run_incremental(request(flows, out), DELAY)]
+    told.append(run_incremental(request(flows, out), DELAY))
+    half.write_bytes(whole_file)
+    told.append(run_incremental(request(flows, out), DELAY))
+    told.append(run_incremental(request(flows, out), LAST))
+
+    totals = [one["jobs"]["paths"]["totals"] for one in told]
+    assert [(3, 1, 2), (3, 1, 2), (3, 2, 1), (3, 2, 1)] == [
+        (one["found"], one["read"], one["damaged"]) for one in totals
+    ]
+    assert [1, 2] == sorted(int.from_bytes(row.message_id, "big") for row in stored.load(spark, out, "paths").collect())
 
 
 def test_nothing_new_is_nothing_to_do(spark: SparkSession, tmp_path: Path) -> None:

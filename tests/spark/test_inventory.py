@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from broker.errors import NoJournalError
 from broker.journal.schema import SCHEMA_KEY
+from broker.journal.survey import FileState, Fitness
 from broker.pipeline import inventory
 from broker.pipeline.schema import VISIT
 from tests.spark import journalling
@@ -102,6 +103,29 @@ def test_no_file_is_no_visit(spark: SparkSession) -> None:
     frame = inventory.read(spark, [])
 
     assert (VISIT, 0) == (frame.schema, frame.count())
+
+
+@pytest.mark.parametrize(
+    ("newest", "horizon"),
+    [
+        ({"a": [9, 50], "b": [20]}, 20),
+        ({"a": [5000], "b": [20]}, 1400),
+        ({"a": [50], "b": [None]}, 50),
+        ({"a": [None]}, None),
+        ({}, None),
+    ],
+)
+def test_the_journals_tell_up_to_the_earliest_of_their_ends(
+    newest: dict[str, list[int | None]], horizon: int | None
+) -> None:
+    """Seconds; an instance that tells nothing for more than an hour holds nothing back any longer."""
+    states = [
+        FileState(Path(name), Fitness.GOOD, instance=name, last_us=None if one is None else one * 1_000_000)
+        for name, ends in newest.items()
+        for one in ends
+    ]
+
+    assert (None if horizon is None else horizon * 1_000_000) == inventory.Inventory(states).horizon_us()
 
 
 def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline.paths import GRACE_SECONDS, paths
 from broker.pipeline.schema import PATHS
+from broker.pipeline.visit_order import CLOCK_TOLERANCE_US
 from tests.spark.visiting import START, guid, visits
 
 LATER = START + timedelta(hours=1)
@@ -72,6 +73,7 @@ def test_hops_in_order_with_their_times(spark: SparkSession) -> None:
         "started_at": 10,
         "ended_at": 99,
         "path": ["a", "b", "c", "d"],
+        "next_hops": [None, "tcp://c", "tcp://d", None],
         "residence_us": [10, 5, 1, 9],
         "link_us": [20, 25, 29],
         "total_us": 89,
@@ -152,6 +154,32 @@ def test_clocks_that_contradict_each_other(spark: SparkSession) -> None:
 
     assert (row["path"], row["link_us"], row["unknown_links"]) == (["a", "b", "c"], [20, None], 1)
     assert (row["total_us"], row["residence_us"], row["ended_at"]) == (None, [10, 5, 1_000_000], 35)
+
+
+def test_clocks_that_are_wrong_are_wrong_the_other_way_as_well(spark: SparkSession) -> None:
+    """The clock of `d` is five minutes ahead: to it seems slow, and from it impossible; both are unknown."""
+    ahead = 300_000_000
+    there = [SENT, FIRST, SECOND, {**DELIVERED, "entered_at": 90 + ahead, "left_at": 99 + ahead}]
+    back = [
+        visit("sent", "d", 0, 100 + ahead, 110 + ahead),
+        visit("forwarded", "c", 0, 130, 135),
+        visit("delivered", "a", 1, 160, 165),
+    ]
+    rows = [{**row, "message_id": number} for number, way in ((1, there), (2, back)) for row in way]
+
+    one, other = told(paths(visits(spark, *rows), until=LATER + timedelta(hours=1)))
+
+    assert ([20, 25, None], None, 1) == (one["link_us"], one["total_us"], one["unknown_links"])
+    assert ([None, 25], None, 1) == (other["link_us"], other["total_us"], other["unknown_links"])
+
+
+def test_clocks_that_differ_little_hide_only_what_is_impossible(spark: SparkSession) -> None:
+    """Ten milliseconds are what synchronized clocks may differ by."""
+    early = visit("forwarded", "b", 0, 30 - CLOCK_TOLERANCE_US, 35, message_id=2)
+
+    first, second = told(paths(visits(spark, SENT, FIRST, {**SENT, "message_id": 2}, early), until=LATER))
+
+    assert ([20], [None]) == (first["link_us"], second["link_us"])
 
 
 def test_clock_set_back_during_a_visit(spark: SparkSession) -> None:

@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from broker.journal.survey import FileState, Fitness
 from broker.pipeline.jobs import JOBS
-from broker.pipeline.period import Bounds, files_of, results_of, visits_of
+from broker.pipeline.period import Bounds, files_of, micros, results_of, visits_of
 from tests.spark.visiting import START, visits
 
 HOUR = timedelta(hours=1)
@@ -20,16 +21,41 @@ BOUNDS = Bounds(START, START + HOUR)
 @pytest.mark.parametrize(
     ("path", "may"),
     [
-        ("/x/date=2026-03-01/hour=09/a.parquet", False),
-        ("/x/date=2026-03-01/hour=10/a.parquet", True),
-        ("/x/date=2026-03-01/hour=14/a.parquet", True),
-        ("/x/date=2026-03-01/hour=15/a.parquet", False),
+        ("/x/date=2026-02-28/hour=09/a.parquet", False),
+        ("/x/date=2026-02-28/hour=10/a.parquet", True),
+        ("/x/date=2026-03-02/hour=14/a.parquet", True),
+        ("/x/date=2026-03-02/hour=15/a.parquet", False),
         ("/x/a.parquet", True),
     ],
 )
 def test_files_are_chosen_by_their_hour_with_a_margin(path: str, *, may: bool) -> None:
-    """Two hours on both sides: one for what is read around the period, one for a file's age and frames held."""
+    """A day and two hours on both sides: one for what is read around the period, and the age that a file may have."""
     assert may == bool(files_of([Path(path)], BOUNDS))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "has"),
+    [
+        (-7 * HOUR, -HOUR - timedelta(microseconds=1), False),
+        (-7 * HOUR, -HOUR, True),
+        (-7 * HOUR, 9 * HOUR, True),
+        (2 * HOUR - timedelta(microseconds=1), 9 * HOUR, True),
+        (2 * HOUR, 9 * HOUR, False),
+        (None, None, True),
+    ],
+)
+def test_files_are_chosen_by_what_their_footers_tell(
+    first: timedelta | None, last: timedelta | None, *, has: bool
+) -> None:
+    """With the hour around; a file that does not tell may have anything."""
+    begun, ended = (None if one is None else micros(START + one) for one in (first, last))
+    state = FileState(Path("x"), Fitness.GOOD, first_us=begun, last_us=ended)
+
+    assert has == BOUNDS.has(state)
+
+
+def test_bounds_at_the_end_of_the_calendar_have_no_margin() -> None:
+    assert Bounds() == Bounds(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)).wider()
 
 
 def test_without_bounds_every_file_is_read() -> None:
@@ -68,6 +94,22 @@ def test_of_dialogs_those_are_taken_that_began_in_the_period(spark: SparkSession
     chosen = visits_of(visits(spark, *rows), JOBS["reconcile"], BOUNDS).collect()
 
     assert [2, 2] == [int.from_bytes(row.conversation_id, "big") for row in chosen]
+
+
+def test_a_dialog_whose_first_message_is_not_in_sight_is_an_older_one(spark: SparkSession) -> None:
+    """However long it was silent; and the direction of the target belongs to the dialog."""
+    rows = [
+        {"conversation_id": 1, "sequence_number": 7, "entered_at": START + HOUR / 2},
+        {"conversation_id": 1, "from_target": True, "entered_at": START + HOUR / 2},
+        {"conversation_id": 2, "entered_at": START + HOUR / 4},
+        {"conversation_id": 2, "from_target": True, "entered_at": START + HOUR / 2},
+    ]
+
+    chosen = visits_of(visits(spark, *rows), JOBS["dialogs"], BOUNDS).collect()
+
+    assert [(2, False), (2, True)] == sorted(
+        (int.from_bytes(row.conversation_id, "big"), row.from_target) for row in chosen
+    )
 
 
 def test_what_if_takes_the_visits_that_began_in_the_period(spark: SparkSession) -> None:

@@ -92,6 +92,11 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_counts_are_added_up() -> None:
-    state = State().added({"read": 2}, {"a": 1}).added({"read": 3, "late": 1}, {"b": 0})
+    broken = [{"file": name, "why": "damaged", "problem": "no footer"} for name in ("x", "y")]
+    first = {"shed_records": {"a": 1}, "samples": {"a": [1.0]}, "left_out": broken}
+    second = {"shed_records": {"b": 0}, "samples": {"a": [0.5], "b": [1.0]}, "left_out": []}
+
+    state = State().added({"read": 2}, first).added({"read": 3, "late": 1}, second, {"x"})
 
     assert ({"read": 5, "late": 1}, {"a": 1, "b": 0}) == (state.totals, state.shed)
+    assert ({"a": [0.5, 1.0], "b": [1.0]}, broken[1:]) == (state.samples, state.left_out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +12,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from broker.errors import PipelineError
 from broker.pipeline import result
 
 
 def test_a_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "out" / "paths"
 
-    first = result.write(spark.range(5), target, {"run": 1})
-    second = result.write(spark.range(3), target, {"run": 2})
+    first = result.write(spark.range(5), target, lambda: {"run": 1})
+    second = result.write(spark.range(3), target, lambda: {"run": 2})
 
     assert (5, 3) == (first, second)
     assert 3 == spark.read.parquet(str(target)).count() == result.rows(target)
@@ -45,6 +48,46 @@ def test_what_a_killed_run_left_is_removed(spark: SparkSession, tmp_path: Path) 
     result.write(spark.range(1), tmp_path / "paths")
 
     assert (False, True) == (left.exists(), other.exists())
+
+
+def test_a_result_that_a_killed_run_moved_away_is_put_back(spark: SparkSession, tmp_path: Path) -> None:
+    """It was killed between its two renames: nothing was in place."""
+    target = tmp_path / "paths"
+    result.write(spark.range(5), target)
+    target.rename(tmp_path / ".replaced-paths")
+
+    with result.held(tmp_path, ["paths"]):
+        assert 5 == result.rows(target)
+
+    assert not (tmp_path / ".replaced-paths").exists()
+
+
+def test_what_was_replaced_is_removed_once_the_new_one_is_in_place(tmp_path: Path) -> None:
+    (tmp_path / "paths").mkdir()
+    (tmp_path / ".replaced-paths").mkdir()
+
+    with result.held(tmp_path, ["paths"]):
+        pass
+
+    assert {"paths", result.LOCK} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from broker.pipeline import result\n"
+    code += "with result.held(Path(sys.argv[1]), []): print('mine', flush=True); sys.stdin.read()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert "mine\n" == other.stdout.readline()
+
+    with pytest.raises(
+        PipelineError, match=r"another process writes results to .*; wait for it, or give another --out"
+    ):
+        result.held(tmp_path, []).__enter__()
+    other.communicate("")
+    with result.held(tmp_path, []):
+        assert 0 == other.returncode
 
 
 def test_a_result_without_rows_has_a_schema(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from broker.errors import PipelineError
 from broker.pipeline import stored
 from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request, run
+from broker.pipeline.period import Bounds
 from broker.pipeline.report.page import NEEDED
 from broker.pipeline.schema import RECONCILE
 from tests.spark import journalling
+from tests.spark.visiting import START
 
 
 @pytest.fixture
@@ -36,7 +39,9 @@ def test_the_report_is_made_of_results_that_are_there(request_: Request, spark: 
 def test_incremental_runs_are_one_result_with_one_total(request_: Request, spark: SparkSession) -> None:
     """Of two steps that had a dialog each."""
     run_incremental(request_, Arrival())
-    journalling.write(request_.flows[0], *journalling.passage(2, conversation_id=2, at=9_000_000_000), shed=1)
+    (request_.flows[0] / "broken.parquet").write_bytes(b"PAR1 and no more")
+    rows = journalling.passage(2, conversation_id=2, at=9_000_000_000)
+    journalling.write(request_.flows[0], *rows, shed=1, sample=0.5)
     run_incremental(request_, Arrival())
     run_incremental(request_, Arrival(is_last=True))
 
@@ -49,6 +54,23 @@ def test_incremental_runs_are_one_result_with_one_total(request_: Request, spark
     assert [(2, 2, True)] == [(row.sent, row.delivered, row.adds_up) for row in totals]
     assert (2, 6, 1) == (facts.files, facts.records, facts.instances)
     assert "a shed 3 records for want of room: figures lack them" in facts.troubles
+    assert (0.5, 1.0) == facts.samples
+    assert any("broken.parquet: damaged" in line for line in facts.troubles)
+    assert [] == stored.differences(request_.out, NEEDED)
+
+
+def test_results_of_different_histories_are_told_apart(request_: Request, spark: SparkSession) -> None:
+    """Each was made of what was there; the report says which is of something else."""
+    bounds = Bounds(START, START + timedelta(hours=1))
+    for job in NEEDED:
+        run(replace(request_, jobs=(job,), bounds=bounds if job == "routes" else Bounds()))
+
+    [line] = stored.differences(request_.out, NEEDED)
+    page = stored.render(spark, request_.out).read_text()
+
+    assert line.startswith("routes and paths are not of the same history: routes was made of 1 files with 3 visits")
+    assert "from 2026-03-01T12:00:00+00:00 to 2026-03-01T13:00:00+00:00, paths of 1 files" in line
+    assert "routes and paths are not of the same history" in page
 
 
 def test_a_result_that_is_missing_is_told(request_: Request, spark: SparkSession, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         links=listing(links),
         losses=listing(
             [
-                Loss(one.from_instance, f"tcp://{one.to_instance}:4022", one.lost, one.frames)
+                Loss(one.from_instance, f"tcp://{one.to_instance}:4022", one.lost, one.frames, one.to_instance)
                 for one in links
                 if one.lost
             ]
@@ -137,7 +137,16 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         journeys=listing(
             [Journey(a, b, 90_000 - 4_000 * place, _spread(dice, 9_000)) for place, (a, b) in enumerate(pairs[:7])]
         ),
-        extent=Extent(FIRST, FIRST + timedelta(days=1), 1_241_020, 1_811, 240, 31),
+        extent=Extent(
+            FIRST,
+            FIRST + timedelta(days=1),
+            transmissions=1_241_020,
+            missing_hops=1_811,
+            unknown_links=240,
+            under_way=31,
+            lost=sum(one.lost for one in links),
+            looped=48,
+        ),
         timeline=AXIS,
         traffic=_wave("frames", 42_000, dice),
         drops=(

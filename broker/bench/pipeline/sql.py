@@ -30,12 +30,29 @@ WITH horizon AS (
     FROM visits WHERE outcome <> 'acknowledged'
 ), acknowledged AS (
     SELECT DISTINCT message_id FROM visits WHERE outcome = 'acknowledged'
-), stepped AS (
+), measured AS (
     SELECT *,
         step - lag(step) OVER way = 1 AS is_next,
         came - lag(went) OVER way AS took,
-        row_number() OVER way AS place
-    FROM known WINDOW way AS (PARTITION BY message_id ORDER BY step)
+        lag(instance) OVER way AS came_from,
+        row_number() OVER way AS place,
+        row_number() OVER back = 1 AS is_last,
+        first_value(step) OVER way = 0 AS is_of_sender,
+        first_value(instance) OVER way AS sender,
+        went - first_value(went) OVER way AS lasted
+    FROM known
+    WINDOW way AS (PARTITION BY message_id ORDER BY step), back AS (PARTITION BY message_id ORDER BY step DESC)
+), apart AS (
+    SELECT DISTINCT least(instance, came_from) AS one, greatest(instance, came_from) AS other
+    FROM measured WHERE is_next AND took < -10000 AND instance <> came_from
+    UNION
+    SELECT DISTINCT least(instance, sender), greatest(instance, sender)
+    FROM measured WHERE is_last AND is_of_sender AND lasted < -10000 AND instance <> sender
+), stepped AS (
+    SELECT measured.*, link.one IS NOT NULL AS is_apart, ends.one IS NOT NULL AS is_wholly_apart
+    FROM measured
+    LEFT JOIN apart AS link ON link.one = least(instance, came_from) AND link.other = greatest(instance, came_from)
+    LEFT JOIN apart AS ends ON ends.one = least(instance, sender) AND ends.other = greatest(instance, sender)
 ), gathered AS (
     SELECT message_id, any_value(conversation_id) AS conversation_id, any_value(from_target) AS from_target,
         any_value(kind) AS kind, any_value(sequence_number) AS sequence_number,
@@ -45,15 +62,17 @@ WITH horizon AS (
         min(CASE WHEN step = 0 THEN went END) AS left_sender, min(came) AS first_came,
         greatest(max(went), max(CASE WHEN step > 0 THEN came END)) AS ended,
         arg_max(went, step) AS last_went,
-        list(instance ORDER BY step) AS path,
+        list(instance ORDER BY step) AS path, list(adjacent_out ORDER BY step) AS next_hops,
         list(went - came ORDER BY step) AS residence_us,
-        list(CASE WHEN is_next AND took >= 0 THEN took END ORDER BY step) FILTER (place > 1) AS link_us,
+        arg_max(is_wholly_apart, step) AS is_wholly_apart,
+        list(CASE WHEN is_next AND took >= 0 AND NOT is_apart THEN took END ORDER BY step)
+            FILTER (place > 1) AS link_us,
         arg_max(outcome, step) AS outcome, arg_max(instance, step) AS end_instance,
         arg_max(coalesce(adjacent_out, ''), step) AS given_to,
         arg_max(coalesce(reason, ''), step) AS reason, arg_max(coalesce(code, 0), step) AS code,
         count(DISTINCT instance) < count(*) AS has_loop,
         max(step) + 1 - count(*) AS missing_hops,
-        count(*) FILTER (is_next AND took < 0) AS unknown_links
+        count(*) FILTER (is_next AND (took < 0 OR is_apart)) AS unknown_links
     FROM stepped GROUP BY message_id
 ), judged AS (
     SELECT gathered.*, CASE
@@ -67,8 +86,9 @@ SELECT message_id, conversation_id, from_target, kind, sequence_number, fragment
     bytes, CASE WHEN has_sender THEN is_resend END AS is_resend,
     make_timestamptz(CASE WHEN has_sender THEN left_sender ELSE first_came END) AS started_at,
     make_timestamptz(ended) AS ended_at,
-    path, residence_us, coalesce(link_us, []) AS link_us,
-    CASE WHEN has_sender AND last_went >= left_sender THEN last_went - left_sender END AS total_us,
+    path, next_hops, residence_us, coalesce(link_us, []) AS link_us,
+    CASE WHEN has_sender AND last_went >= left_sender AND NOT is_wholly_apart THEN last_went - left_sender END
+        AS total_us,
     "end", CASE WHEN "end" <> 'acknowledged' THEN end_instance END AS end_instance,
     CASE WHEN "end" = 'lost' THEN given_to END AS lost_to,
     CASE WHEN "end" = 'dropped' THEN reason END AS reason, CASE WHEN "end" = 'dropped' THEN code END AS code,
@@ -201,27 +221,41 @@ WITH transmissions AS (
         min(entered_at) FILTER (outcome IN ('sent', 'resent', 'acknowledged')) AS queued,
         min(left_at) FILTER (outcome IN ('sent', 'resent')) AS sent,
         min(left_at) FILTER (outcome = 'delivered') AS delivered,
-        min(left_at) FILTER (outcome = 'acknowledged') AS acknowledged
+        min(left_at) FILTER (outcome = 'acknowledged') AS acknowledged,
+        max(instance) FILTER (outcome IN ('sent', 'resent')) AS sender,
+        max(instance) FILTER (outcome = 'delivered') AS receiver
     FROM visits WHERE kind = 'message' GROUP BY ALL
 ), places AS (
     SELECT conversation_id, from_target, from_service, to_service, sequence_number, fragment_number,
         count(*) AS transmissions, count(*) FILTER (is_resend) AS resends, count(*) FILTER (is_double) AS duplicates,
         count(*) FILTER (is_dropped) AS drops, sum(bytes) AS bytes, min(first_at) AS first_at, max(last_at) AS last_at,
         epoch_us(min(delivered)) - epoch_us(min(queued)) AS delivery,
-        epoch_us(min(acknowledged)) - epoch_us(min(sent)) AS round_trip
+        epoch_us(min(acknowledged)) - epoch_us(min(sent)) AS round_trip,
+        epoch_us(min(acknowledged)) - epoch_us(min(delivered)) AS confirmation,
+        arg_max(sender, sent) AS sender, arg_max(receiver, delivered) AS receiver,
+        min(sent) AS sent, min(delivered) AS delivered
     FROM transmissions GROUP BY ALL
+), ends AS (
+    SELECT conversation_id, from_target, least(min(delivery), min(confirmation)) AS least_us,
+        arg_max(sender, sent) AS sender, arg_max(receiver, delivered) AS receiver
+    FROM places GROUP BY conversation_id, from_target
+), apart AS (
+    SELECT conversation_id, from_target,
+        coalesce(sender <> receiver AND min(least_us) OVER pair < -10000, false) AS is_apart
+    FROM ends WINDOW pair AS (PARTITION BY least(sender, receiver), greatest(sender, receiver))
 )
 SELECT conversation_id, from_target, from_service, to_service, count(DISTINCT sequence_number) AS messages,
     count(*) AS fragments, sum(transmissions)::BIGINT AS transmissions, sum(resends)::BIGINT AS resends,
     sum(duplicates)::BIGINT AS duplicates, sum(drops)::BIGINT AS drops, sum(bytes)::BIGINT AS bytes,
     min(first_at) AS first_at, max(last_at) AS last_at,
-    CASE WHEN min(delivery) >= 0 THEN quantile_disc(delivery, 0.5) END AS delivery_p50_us,
-    CASE WHEN min(delivery) >= 0 THEN quantile_disc(delivery, 0.95) END AS delivery_p95_us,
-    CASE WHEN min(delivery) >= 0 THEN quantile_disc(delivery, 0.99) END AS delivery_p99_us,
+    CASE WHEN min(delivery) >= 0 AND NOT any_value(is_apart) THEN quantile_disc(delivery, 0.5) END AS delivery_p50_us,
+    CASE WHEN min(delivery) >= 0 AND NOT any_value(is_apart) THEN quantile_disc(delivery, 0.95) END AS delivery_p95_us,
+    CASE WHEN min(delivery) >= 0 AND NOT any_value(is_apart) THEN quantile_disc(delivery, 0.99) END AS delivery_p99_us,
     quantile_disc(round_trip, 0.5) AS round_trip_p50_us, quantile_disc(round_trip, 0.95) AS round_trip_p95_us,
     quantile_disc(round_trip, 0.99) AS round_trip_p99_us,
     max(sequence_number) - min(sequence_number) + 1 - count(DISTINCT sequence_number) AS gaps
-FROM places GROUP BY conversation_id, from_target, from_service, to_service
+FROM places JOIN apart USING (conversation_id, from_target)
+GROUP BY conversation_id, from_target, from_service, to_service
 """
 
 ROUTES = """

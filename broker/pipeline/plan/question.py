@@ -7,6 +7,7 @@ file, of one instance, or a directory with one `<instance>.sql` for each.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,7 +67,7 @@ def read_question(
         before: The scripts that hold.
         after: Those that would hold; or else
         change: those that would be carried out. One of the two.
-        instance: Whose scripts they are, when they are files.
+        instance: Whose script one is that is a file.
         database: Where scripts begin.
         addresses: `tcp://host:port=instance`.
         databases: `name=GUID`.
@@ -79,14 +80,19 @@ def read_question(
     """
     if (after is None) == (change is None):
         raise PlanQuestionError("there are two ways to say what would hold", "give one of --after and --change")
+    other = after or change
+    if instance is not None and before.is_dir() and other is not None and other.is_dir():
+        problem = f"{before} and {other} hold scripts of several instances"
+        raise PlanQuestionError(problem, "leave out --instance, or name one file")
     was = {
         name: play_script(Scripted(), text, source=source, now=now, database=database)
         for name, (source, text) in _scripts(before, instance).items()
     }
     will = dict(was)
-    for name, (source, text) in _scripts(after or change, instance).items():
+    for name, (source, text) in _scripts(other, instance).items():
         if name not in was:
-            hint = f"add {name}{SUFFIX} there; it may be empty"
+            near = difflib.get_close_matches(name, was, 1)
+            hint = f"add {name}{SUFFIX} there; it may be empty" + (f"; or is it {near[0]!r}?" if near else "")
             raise PlanQuestionError(f"{before} does not tell what holds for the instance {name!r}", hint)
         begin = Scripted() if change is None else was[name]
         will[name] = play_script(
@@ -104,8 +110,6 @@ def _scripts(path: Path | None, instance: str | None) -> dict[str, tuple[str, st
         if instance is None:
             raise PlanQuestionError(f"{path} is a script of one instance", "say of which one with --instance")
         return {instance: _read(path)}
-    if instance is not None:
-        raise PlanQuestionError(f"{path} holds scripts of several instances", "leave out --instance, or name one file")
     found = {file.name.removesuffix(SUFFIX): _read(file) for file in sorted(path.glob(f"*{SUFFIX}"))}
     if not found:
         raise PlanQuestionError(f"{path} holds no script", f"name them <instance>{SUFFIX}")

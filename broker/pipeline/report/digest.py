@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 LISTED_MAX = 200  # rows of a table
 BUCKETS_MAX = 96  # points of a line
+INCIDENT_GAP = timedelta(minutes=10)  # without a frame that loops: the next one is of another incident
 
 Row = TypeVar("Row")
 
@@ -33,7 +34,8 @@ class Facts:
     What was read to make the results.
 
     Shape: `flows` where the files were; `samples` the fractions of dialogs that the files tell; `troubles` sentences on
-    what figures may lack: files left out and why, records shed, samples.
+    what figures may lack: files left out and why, records shed, samples; `period` the words for the part of the history
+    that was asked for, empty for all of it.
     """
 
     flows: str = ""
@@ -44,10 +46,22 @@ class Facts:
     samples: tuple[float, ...] = ()
     troubles: tuple[str, ...] = ()
     version: str = ""
+    period: str = ""
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any], *, flows: str, troubles: Sequence[str], version: str = "") -> Facts:
-        """Out of what `Inventory.summary` gives; `troubles` as `broker.pipeline.inventory.told` words them."""
+    def of(
+        cls,
+        summary: Mapping[str, Any],
+        *,
+        flows: str,
+        troubles: Sequence[str],
+        version: str = "",
+        period: Mapping[str, str | None] | None = None,
+    ) -> Facts:
+        """
+        Out of what `Inventory.summary` gives; `troubles` as `broker.pipeline.inventory.told` words them, `period` as
+        `Bounds.told`.
+        """
         samples = {one for found in summary["samples"].values() for one in found}
         return cls(
             flows=flows,
@@ -58,6 +72,7 @@ class Facts:
             samples=tuple(sorted(samples)),
             troubles=tuple(troubles),
             version=version,
+            period=" ".join(f"{word} {when}" for word, when in (period or {}).items() if when),
         )
 
 
@@ -106,18 +121,20 @@ class Loss:
     """
     What left an instance for a next hop and was seen no more.
 
-    Shape: `next_hop` as the journal names it, an address, empty where unknown; `frames` all that were at the instance.
+    Shape: `next_hop` as the journal names it, an address, empty where unknown; `frames` all that were at the instance;
+    `to_instance` whose address that is, empty where nothing that was given to it was seen anywhere.
     """
 
     from_instance: str
     next_hop: str
     lost: int
     frames: int
+    to_instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Transmissions that came to an instance twice, by the way they took."""
+    """Transmissions that came to an instance twice, by the way they took, without a pause of `INCIDENT_GAP`."""
 
     path: tuple[str, ...]
     frames: int
@@ -139,7 +156,11 @@ class Journey:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far the history goes, and what it does not tell. Shape: transmissions, but for the instants."""
+    """
+    How far the history goes, what went wrong in all of it, and what it does not tell.
+
+    Shape: transmissions, but for the instants; `lost_nowhere` those of `lost` of which not even the link is known.
+    """
 
     first_at: datetime | None = None
     last_at: datetime | None = None
@@ -147,6 +168,9 @@ class Extent:
     missing_hops: int = 0
     unknown_links: int = 0
     under_way: int = 0
+    lost: int = 0
+    looped: int = 0
+    lost_nowhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,13 @@ def run(request: entry.Request, tell: entry.Tell = lambda _: None) -> dict[str, 
         begun = time.monotonic()
         target = request.out / FILE
         flows = ", ".join(map(str, request.flows))
-        facts = Facts.of(done["files"], flows=flows, troubles=told(done["files"])[1:], version=version("broker"))
+        facts = Facts.of(
+            done["files"],
+            flows=flows,
+            troubles=told(done["files"])[1:],
+            version=version("broker"),
+            period=request.bounds.told(),
+        )
         write(target, report(written(spark, request.out, jobs), facts))
         tell(f"report: {target}, {time.monotonic() - begun:.1f} s")
     return done | {"report": str(target)}

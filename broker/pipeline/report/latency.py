@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from broker.pipeline.report.digest import Digest, Hold, Journey, Link, RouteUse, Series, Spread, Station, Timeline
 from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
@@ -98,13 +99,18 @@ def capacity_section(digest: Digest) -> Html:
             "; each instance has its own height.",
         ]
     )
-    cards = element("div", *(_card(one, axis) for one in holds.rows[:_CARDS] if one.peaks), class_="cards")
+    ends = {one.instance for one in digest.stations.rows if one.frames == one.ends}
+    idle = {one.instance for one in holds.rows} & ends
+    rows = [replace(one, recommended_bytes=None, headroom=None) if one.instance in idle else one for one in holds.rows]
+    cards = element("div", *(_card(one, axis) for one in rows[:_CARDS] if one.peaks), class_="cards")
+    words = "Instances that forwarded nothing need no pool, and none is recommended for them."
     return section(
         "capacity",
         "Capacity",
         lead,
+        element("p", words, class_="faint") if idle else None,
         cards,
-        details("Capacity as a table", _holds(holds.rows)),
+        details("Capacity as a table", _holds(rows)),
         more(len(holds.rows), holds.total),
     )
 
@@ -118,7 +124,7 @@ def _card(hold: Hold, axis: Timeline) -> Html:
     figures = element(
         "p",
         element("span", "peak ", element("b", size(hold.peak_bytes))),
-        element("span", "recommended ", element("b", size(hold.recommended_bytes))),
+        element("span", "recommended ", element("b", size(hold.recommended_bytes))) if hold.recommended_bytes else None,
         room,
         class_="figures",
     )

@@ -78,6 +78,8 @@ def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format
     ]
     boxes, width, height = _places(columns(stations, links), form)
     ports = _ports(boxes, links, form)
+    within = [(boxes[one.from_instance], boxes[one.to_instance]) for one in links]
+    reach = [a.x + a.width + _bow(a, b, form) for a, b in within if a.column == b.column]
     most = max((one.frames for one in links), default=1) or 1
     lanes = [_lane(one, boxes, ports, most, form) for one in sorted(links, key=lambda one: one.frames)]
     words = f"Traffic map: {len(stations)} instances, {len(links)} links between them; the tables below tell the same"
@@ -88,7 +90,7 @@ def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format
         element("g", *lanes, class_="lanes"),
         *(_loss(link, boxes, ports) for link in (_worst(links) if form.has_figures else ())),
         *(_station(known[instance], box, form) for instance, box in boxes.items()),
-        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        viewBox=f"0 0 {max(width, *reach):.0f} {height:.0f}" if reach else f"0 0 {width:.0f} {height:.0f}",
         style=f"min-width:{min(width, form.width if form.has_figures else width):.0f}px",
         role="img",
         aria_label=words,
@@ -175,7 +177,7 @@ def _lane(
     y1, y2 = ports[link.from_instance, link.to_instance] + side, ports[link.to_instance, link.from_instance] + side
     if start.column == end.column:
         x = start.x + start.width
-        bow = x + min(form.gap, 36.0) * 1.2
+        bow = x + _bow(start, end, form) - side
         path = f"M{x:.1f} {y1:.1f}C{bow:.1f} {y1:.1f} {bow:.1f} {y2:.1f} {x:.1f} {y2:.1f}"
     else:
         x1 = start.x + (start.width if goes_right else 0)
@@ -188,6 +190,11 @@ def _lane(
         f" ({share(link.lost, link.frames + link.lost).text})"
     )
     return element("g", element("title", words), element("path", d=path, stroke_width=width, class_=health(link)))
+
+
+def _bow(start: _Box, end: _Box, form: Format) -> float:
+    """How far a lane within a column stands out: the farther its ends are apart, the more, so that it goes round."""
+    return min(form.gap, 36.0) * min(0.7 + 0.5 * abs(start.y - end.y) / form.pitch, 3.0)
 
 
 def _worst(links: Sequence[Link]) -> list[Link]:

@@ -58,7 +58,8 @@ def overview(digest: Digest) -> Html:
         ("time span", duration(span / timedelta(microseconds=1)) if span is not None else None),
         ("sample of dialogs", _sample(facts)),
     )
-    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), "."])
+    period = f" Only the time {facts.period} was asked for." if facts.period else ""
+    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), ".", period])
     return section("overview", "What was read", lead, figures, _traffic(digest), _unknown(digest))
 
 
@@ -87,7 +88,7 @@ def ledger(digest: Digest) -> Html:
         ("transmissions", count(balance.transmissions)),
         ("resent", count(balance.resent)),
         ("dropped", count(balance.dropped)),
-        ("lost on links", count(balance.lost)),
+        ("messages lost on links", count(balance.lost)),
         ("duplicates refused", count(balance.duplicates)),
     )
     bar = parts([(words, number, kind) for number, words, kind in terms], "Of what was sent")
@@ -109,17 +110,14 @@ def _imbalances(digest: Digest) -> Html | None:
     if not digest.imbalances.rows:
         return None
     columns = [
-        Column("from"),
-        Column("to"),
+        Column("dialog and first problems"),
         Column("missing", is_number=True),
         Column("doubled", is_number=True),
         Column("never sent", is_number=True),
-        Column("first problems"),
-        Column("conversation"),
     ]
     rows = list(map(_imbalance, digest.imbalances.rows))
-    shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up", is_plain=True)
-    others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up", is_plain=True)
+    shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up")
+    others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up")
     rest = details(f"{len(rows) - _SHOWN} more", others) if len(rows) > _SHOWN else None
     return element(
         "div",
@@ -136,15 +134,14 @@ def more(shown: int, total: int) -> Html | None:
 
 
 def _imbalance(one: Imbalance) -> tuple[Child, ...]:
-    return (
-        name(one.from_service),
-        name(one.to_service),
-        _wrong(one.missing),
-        _wrong(one.doubled),
-        _wrong(one.invented),
-        "; ".join(one.problems),
+    """Everything that is long in one cell, which wraps: nothing is off the screen, however narrow that is."""
+    lines = (
+        join([name(one.from_service), " → ", name(one.to_service)]),
         element("code", one.conversation),
+        element("span", "; ".join(one.problems), class_="faint"),
     )
+    dialog = element("div", *(element("div", line) for line in lines))
+    return dialog, _wrong(one.missing), _wrong(one.doubled), _wrong(one.invented)
 
 
 def _term(number: int, words: str, kind: str) -> Html:
@@ -197,7 +194,10 @@ def _gaps(digest: Digest) -> Iterator[Child]:
         )
         yield f"{plural(extent.missing_hops, 'transmission')} ({of_all}) {words}"
     if extent.unknown_links:
-        words = "crossed a link between instances whose clocks contradict each other: that time is left out."
+        words = (
+            "crossed a link between instances whose clocks contradict each other: times between such two are left out,"
+            " in both directions."
+        )
         yield f"{plural(extent.unknown_links, 'transmission')} {words}"
     if digest.balance is not None and digest.balance.untold:
         words = "arrived whose sender keeps no journal, or none that goes so far back."
@@ -206,7 +206,8 @@ def _gaps(digest: Digest) -> Iterator[Child]:
 
 def _sentence(words: str) -> str:
     """What the inventory says, with a full stop; its first word may be an instance's name, so it stays as it is."""
-    plain = words.strip()
+    plain = words.strip().replace(" broken off", " files broken off")
+    plain = plain.replace("1 files", "1 file") if plain.startswith("1 files") else plain
     return plain if plain.endswith(".") else f"{plain}."
 
 

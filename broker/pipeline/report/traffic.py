@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 
-from broker.pipeline.report.digest import Change, Digest, Link, Loop, Loss, Talker
+from broker.pipeline.report.digest import INCIDENT_GAP, Change, Digest, Link, Loop, Loss, Talker
 from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
 from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
 from broker.pipeline.report.number import count, duration, instant, plural, share, size
@@ -21,9 +22,12 @@ def map_section(digest: Digest) -> Html:
     stations, links = digest.stations, digest.links
     if not stations.rows:
         return section("map", "Traffic map", "No frame was seen at any instance.")
-    lost = sum(link.lost for link in digest.losses.rows)
+    lost = digest.extent.lost
     loss = (
-        f"{plural(lost, 'frame was', 'frames were')} lost on links" if lost else "no link is known to have lost a frame"
+        f"{plural(lost, 'frame', 'frames')} of all kinds, not messages alone, {'was' if lost == 1 else 'were'} lost on"
+        f" links{_nowhere(digest)}"
+        if lost
+        else "no link is known to have lost a frame"
     )
     shown = f"The {MAP_MAX} instances with most frames are drawn. " if len(stations.rows) > MAP_MAX else ""
     lead = (
@@ -51,11 +55,10 @@ def losses_section(digest: Digest) -> Html:
     if not rows:
         words = f"No transmission is known to be lost on a link.{_open(digest)}"
         return section("losses", "Losses by link", words)
-    lost = sum(loss.lost for loss in rows)
     words = f" left an instance and were seen no more. The sender sends such a message again.{_open(digest)}"
-    lead = join([plural(lost, "transmission"), words])
+    lead = join([plural(digest.extent.lost, "transmission"), words])
     rest = details("all links with losses", _losses(rows)) if len(rows) > _SHOWN else None
-    return section("losses", "Losses by link", lead, _losses(rows[:_SHOWN]), rest)
+    return section("losses", "Losses by link", lead, _losses(rows[:_SHOWN]), rest, more(len(rows), digest.losses.total))
 
 
 def loops_section(digest: Digest) -> Html:
@@ -67,8 +70,10 @@ def loops_section(digest: Digest) -> Html:
     for loop in rows:
         cycles.setdefault(cycle_of(loop.path), []).append(loop)
     ordered = sorted(cycles.items(), key=lambda one: (-sum(loop.frames for loop in one[1]), one[0]))
-    frames = sum(loop.frames for loop in rows)
-    lead = f"{plural(frames, 'frame')} came to a gateway again, in {plural(len(cycles), 'circle')}."
+    least = "at least " if digest.loops.total > len(rows) else ""
+    lead = (
+        f"{plural(digest.extent.looped, 'frame')} came to a gateway again, in {least}{plural(len(cycles), 'circle')}."
+    )
     shown, others = ordered[:_SHOWN], ordered[_SHOWN:]
     rest = details("the other circles", element("ol", *(_cycle(*one) for one in others), class_="loops"))
     ring = element("ol", *(_cycle(*one) for one in shown), class_="loops")
@@ -133,6 +138,14 @@ def plan_section(digest: Digest) -> Html | None:
     return section("plan", "What if", lead, shown, more(len(rows), digest.changes.total))
 
 
+def _nowhere(digest: Digest) -> str:
+    """That some losses are on no lane."""
+    number = digest.extent.lost_nowhere
+    if not number:
+        return ""
+    return f" ({number:,} on the way to an address of which nothing was heard: they are in no lane)"
+
+
 def _open(digest: Digest) -> str:
     """Of how many it is too early to tell."""
     number = digest.extent.under_way
@@ -172,13 +185,15 @@ def _losses(losses: Sequence[Loss]) -> Html:
     columns = [
         Column("from"),
         Column("next hop"),
+        Column("where that is", is_aside=True),
         Column("lost", is_number=True),
         Column("of all frames there", is_number=True),
     ]
     rows = (
         (
             name(loss.from_instance),
-            name(loss.next_hop),
+            name(loss.next_hop or None),
+            name(loss.to_instance or None),
             element("span", count(loss.lost), class_="bad"),
             share(loss.lost, loss.frames),
         )
@@ -195,11 +210,26 @@ def _cycle(circle: tuple[str, ...], loops: Sequence[Loop]) -> Html:
     for loop in loops:
         ends[f"{loop.end}: {loop.reason}" if loop.reason else loop.end] += loop.frames
     fate = ", ".join(f"{count(frames).text} {end}" for end, frames in ends.most_common())
-    first = min((loop.first_at for loop in loops if loop.first_at), default=None)
-    last = max((loop.last_at for loop in loops if loop.last_at), default=None)
-    frames = plural(sum(ends.values()), "frame")
-    words = join([f"{frames}: {fate}. ", instant(first), " to ", instant(last), " UTC"])
-    return element("li", element("p", *chain, class_="chain"), element("p", words, class_="faint"))
+    words = f"{plural(sum(ends.values()), 'frame')}: {fate}."
+    times = [
+        element("li", plural(frames, "frame"), " from ", instant(first), " to ", instant(last), " UTC")
+        for first, last, frames in incidents(loops)
+    ]
+    shown = element("ul", *times, class_="faint") if times else None
+    return element("li", element("p", *chain, class_="chain"), element("p", words, class_="faint"), shown)
+
+
+def incidents(loops: Sequence[Loop]) -> list[tuple[datetime, datetime, int]]:
+    """From when to when frames went round, and how many; a pause of `INCIDENT_GAP` begins another one."""
+    found: list[tuple[datetime, datetime, int]] = []
+    known = [(one.first_at, one.last_at, one.frames) for one in loops if one.first_at and one.last_at]
+    for first, last, frames in sorted(known):
+        if found and first - found[-1][1] <= INCIDENT_GAP:
+            begun, ended, before = found.pop()
+            found.append((begun, max(ended, last), before + frames))
+        else:
+            found.append((first, last, frames))
+    return found
 
 
 def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:

@@ -31,6 +31,7 @@ from broker.pipeline.synthetic.transit import NOWHERE, OUTCOMES, REASONS, Kind, 
 from broker.pipeline.synthetic.world import SECOND, Flags, Longs, Scenario, World
 
 GRACE = 60 * SECOND  # so late in a history nobody knows whether a frame is lost or under way
+TOLERANCE = 10_000  # microseconds by which clocks may differ without contradicting each other
 _ENDS = pa.array(["delivered", "duplicate", "dropped", "acknowledged", "lost", "under way"])
 _FATES = pa.array(["ended", "lost", "cut"])
 _LOST, _UNDER_WAY, _ACKNOWLEDGED = 4, 5, 3
@@ -66,6 +67,8 @@ class Truth:
         self.count = 0
         self._waiting: list[pa.Table] = []
         self._clock_apart = int(np.ptp(world.clock_us))
+        self._addresses = pa.array([world.address(one) for one in range(len(world.names))])
+        self._apart: set[tuple[int, int]] = set()  # instances whose clocks are seen to contradict each other
 
     def add(self, sent: Sent, journalled: Visits) -> None:
         """Take in what was begun in one stretch. Shape: `journalled` the visits of it that are written."""
@@ -79,6 +82,7 @@ class Truth:
         known = known_in_order(chosen_of(journalled, order), self._rows)
         acknowledged = np.zeros(sent.frames.flow.size, np.bool_)
         acknowledged[journalled.transmission[journalled.step < 0]] = True
+        self._note(known)
         table = self._table(known, sent, acknowledged)
         self.flows.add(sent, known, self._scenario.duration)
         is_open = self._is_open(table)
@@ -95,8 +99,43 @@ class Truth:
             no_more = pa.array(end != _LOST)
             settled = _with(table, "lost_to", pc.if_else(no_more, None, given_to.cast(pa.string())))
             self._write(_with(settled, "end", words_of(_ENDS, end)))
+        if self._apart:
+            for path in self._transmissions.iterdir():
+                pq.write_table(self._hidden(pq.read_table(path)), path, compression="zstd")
         self.flows.write(self._directory, self.latest - GRACE)
         self.load.write()
+
+    def _note(self, known: Known) -> None:
+        """Remember the instances between which a frame seems to have taken less than no time."""
+        visits, first, last = known.visits, known.first, known.last
+        at = np.setdiff1d(np.arange(visits.node.size), first)
+        is_next = visits.step[at] == visits.step[at - 1] + 1
+        link = at[is_next & (known.entered[at] - known.left[at - 1] < -TOLERANCE)]
+        way = np.flatnonzero((visits.step[first] == 0) & (known.left[last] - known.left[first] < -TOLERANCE))
+        ones = np.concatenate([visits.node[link - 1], visits.node[first[way]]])
+        others = np.concatenate([visits.node[link], visits.node[last[way]]])
+        pairs = zip(np.minimum(ones, others).tolist(), np.maximum(ones, others).tolist(), strict=True)
+        self._apart |= {(one, other) for one, other in pairs if one != other}
+
+    def _hidden(self, table: pa.Table) -> pa.Table:
+        """The table without the times between instances whose clocks contradict each other."""
+        names = pa.array(self._world.names)
+        apart = np.zeros((len(names), len(names)), np.bool_)
+        for one, other in self._apart:
+            apart[one, other] = apart[other, one] = True
+        path, links = table["path"].combine_chunks(), table["link_us"].combine_chunks()
+        node = pc.index_in(path.values.cast(pa.string()), value_set=names).to_numpy(zero_copy_only=False)
+        first, last = path.offsets.to_numpy()[:-1], path.offsets.to_numpy()[1:] - 1
+        at = np.setdiff1d(np.arange(node.size), first)
+        is_hidden = apart[node[at - 1], node[at]] & links.values.is_valid().to_numpy(zero_copy_only=False)
+        unknown = np.zeros(node.size, np.int64)
+        unknown[at] = is_hidden
+        more = np.add.reduceat(unknown, first) + table["unknown_links"].to_numpy()
+        shown = pc.if_else(pa.array(is_hidden), None, links.values)
+        total = pc.if_else(pa.array(apart[node[first], node[last]]), None, table["total_us"].combine_chunks())
+        table = _with(table, "link_us", pa.ListArray.from_arrays(links.offsets, shown))
+        table = _with(table, "unknown_links", pa.array(more.astype(np.int32)))
+        return _with(table, "total_us", total)
 
     def _is_open(self, table: pa.Table) -> Flags:
         """Which transmissions may be under way, once the latest instant is known."""
@@ -119,7 +158,7 @@ class Truth:
         end, fate = self._ends(known, sent.visits, acknowledged)
         has_sender = visits.step[first] == 0
         links, link_offsets, unknown = _links(known)
-        missing = visits.step[last] + 1 - (last - first + 1)
+        given_to = words_of(self._addresses, visits.after, visits.after == NOWHERE)
         total = known.left[last] - known.left[first]
         started = np.where(has_sender, known.left[first], np.minimum.reduceat(known.entered, first))
         ended = np.maximum(
@@ -128,7 +167,6 @@ class Truth:
         )
         offsets = pa.array(np.append(first, visits.node.size).astype(np.int32))
         reason, is_dropped = visits.reason[last], visits.reason[last] != NOWHERE
-        addresses = pa.array([self._world.address(one) for one in range(len(self._world.names))])
         services, dialogs = pa.array(self._world.services), self._rows.dialogs
         columns = {
             "message_id": guids(frames.ids[frame]),
@@ -144,18 +182,19 @@ class Truth:
             "started_at": _instants(started),
             "ended_at": _instants(ended),
             "path": pa.ListArray.from_arrays(offsets, words_of(names, visits.node)),
+            "next_hops": pa.ListArray.from_arrays(offsets, given_to),
             "residence_us": pa.ListArray.from_arrays(offsets, pa.array(visits.left - visits.entered)),
             "link_us": pa.ListArray.from_arrays(link_offsets, links),
             "total_us": pa.array(total, mask=~(has_sender & (total >= 0))),
             "end": words_of(_ENDS, end),
             "end_instance": words_of(names, node, end == _ACKNOWLEDGED),
-            "lost_to": words_of(addresses, visits.after[last], end != _LOST),
+            "lost_to": words_of(self._addresses, visits.after[last], end != _LOST),
             "reason": words_of(pa.array([str(one) for one in REASONS]), reason, ~is_dropped),
             "code": pa.array(
                 np.array([NUMBER.get(one, 0) for one in REASONS])[reason].astype(np.int32), mask=~is_dropped
             ),
             "has_loop": pa.array(_has_loop(visits, first, len(self._world.names))),
-            "missing_hops": pa.array(missing.astype(np.int32)),
+            "missing_hops": pa.array((visits.step[last] - (last - first)).astype(np.int32)),
             "unknown_links": pa.array(unknown.astype(np.int32)),
             "fate": words_of(_FATES, fate),
             "last_left_at": _instants(known.left[last]),

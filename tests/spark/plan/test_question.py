@@ -59,6 +59,13 @@ def test_a_change_is_carried_out_on_what_holds(files: Path) -> None:
     assert (["AutoCreatedLocal", "y"], ["AutoCreatedLocal"]) == routes(ask(files, "was", change="change"))["b"]
 
 
+def test_a_change_of_one_is_carried_out_on_scripts_of_several(files: Path) -> None:
+    found = routes(ask(files, "was", change="change/b.sql", instance="b"))
+
+    kept = ["AutoCreatedLocal", "x"]
+    assert {"a": (kept, kept), "b": (["AutoCreatedLocal", "y"], ["AutoCreatedLocal"])} == found
+
+
 def test_a_file_tells_of_one(files: Path) -> None:
     question = ask(files, "was/a.sql", after="will/a.sql", instance="gw")
 
@@ -84,6 +91,8 @@ def test_addresses_and_databases_are_read(files: Path) -> None:
         ("was/a.sql", {"after": "will/a.sql"}, "--instance"),
         ("was", {"after": "will", "instance": "a"}, "leave out --instance"),
         ("was", {"after": "more"}, "the instance 'c'"),
+        ("was", {"change": "change/b.sql"}, "--instance"),
+        ("was", {"change": "change/b.sql", "instance": "bb"}, "is it 'b'?"),
         ("was", {"after": "will", "addresses": ["http://a=a"]}, "--address http://a=a"),
         ("was", {"after": "will", "addresses": ["LOCAL=a"]}, "names no address"),
         ("was", {"after": "will", "addresses": ["tcp://a"]}, "tcp://host:port=instance"),

@@ -13,6 +13,7 @@ from broker.journal.schema import JOURNAL, file_metadata
 from broker.pipeline.entry import Request
 from broker.pipeline.report.file import FILE, run, write, written
 from broker.pipeline.report.page import NEEDED
+from broker.pipeline.result import LOCK
 from broker.pipeline.schema import RESULTS
 from tests.spark.visiting import table
 
@@ -49,10 +50,10 @@ def test_a_journal_becomes_a_page_and_results(tmp_path: Path) -> None:
     assert set(NEEDED) == set(done["jobs"])
     assert "The ledger adds up" in html
     assert "&lt;b&gt;" in html
-    assert "1 broken off or unreadable, left out" in html
+    assert "1 file broken off or unreadable, left out" in html
     assert "shed 2 records" in html
     assert heard[-1].startswith("report: ")
-    assert {FILE, *NEEDED} == {path.name for path in (tmp_path / "out").iterdir()}
+    assert {FILE, LOCK, *NEEDED} == {path.name for path in (tmp_path / "out").iterdir()}
 
 
 def test_what_was_written_is_read_with_the_columns_of_its_schema(spark: SparkSession, tmp_path: Path) -> None:

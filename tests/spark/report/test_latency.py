@@ -67,6 +67,19 @@ def test_capacity_tells_the_recommendation_and_little_headroom() -> None:
     assert '<span class="bad">10 % headroom</span>' in html
 
 
+def test_an_instance_that_forwards_nothing_is_recommended_no_pool() -> None:
+    """What it drops was held for a moment; a size that is made of that would be read as advice."""
+    end = next(one.instance for one in digest().stations.rows if one.frames == one.ends)
+    hold = Hold(end, (100,) * AXIS.buckets, 100, 3, 50, FIRST, 4 << 20, 0.1)
+
+    html = capacity_section(replace(digest(), holds=Listing((hold,), 1)))
+
+    assert "4 MiB" not in html
+    assert "headroom</span>" not in html
+    assert "Instances that forwarded nothing need no pool" in html
+    assert "need no pool" not in capacity_section(digest())
+
+
 def test_capacity_without_the_size_of_the_pool_tells_no_headroom() -> None:
     hold = Hold("gate", (100,) * AXIS.buckets, 100, 3, 50, FIRST, 4 << 20, None)
 

@@ -102,6 +102,18 @@ def test_links_within_a_column_are_drawn_beside_it() -> None:
     assert 2 == svg.count("stroke-width")
 
 
+def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
+    """Those between instances that are farther apart stand out farther, and so does one direction of the same two."""
+    stations = [station(f"g{place}", 0.5) for place in range(3)]
+    links = [link(one, other) for one, other in (("g0", "g1"), ("g1", "g0"), ("g1", "g2"), ("g0", "g2"), ("g2", "g0"))]
+
+    svg = traffic_map(stations, links, WIDE)
+
+    paths = re.findall(r' d="M[\d.]+ ([\d.]+)C([\d.]+) [\d.]+ [\d.]+ ([\d.]+) ', svg)
+    assert 5 == len(paths) == len({(min(a, b), max(a, b)) for a, _, b in paths})
+    assert len({bow for _, bow, _ in paths}) >= 4
+
+
 def test_a_long_name_keeps_its_ends() -> None:
     svg = traffic_map([station("gateway-of-the-northern-region-17", 0.5)], [], WIDE)
 

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
-from broker.pipeline.report.digest import Extent, Loss, Spread
+from broker.pipeline.report.digest import LISTED_MAX, Extent, Loss, Spread
 from broker.pipeline.report.paths import journeys, links, loops, losses, stations, ways
+from broker.pipeline.report.row import utc
 from tests.spark.resulting import START, result, small
 
 
@@ -64,13 +65,71 @@ def test_an_instance_is_told_what_it_dropped(spark: SparkSession) -> None:
 
 
 def test_losses_are_by_the_link_on_which_they_happened(spark: SparkSession) -> None:
-    assert [("gate", "bill", 1)] == [tuple(row) for row in small(spark)["paths"].transform(losses).collect()]
+    assert [("gate", "tcp://bill:4022", 1, "bill")] == [
+        tuple(row) for row in small(spark)["paths"].transform(losses).collect()
+    ]
+
+
+def test_an_address_is_that_of_the_instance_at_which_most_of_the_same_sender_arrived(spark: SparkSession) -> None:
+    """One address may lead to different instances; where a sender lost all of it, the others tell."""
+    lost = {"path": ["a"], "end": "lost", "end_instance": "a", "next_hops": ["x"], "lost_to": "x"}
+    paths = result(
+        spark,
+        "paths",
+        {"path": ["a", "b"], "next_hops": ["x", None], "link_us": [1], "bytes": 1},
+        *[{"path": ["s", "c"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}] * 2,
+        lost,
+        {**lost, "path": ["other"], "end_instance": "other"},
+        {**lost, "lost_to": "y", "next_hops": ["y"]},
+    )
+
+    found = {(row.from_instance, row.next_hop): row.to_instance for row in paths.transform(losses).collect()}
+
+    assert {("a", "x"): "b", ("other", "x"): "c", ("a", "y"): None} == found
+
+
+def test_a_link_that_lost_everything_is_a_link(spark: SparkSession) -> None:
+    """Nothing arrived on it; whose address it is, other links tell."""
+    lost = {"path": ["a"], "end": "lost", "end_instance": "a", "next_hops": ["x"], "lost_to": "x", "bytes": 1}
+    others = {"path": ["s", "c"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}
+
+    found = ways(result(spark, "paths", lost, lost, {**lost, "lost_to": "y"}, others))
+
+    assert [("a", "c", 0, 2), ("s", "c", 1, 0)] == [
+        (one.from_instance, one.to_instance, one.frames, one.lost) for one in found.links.rows
+    ]
+    assert (3, 1) == (found.extent.lost, found.extent.lost_nowhere)
+
+
+def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSession) -> None:
+    loop = {"path": ["s", "g", "h", "g"], "end": "dropped", "has_loop": True, "bytes": 1}
+    rows = [
+        {"path": [f"i{number}"], "end": "lost", "end_instance": f"i{number}", "lost_to": "x", "bytes": 1}
+        for number in range(LISTED_MAX + 50)
+    ]
+
+    found = ways(result(spark, "paths", *rows, *({**loop, "reason": f"r{one}"} for one in range(LISTED_MAX + 50))))
+
+    assert (LISTED_MAX + 50, LISTED_MAX + 50) == (found.extent.lost, found.extent.looped)
+    assert all(one.lost for one in found.stations.rows if one.instance.startswith("i"))
+    assert found.losses.total > len(found.losses.rows) == LISTED_MAX
 
 
 def test_loops_are_by_way(spark: SparkSession) -> None:
     [row] = small(spark)["paths"].transform(loops).collect()
 
     assert (["shop", "gate", "far", "gate"], 1, "dropped", "hops exhausted") == tuple(row)[:4]
+
+
+def test_loops_with_a_pause_between_them_are_two_incidents(spark: SparkSession) -> None:
+    loop = {"path": ["s", "g", "h", "g"], "end": "dropped", "has_loop": True, "bytes": 1}
+    times = [START + timedelta(minutes=minutes) for minutes in (0, 9, 18, 40)]
+
+    rows = result(spark, "paths", *({**loop, "started_at": at, "ended_at": at} for at in times)).transform(loops)
+
+    assert [(3, times[0], times[2]), (1, times[3], times[3])] == [
+        (row.frames, utc(row.first_at), utc(row.last_at)) for row in rows.collect()
+    ]
 
 
 def test_journeys_are_of_delivered_messages_alone(spark: SparkSession) -> None:
@@ -91,8 +150,8 @@ def test_ways_put_the_losses_to_their_links(spark: SparkSession) -> None:
 
     [lossy] = [one for one in found.links.rows if one.lost]
     assert ("gate", "bill", 1, 1) == (lossy.from_instance, lossy.to_instance, lossy.frames, lossy.lost)
-    assert (Loss("gate", "bill", 1, 5),) == found.losses.rows
-    assert Extent(START, START + timedelta(minutes=30), 4, 0, 0, 0) == found.extent
+    assert (Loss("gate", "tcp://bill:4022", 1, 5, "bill"),) == found.losses.rows
+    assert Extent(START, START + timedelta(minutes=30), 4, 0, 0, 0, lost=1, looped=1) == found.extent
 
 
 def test_a_link_on_which_everything_was_lost_is_told(spark: SparkSession) -> None:

@@ -40,6 +40,17 @@ def test_what_does_not_add_up_is_named() -> None:
     assert "missing: message 12" in html
 
 
+def test_figures_have_a_noun() -> None:
+    assert "1 file broken off or unreadable, left out." in overview(digest())
+    assert "messages lost on links" in ledger(digest())
+
+
+def test_the_period_that_was_asked_for_is_told() -> None:
+    facts = replace(digest().facts, period="from 2026-11-21")
+
+    assert "Only the time from 2026-11-21 was asked for." in overview(replace(digest(), facts=facts))
+
+
 def test_messages_of_senders_without_a_journal_are_on_the_left_side() -> None:
     html = ledger(Digest(Facts(), balance=replace(GOOD, sent=3, untold=2)))
 

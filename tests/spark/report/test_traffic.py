@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from broker.pipeline.report.digest import Change, Digest, Facts, Listing
 from broker.pipeline.report.traffic import (
     cycle_of,
+    incidents,
     loops_section,
     losses_section,
     map_section,
@@ -24,7 +26,24 @@ def test_the_map_comes_wide_and_narrow_with_its_table() -> None:
     assert 'class="scroll wide"' in html
     assert 'class="scroll narrow"' in html
     assert "Links as a table" in html
-    assert "frames were lost on links" in html
+    assert f"{digest().extent.lost:,} frames of all kinds, not messages alone, were lost on links." in html
+
+
+def test_losses_on_no_lane_are_told() -> None:
+    """Of an address of which nothing was heard nobody knows whose it is."""
+    html = map_section(replace(digest(), extent=replace(digest().extent, lost_nowhere=7)))
+
+    assert "(7 on the way to an address of which nothing was heard: they are in no lane)" in html
+
+
+def test_sums_are_not_those_of_the_rows_that_are_shown() -> None:
+    """There are more ways and links than a table has rows."""
+    extent = replace(digest().extent, lost=9_876, looped=900)
+    more = replace(digest(), extent=extent, loops=replace(digest().loops, total=201))
+
+    assert "9,876 transmissions left an instance" in losses_section(more)
+    assert "9,876 frames" in map_section(more)
+    assert "900 frames came to a gateway again, in at least 1 circle" in loops_section(more)
 
 
 def test_losses_are_by_link() -> None:
@@ -58,10 +77,25 @@ def test_frames_in_the_same_circle_are_told_together() -> None:
     one = digest().loops.rows[0]
     other = replace(one, path=("far", one.path[2], one.path[1], one.path[2]), frames=2, end="lost", reason=None)
 
-    html = loops_section(replace(digest(), loops=Listing((one, other), 2)))
+    html = loops_section(replace(digest(), loops=Listing((one, other), 2), extent=replace(digest().extent, looped=50)))
 
     assert "50 frames came to a gateway again, in 1 circle" in html
     assert "48 dropped: hops exhausted, 2 lost" in html
+
+
+def test_incidents_in_the_same_circle_are_told_one_by_one() -> None:
+    """An hour lies between them; the second is told by two ways that overlap."""
+    one = digest().loops.rows[0]
+    assert one.first_at is not None
+    assert one.last_at is not None
+    later, last = one.first_at + timedelta(hours=1), one.last_at + timedelta(hours=1)
+    other = replace(one, frames=5, first_at=later, last_at=last)
+    third = replace(other, path=(*one.path, one.path[1]), frames=2, last_at=last + timedelta(minutes=3))
+
+    html = loops_section(replace(digest(), loops=Listing((one, other, third), 3)))
+
+    assert [(one.first_at, one.last_at, 48), (later, last + timedelta(minutes=3), 7)] == incidents([third, other, one])
+    assert 2 == html.count(" UTC</li>")
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,14 @@ def test_there_is_something_of_everything(tmp_path: Path) -> None:
 
 
 def test_clocks_that_differ_hide_times_on_links(tmp_path: Path) -> None:
-    """Where a frame seems to arrive before it left, and only there."""
+    """Between instances where a frame seems to arrive before it left, in both directions, and only there."""
     rows = history(tmp_path / "h", clocks_apart=100.0).truth("transmissions").to_pylist()
 
     assert any(row["unknown_links"] for row in rows)
     assert all(row["link_us"].count(None) == row["unknown_links"] for row in rows)
+    links = [one for row in rows for one in zip(row["path"][:-1], row["path"][1:], row["link_us"], strict=True)]
+    hidden = {frozenset((one, other)) for one, other, took in links if took is None}
+    assert all(took is None for one, other, took in links if frozenset((one, other)) in hidden)
 
 
 def test_of_what_is_not_sampled_only_drops_are_known(tmp_path: Path) -> None:

@@ -45,8 +45,30 @@ def test_what_is_none_of_them_is_refused_with_examples(kind: click.ParamType[Any
 
 
 @pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        (pipeline.Duration(), "99999999999d", "36500d is the longest"),
+        (pipeline.Duration(), "9" * 400, "36500d is the longest"),
+        (pipeline.Instant(), "0001-01-01", "from 1971 to 9000"),
+        (pipeline.Instant(), "9999-12-31T23:59-14:00", "from 1971 to 9000"),
+    ],
+)
+def test_what_no_calendar_holds_is_refused(kind: click.ParamType[Any], text: str, told: str) -> None:
+    with pytest.raises(click.BadParameter, match=told):
+        kind.convert(text, None, None)
+
+
+def test_a_report_of_nothing_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    """A master that nobody has would be told otherwise."""
+    result = run("pipeline", "report", "--out", str(tmp_path), "--master", "nothing://at-all")
+
+    assert (1, True) == (result.exit_code, f"{tmp_path} has no result of paths" in result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["--out", "o", "--from", "2026-03-02", "--to", "2026-03-01"], "--from is not before --to"),
         ([], "--out is missing"),
         (["--out", "o", "--incremental", "--from", "2026-01-01"], "--from and --to"),
         (["--out", "o", "--every", "1m", "--finish"], "give one of them"),

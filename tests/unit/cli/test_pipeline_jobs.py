@@ -104,7 +104,7 @@ def test_what_if_reads_the_scripts_first(asked: list[Any], tmp_path: Path) -> No
     wrong = run("pipeline", "plan", *words)
     right = run("pipeline", "plan", *words, "--instance", "g")
 
-    assert (1, True) == (wrong.exit_code, "--instance" in wrong.stderr)
+    assert (2, True) == (wrong.exit_code, "--instance" in wrong.stderr)
     assert 1 == right.exit_code  # the change makes a route that is there
     assert "already a route" in right.stderr
     script.with_name("new.sql").write_text("DROP ROUTE r;")
@@ -135,7 +135,9 @@ def test_a_window_is_whole_seconds(asked: list[Any]) -> None:
 
 def test_no_journal_is_not_found(tmp_path: Path) -> None:
     """Before Spark is started."""
-    result = run("pipeline", "paths", "--flows", str(tmp_path), "--out", str(tmp_path / "o"))
+    (tmp_path / "flows").mkdir()
+
+    result = run("pipeline", "paths", "--flows", str(tmp_path / "flows"), "--out", str(tmp_path / "o"))
 
     assert (3, True) == (result.exit_code, "no file *.parquet below it" in result.stderr)
 
