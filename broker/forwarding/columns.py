@@ -64,13 +64,15 @@ class Legend:
 
     Shape: `endings` int32, for each number of a way outcome of what is from here, outcome of what is not, reason, code,
     route, route_table (of what is not from here), adjacent_out, `NOTHING` where there is none; `entered` int64
-    microseconds since 1970, `adjacent_in` and `flags` for each arrival; `offset` seconds from monotonic to UTC.
+    microseconds since 1970, `adjacent_in`, `flags` and `table` (the route_table of what is from here) for each arrival;
+    `offset` seconds from monotonic to UTC.
     """
 
     endings: array[int] = field(default_factory=lambda: array("i"))
     entered: array[int] = field(default_factory=lambda: array("q"))
     adjacent_in: array[int] = field(default_factory=lambda: array("i"))
     flags: array[int] = field(default_factory=lambda: array("b"))
+    table: array[int] = field(default_factory=lambda: array("i"))
     offset: float = 0.0
 
 
@@ -136,10 +138,11 @@ class PlainDecoder:
         """See `Decoder`."""
         data, rows = bytes(data), list[tuple[Any, ...]]()
         queued: list[int] = []
+        came = min(map(len, (legend.entered, legend.adjacent_in, legend.flags, legend.table)))
         for at, number, arrival, left in _records(data):
             if number == TAKEN_BACK:
                 continue
-            is_known = (number + 1) * ENDING_WIDTH <= len(legend.endings) and arrival < len(legend.flags)
+            is_known = (number + 1) * ENDING_WIDTH <= len(legend.endings) and arrival < came
             if not is_known or len(rows) == records:
                 raise ValueError(f"no record at byte {at} of {len(data)}")
             row = self._row(data, at + HEAD_BYTES, number, arrival, legend, left)
@@ -159,6 +162,8 @@ class PlainDecoder:
         outcome = here if is_here else elsewhere
         if outcome == NOTHING:
             return None
+        if is_here:
+            route_table = NOTHING if route == NOTHING else legend.table[arrival]
         length, kind, flags, hop_count, hop_limit, time_to_live, time_consumed, *ids = HEADER.unpack_from(data, at)
         message_id, conversation_id, sequence, fragment, _, _, _, from_length, _, from_instance, to_instance, _ = ids
         from_at = at + HEADER_BYTES + ids[-1]
@@ -169,7 +174,7 @@ class PlainDecoder:
             min(length, _INT32_MAX),
             self._number_of(data[at + HEADER_BYTES : from_at]),
             self._number_of(data[from_at : from_at + from_length]),
-            *(reason, code, route, NOTHING if is_here else route_table, legend.adjacent_in[arrival], adjacent_out),
+            *(reason, code, route, route_table, legend.adjacent_in[arrival], adjacent_out),
             *(message_id, conversation_id, to_instance, from_instance),
             bool(flags & _FROM_TARGET),
         )

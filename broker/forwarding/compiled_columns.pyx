@@ -224,6 +224,7 @@ cdef class CompiledDecoder:
         cdef const int64_t[::1] entered = legend.entered
         cdef const int32_t[::1] adjacent_in = legend.adjacent_in
         cdef const int8_t[::1] flags = legend.flags
+        cdef const int32_t[::1] table = legend.table
         cdef double offset = legend.offset
         cdef dict values, valid
         values, valid = _plain.room_for(records)
@@ -231,10 +232,10 @@ cdef class CompiledDecoder:
         cdef Into into = self.into(values, valid, queued)
         cdef Py_ssize_t end = data.shape[0]
         cdef Py_ssize_t known = endings.shape[0] // ENDING_WIDTH
-        cdef Py_ssize_t came = min(entered.shape[0], adjacent_in.shape[0], flags.shape[0])
+        cdef Py_ssize_t came = min(entered.shape[0], adjacent_in.shape[0], flags.shape[0], table.shape[0])
         cdef Py_ssize_t rows = 0, asked = 0, at = 0
         cdef uint32_t size, number, arrival
-        cdef int32_t outcome
+        cdef int32_t outcome, route_table
         cdef bint is_here
         cdef double left
         cdef const uint8_t* base = &data[0] if end else NULL
@@ -264,9 +265,10 @@ cdef class CompiledDecoder:
                     put_word(into.reason, into.has_reason, rows, ending[REASON])
                     put_word(into.code, into.has_code, rows, ending[CODE])
                     put_word(into.route, into.has_route, rows, ending[ROUTE])
-                    put_word(
-                        into.route_table, into.has_route_table, rows, NOTHING if is_here else ending[ROUTE_TABLE]
-                    )
+                    route_table = ending[ROUTE_TABLE]
+                    if is_here:
+                        route_table = NOTHING if ending[ROUTE] == NOTHING else table[arrival]
+                    put_word(into.route_table, into.has_route_table, rows, route_table)
                     put_word(into.adjacent_in, into.has_adjacent_in, rows, adjacent_in[arrival])
                     put_word(into.adjacent_out, into.has_adjacent_out, rows, ending[ADJACENT_OUT])
                     if flags[arrival] & HAS_QUEUED:

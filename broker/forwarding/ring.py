@@ -120,7 +120,7 @@ class Ring:
 
     Shape: `buffer` all of it, `used` bytes of it; beside it at most one `Arrival` for each record and one number for
     each way there is. `shed` records since the start that found no room; `limit` as `Sample` has it; `arrival` of the
-    pass under way; `adjacent_of` names where frames come from, once a pass.
+    pass under way; `adjacent_of` names where frames come from, a peer or a database here, once a pass.
     """
 
     __slots__ = (

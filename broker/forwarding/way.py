@@ -79,9 +79,9 @@ class Arrival(NamedTuple):
     """
     When and from where the frames of one pass came.
 
-    Shape: `entered` monotonic seconds; `adjacent_in` the instance or address that sent them, "" where that is unknown
-    or a database here; `is_from_here` whether a database here sent them: such frames have spent no hop; `queued` by
-    message_id, of those that waited in a queue and are followed.
+    Shape: `entered` monotonic seconds; `adjacent_in` the instance or address that sent them, or the name of the
+    database here, "" where that is unknown; `is_from_here` whether a database here sent them: such frames have spent no
+    hop; `queued` by message_id, of those that waited in a queue and are followed.
     """
 
     entered: float

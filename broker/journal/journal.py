@@ -104,5 +104,5 @@ class Journal:
             if empty is None:
                 return
             taken = ring.swap(empty)
-        offset = time.time() - time.monotonic()  # not the loop's time, which uvloop keeps for a turn
+        offset = time.time() - time.monotonic()
         writer.offer(Batch(taken, offset, ring.shed, self.principals()))

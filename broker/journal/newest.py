@@ -76,8 +76,10 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
                 for group in reversed(reading.groups):
                     bounds = reading.bounds(group)
                     if bounds is None or bounds[1] > last.floor:
+                        ends = _Last(count, last.floor)
                         for piece in reading.pieces(group):
-                            last.add(wanted.of(piece))
+                            ends.put_behind(wanted.of(piece))
+                        last.put_before(ends)
         except UNREADABLE as error:
             found.unread.append(state.spoilt(error))
     found.visits = last.rows()
@@ -117,27 +119,36 @@ class Arriving:
 
 
 class _Last:
-    """The rows that ended last. Shape: `floor` an instant before which none is taken, microseconds since 1970."""
+    """
+    The rows that ended last, in that order; those of one instant as they were written.
 
-    def __init__(self, count: int) -> None:
-        self.floor = -ALWAYS
+    Shape: `floor` an instant before which none is taken, microseconds since 1970.
+    """
+
+    def __init__(self, count: int, floor: int = -ALWAYS) -> None:
+        self.floor = floor
         self._count = count
-        self._rows: pa.Table | None = None
+        self._rows = _PLAIN.empty_table()
 
-    def add(self, table: pa.Table) -> None:
-        table = table.filter(pc.greater(ended(table), self.floor)).cast(_PLAIN)
-        if not table.num_rows:
-            return
-        if self._rows is not None:
-            table = pa.concat_tables([self._rows, table])
+    def put_behind(self, table: pa.Table) -> None:
+        """Rows that were written after those that are here."""
+        self._keep(self._rows, table.filter(pc.greater_equal(ended(table), self.floor)).cast(_PLAIN))
+
+    def put_before(self, other: _Last) -> None:
+        """Rows that were written before those that are here, or in another file."""
+        self._keep(other._rows, self._rows)
+
+    def _keep(self, first: pa.Table, second: pa.Table) -> None:
+        table = pa.concat_tables([first, second])
         instants = ended(table)
-        order = pc.sort_indices(instants, sort_keys=[("", "descending")])[: self._count]
+        order = pc.sort_indices(instants)[-self._count :]  # stable
         self._rows = table.take(order)
         if len(order) == self._count:
-            self.floor = instants[order[-1].as_py()].as_py()
+            self.floor = instants[order[0].as_py()].as_py()
 
     def rows(self) -> list[dict[str, Any]]:
-        return [] if self._rows is None else self._rows.to_pylist()[::-1]
+        found: list[dict[str, Any]] = self._rows.to_pylist()
+        return found
 
 
 def _changed(directory: Path) -> Iterator[tuple[Path, int]]:

@@ -12,6 +12,8 @@ Rules, from ending to outcome:
 - a way into a database here, of a frame from elsewhere: no row; the database tells later.
 - a way on, of a frame from elsewhere: forwarded.
 - anything else: dropped, the disposition says why.
+
+What a database here sends takes a route of its own table (R1.1), what comes in one of msdb's.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from broker.forwarding.columns import (
     microseconds,
 )
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.ring import Ending
+from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Ending
 from broker.forwarding.way import Arrival, Queued, Sink, Way
 from broker.journal.batch import Batch
 from broker.journal.schema import JOURNAL
@@ -178,16 +180,31 @@ class Rows:
 
     def _arrive(self, arrivals: list[Arrival], offset: float) -> dict[bytes, Queued]:
         """See that the legend tells of these arrivals; what their frames have waited for in a queue, by message id."""
-        legend, adjacent_in = self._legend, self._words["adjacent_in"]
+        legend, adjacent_in, tables = self._legend, self._words["adjacent_in"], self._words["route_table"]
         legend.offset = offset
         legend.entered = array("q", [microseconds(arrival.entered + offset) for arrival in arrivals])
-        legend.adjacent_in = array("i", [adjacent_in.number(arrival.adjacent_in) for arrival in arrivals])
+        legend.adjacent_in = array(
+            "i", [NOTHING if one.is_from_here else adjacent_in.number(one.adjacent_in) for one in arrivals]
+        )
         legend.flags = array("b", [_flags(arrival) for arrival in arrivals])
+        legend.table = array("i", [tables.number(one.adjacent_in) if one.is_from_here else NOTHING for one in arrivals])
         queued: dict[bytes, Queued] = {}
         for arrival in arrivals:
             if arrival.queued:
                 queued.update(arrival.queued)
         return queued
+
+
+def count_records(batch: Batch) -> int:
+    """How many records a batch has that count; of what is no record, one for all the rest of it."""
+    data, at, count = batch.taken.data, 0, 0
+    while at < len(data):
+        size, number, _, _ = HEAD.unpack_from(data, at) if len(data) - at >= HEAD_BYTES else (0, 0, 0, 0.0)
+        if not HEAD_BYTES < size <= len(data) - at:
+            return count + 1
+        count += number != TAKEN_BACK
+        at += size
+    return count
 
 
 def _flags(arrival: Arrival) -> int:

@@ -32,7 +32,8 @@ class Fitness(StrEnum):
     OLDER = "older"  # it lacks columns that later versions have: they are null
     NEWER = "newer"  # of a later version: what is known here can be read, the columns that it adds cannot
     COPY = "copy"  # of a file that came before: its rows count once
-    DAMAGED = "damaged"  # broken off, or cannot be read
+    DAMAGED = "damaged"  # broken off, or no Parquet
+    UNREADABLE = "unreadable"  # a file or a directory that the machine does not let us read: what is in it is unknown
     FOREIGN = "foreign"  # Parquet, but no journal
     VANISHED = "vanished"  # it was there a moment ago
 
@@ -44,8 +45,9 @@ class FileState:
 
     Shape: `problem` what is wrong with it, in words, empty where it is GOOD; `file` what copies of it have in common,
     32 hexadecimal digits; `version` of its columns; `instance` that wrote it; `sample` 0 .. 1; `shed` records lost
-    since the file before it; `rows` in it, `bytes` of it. Of a file that is no journal or cannot be read, only path and
-    bytes are known.
+    since the file before it; `rows` in it, `bytes` of it; `first_us` when the first visit of it began and `last_us` the
+    newest instant in it, microseconds since 1970, None where its footer does not tell. Of a file that is no journal or
+    cannot be read, only path and bytes are known.
     """
 
     path: Path
@@ -58,6 +60,8 @@ class FileState:
     shed: int = 0
     rows: int = 0
     bytes: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
 
     @property
     def is_readable(self) -> bool:
@@ -68,6 +72,9 @@ class FileState:
         """The same file, when this went wrong while its rows were read."""
         if isinstance(error, FileNotFoundError):
             return replace(self, fitness=Fitness.VANISHED, problem="it vanished while it was read")
+        why = _refusal(self.path, error)
+        if why:
+            return replace(self, fitness=Fitness.UNREADABLE, problem=why)
         return replace(self, fitness=Fitness.DAMAGED, problem=_first_line(error))
 
 
@@ -75,7 +82,8 @@ def files(directory: Path) -> Iterator[Path]:
     """
     The finished files below a directory, in the order of their paths: by date and hour, as the writer names them.
 
-    What begins with a dot or an underscore is unfinished, or somebody else's. What vanishes meanwhile is left out.
+    What begins with a dot or an underscore is unfinished, or somebody else's. What vanishes meanwhile is left out. A
+    directory below it that cannot be read stands for itself, and `judge` says so.
 
     Raises:
         OSError: there is no such directory, or it cannot be read.
@@ -85,11 +93,13 @@ def files(directory: Path) -> Iterator[Path]:
     for entry in found:
         if entry.name.startswith((".", "_")):
             continue
-        if entry.is_dir():
+        if _is_directory(entry):
             try:
                 yield from files(Path(entry.path))
             except FileNotFoundError:
                 continue  # removed with its last file
+            except OSError:
+                yield Path(entry.path)
         elif entry.name.endswith(SUFFIX):
             yield Path(entry.path)
 
@@ -108,11 +118,16 @@ def judge(path: Path) -> FileState:
     except FileNotFoundError:
         return FileState(path, Fitness.VANISHED, "it is there no more")
     except (pa.ArrowException, OSError, ValueError) as error:
+        why = _refusal(path, error)
+        if why:
+            return FileState(path, Fitness.UNREADABLE, why, bytes=size)
         return FileState(path, Fitness.DAMAGED, _first_line(error) if size else "it is empty", bytes=size)
     try:
-        return _understand(path, size, footer.num_rows, footer.metadata or {}, schema)
+        state = _understand(path, size, footer.num_rows, footer.metadata or {}, schema)
     except _ForeignError as error:
         return FileState(path, Fitness.FOREIGN, str(error), bytes=size)
+    first_us, last_us = _span(footer)
+    return replace(state, first_us=first_us, last_us=last_us)
 
 
 def survey(paths: Iterable[Path]) -> Iterator[FileState]:
@@ -153,6 +168,27 @@ def _understand(path: Path, size: int, rows: int, told: Mapping[bytes, bytes], s
     return FileState(path, fitness, problem, file, version, instance, sample, shed, rows, size)
 
 
+def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
+    """From when to when the visits are, by the statistics of all row groups: microseconds."""
+    entered: list[tuple[int, int]] = []
+    newest: list[int] = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        told = {
+            name: column.statistics
+            for column in map(group.column, range(group.num_columns))
+            if (name := column.path_in_schema) in {"entered_at", "left_at"} and column.statistics is not None
+        }
+        begun, left = told.get("entered_at"), told.get("left_at")
+        if begun is None or not begun.has_min_max:
+            return None, None
+        entered.append((begun.min_raw, begun.max_raw))
+        if left is not None and left.has_min_max:
+            newest.append(left.max_raw)
+    newest += [last for _, last in entered]
+    return min((first for first, _ in entered), default=None), max(newest, default=None)
+
+
 def _check(schema: pa.Schema, version: int) -> list[str]:
     """The columns that are missing, which only those may that can be null: later versions add no others."""
     if version < 1:
@@ -177,6 +213,25 @@ def _plain(form: Any) -> Any:
     if pa.types.is_dictionary(form):
         form = form.value_type
     return pa.string() if pa.types.is_large_string(form) else form
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere
+        return False
+
+
+def _refusal(path: Path, error: Exception) -> str:
+    """Why the machine lets nobody read this, "" when that is not what is wrong."""
+    try:
+        if path.is_dir():
+            os.scandir(path).close()
+            return "it is a directory"
+    except OSError as refused:
+        error = refused
+    number = error.errno if isinstance(error, OSError) else None  # the library's own have none
+    return "" if number is None else os.strerror(number)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,8 +8,9 @@ its age or the end. Decoding, compressing and writing let go of the interpreter'
 (docs/decisions/0011-the-journal-is-written-by-a-thread.md).
 
 A disk that is full or a directory that is gone is logged once; the rows that were meant for the file at hand are lost
-and counted as shed. Every `RETRY_SECONDS` another attempt is made, with what waits by then. Nothing here reaches the
-loop as an error.
+and counted as shed. Every `RETRY_SECONDS` another attempt is made, with what waits by then, and it is a whole file:
+only one that has appeared shows that files can be written again. Nothing here reaches the loop as an error. A fault of
+the program ends the journal; what is offered then is counted as lost.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from threading import Event, Thread, get_native_id
 
@@ -30,7 +32,7 @@ from broker.journal.file import JournalFile
 from broker.journal.place import remove_leftovers
 from broker.journal.plan import RINGS, JournalPlan
 from broker.journal.retention import read_files, remove, too_old_or_too_many
-from broker.journal.rows import Rows
+from broker.journal.rows import Rows, count_records
 
 NICENESS = 10  # a tenth of the loop's weight where both want one core; at 15 the loop is late by more than it gains
 GROUP_ROWS = 65_536  # of a row group: some 10 MiB before they are compressed, and enough for a reader to skip by
@@ -45,8 +47,9 @@ class Writer:
     The writer of one process. `offer`, `room` and `stop` belong to the loop, the rest to the thread.
 
     Shape: counters since the start, each changed by one side only: `records` and `bytes` in the `files` that have
-    appeared, `lost` rows that could not be written, `errors` attempts that failed, `removed` files that were too old or
-    too many; `pending` rows that are in no file that has appeared; `problem` why nothing can be written now, else "".
+    appeared, `lost` rows that could not be made or written, `errors` attempts that failed, `removed` files that were
+    too old or too many; `pending` rows that are in no file that has appeared; `problem` why nothing can be written now,
+    else "".
     """
 
     def __init__(self, plan: JournalPlan, *, wall_clock: Callable[[], float] = time.time) -> None:
@@ -113,6 +116,8 @@ class Writer:
         except Exception as error:
             self.problem = f"the writer has failed: {error}"
             log.exception("journal writer failed")
+            self._lose_pending()
+            self._lose_offered()
         finally:
             if self._file is not None:
                 self._file.abandon()
@@ -144,9 +149,18 @@ class Writer:
         try:
             self.pending += self._rows.add(batch)
         except ValueError:  # of this process's own ring: a fault of the program, but of this batch alone
-            log.exception("journal batch is unreadable", bytes=len(batch.taken.data))
             self.errors += 1
-        self._shed = max(self._shed, batch.shed)
+            self.lost += count_records(batch)
+            log.exception("journal batch is unreadable", bytes=len(batch.taken.data))
+        except Exception:
+            self.lost += count_records(batch)
+            raise
+        finally:
+            self._shed = max(self._shed, batch.shed)
+            self._give_back(batch)
+
+    def _give_back(self, batch: Batch) -> None:
+        """The memory of a batch that was read is the ring's again."""
         data = batch.taken.data
         if isinstance(data, bytes):
             self._done += len(data)
@@ -166,9 +180,7 @@ class Writer:
         if self._file is not None:
             self._file.abandon()
             self._file = None
-        self._rows.drop()
-        self.lost += self.pending
-        lost, self.pending = self.pending, 0
+        lost = self._lose_pending()
         reason = error.strerror or str(error)
         if not self.problem:
             log.error(
@@ -177,8 +189,23 @@ class Writer:
                 reason=reason,
                 lost_records=lost,
                 retry_in_s=RETRY_SECONDS,
+                since=datetime.fromtimestamp(self._wall_clock(), UTC).isoformat(),  # so no two lines are identical
             )
         self.problem = reason
+
+    def _lose_pending(self) -> int:
+        """What is in no file that has appeared never will be; how many rows."""
+        self._rows.drop()
+        lost, self.pending = self.pending, 0
+        self.lost += lost
+        return lost
+
+    def _lose_offered(self) -> None:
+        """Count what is offered until the end, when nobody writes it any more."""
+        with suppress(Empty):
+            while (batch := self._queue.get(block=not self._stopping.is_set())) is not None:
+                self.lost += count_records(batch)
+                self._give_back(batch)
 
     def _recover(self) -> None:
         if self.problem:
@@ -189,9 +216,13 @@ class Writer:
         """Write what is enough for a group, close what is large or old enough, remove what is too old."""
         if self._rows.count and self._file is None:
             self._open()
-        if self._rows.count >= GROUP_ROWS or (self.problem and self._rows.count):  # after a failure, to find out
+        if self._rows.count >= GROUP_ROWS:
             self._write()
-        if self._file is not None and (self._file.size >= self._plan.file_bytes or self._open_seconds() <= 0):
+        if self._file is not None and (
+            self.problem  # to find out: what is written reaches the disk when the file is closed
+            or self._file.size >= self._plan.file_bytes
+            or self._open_seconds() <= 0
+        ):
             self._close()
         if time.monotonic() - self._tended_at >= TEND_SECONDS:
             self._retain()
@@ -212,7 +243,6 @@ class Writer:
     def _write(self) -> None:
         assert self._file is not None
         self._file.write(self._rows.take())
-        self._recover()
 
     def _close(self) -> None:
         """Let the file appear, if there is anything for one."""
@@ -230,6 +260,7 @@ class Writer:
         self.pending -= file.rows
         self.bytes += size
         self.files += 1
+        self._recover()
         self._retain()
 
     def _retain(self) -> None:

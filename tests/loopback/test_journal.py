@@ -123,8 +123,13 @@ def test_every_visit_is_in_the_files_of_those_it_was_a_visit_to(net: Topology, w
         assert ["out", "ToWest", "ToBilling", None] == [
             row["route"] for row in visits if row["outcome"] != "acknowledged"
         ]
+        assert ["orders", "msdb", "msdb", None] == [
+            row["route_table"] for row in visits if row["outcome"] != "acknowledged"
+        ]
         assert "east" in {row["adjacent_in"] for row in visits if row["instance"] == "west"}
         assert all(row["entered_at"] <= row["left_at"] for row in visits)
+    forwarded = [row for row in rows(net.daemons["west"]) if row["kind"] == "message"]
+    assert any(row[name].microsecond % 1000 for row in forwarded for name in ("entered_at", "left_at"))
 
 
 @pytest.mark.timeout(240)

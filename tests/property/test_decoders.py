@@ -49,6 +49,7 @@ LEGENDS = st.builds(
     flags=st.lists(st.integers(0, IS_FROM_HERE | HAS_QUEUED), min_size=ARRIVALS, max_size=ARRIVALS).map(
         lambda it: array("b", it)
     ),
+    table=st.lists(WORD, min_size=ARRIVALS, max_size=ARRIVALS).map(lambda it: array("i", it)),
     offset=st.floats(0, 2e9),
 )
 
@@ -102,7 +103,7 @@ def test_more_names_than_the_table_was_made_for_keep_their_numbers() -> None:
         zeros = (0, 0x10, 0, 0, 0, 0, 0, bytes(16), bytes(16), 0, 0, 0, 0, 0, 1, 0, bytes(16), bytes(16))
         told = HEADER.pack(*zeros, len(name)) + name + b"f"
         data += HEAD.pack(HEAD_BYTES + len(told), 0, 0, 0.0) + told
-    legend = Legend(array("i", [0] * 7), array("q", [0]), array("i", [0]), array("b", [0]))
+    legend = Legend(array("i", [0] * 7), array("q", [0]), array("i", [0]), array("b", [0]), array("i", [0]))
     decoder = compiled.CompiledDecoder()
 
     columns = decoder.fill(bytes(data), 10_000, legend)

@@ -58,10 +58,11 @@ class Tape:
         now: float = 1000.0,
         come_from: str | None = "west",
         queued: dict[bytes, Queued] | None = None,
+        database: str = "",
     ) -> None:
         """A pass in which this frame takes each of these ways; from a database here when it came from nobody."""
         is_here = come_from is None
-        origin = Origin(come_from or "")
+        origin = Origin(come_from or database)
         self.ring.begin(now, origin, is_from_here=is_here, queued=queued or {})  # type: ignore[arg-type]
         for one in ways:
             self.ring.enter(data, 0, one, data[HOP_COUNT_AT])

@@ -33,7 +33,9 @@ def record(data: bytes, *, way: int = 0, arrival: int = 0, left: float = 1000.5,
 
 def legend(*endings: tuple[int, ...], flags: int = 0) -> Legend:
     numbers = [number for ending in endings or (ENDING,) for number in ending]
-    return Legend(array("i", numbers), array("q", [123]), array("i", [9]), array("b", [flags]), offset=0.25)
+    return Legend(
+        array("i", numbers), array("q", [123]), array("i", [9]), array("b", [flags]), array("i", [10]), offset=0.25
+    )
 
 
 def numbers(columns: Columns, name: str, code: str = "i") -> list[int]:
@@ -83,13 +85,16 @@ def test_row_has_what_the_legend_says_of_its_numbers(make: type[PlainDecoder]) -
     assert [123] == numbers(elsewhere, "entered_at", "q")
     assert [microseconds(1000.75)] == numbers(elsewhere, "left_at", "q")
     assert [2] == numbers(here, "outcome")
-    assert b"\0" == here.valid["route_table"]  # it is known of what came in only
+    assert [10] == numbers(here, "route_table")
 
 
 @EVERY_DECODER
 def test_words_that_are_missing_are_null(make: type[PlainDecoder]) -> None:
     columns = make().fill(record(frame()), 1, legend((0, 0, *[NOTHING] * 5)))
 
+    sent = make().fill(record(frame()), 1, legend((0, 0, *[NOTHING] * 5), flags=IS_FROM_HERE))
+
+    assert b"\0" == sent.valid["route_table"]  # no route, no table
     missing = ("reason", "code", "route", "route_table", "adjacent_out", "to_broker_instance")
     assert {b"\0"} == {bytes(columns.valid[name]) for name in missing}
     assert b"\1" == columns.valid["from_broker_instance"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from broker.flow import Outcome
+from broker.journal import reading
 from broker.journal.newest import CLOCKS_APART, Arriving, Newest, Wanted, newest
 from broker.journal.reading import Reading
 from broker.journal.survey import Fitness
@@ -52,6 +53,17 @@ def test_last_visits_are_found_wherever_they_are(tmp_path: Path, seed: int) -> N
     assert [row["sequence_number"] for row in ends] == numbers(found)
 
 
+@pytest.mark.parametrize("group_rows", [2, 4, 100])
+@pytest.mark.parametrize("count", [3, 7, 100])
+def test_visits_of_one_instant_are_in_the_order_in_which_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int, count: int
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_ROWS", 3)
+    write(tmp_path / "a.parquet", *[visit(n // 10, sequence_number=n) for n in range(20)], group_rows=group_rows)
+
+    assert list(range(20))[-count:] == numbers(newest(tmp_path, ANY, count))
+
+
 def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         visits = [visit(number * 10_000 + n, sequence_number=100 * number + n) for n in range(20)]
@@ -59,9 +71,9 @@ def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pyte
     read: list[int] = []
     pieces = Reading.pieces
 
-    def note(reading: Reading, group: int) -> Iterator[pa.Table]:
+    def note(file: Reading, group: int) -> Iterator[pa.Table]:
         read.append(group)
-        return pieces(reading, group)
+        return pieces(file, group)
 
     monkeypatch.setattr(Reading, "pieces", note)
 

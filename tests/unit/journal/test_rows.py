@@ -137,7 +137,20 @@ def test_frame_from_a_queue_entered_when_it_was_put_there() -> None:
     assert ["sent", "resent", "sent", "sent"] == [row["outcome"] for row in rows]
     waited = [(row["left_at"] - row["entered_at"]).total_seconds() for row in rows]
     assert [7.25, 60.0, 0.0, 0.0] == waited
-    assert {None} == {row["route_table"] for row in rows}  # the database's own or msdb: the pass is not told
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_route_of_what_a_database_here_sends_is_of_its_own_table(decoder: str) -> None:
+    tape, shared = Tape(), way()
+    for database in ("orders", "billing", ""):
+        tape.enter(frame(), shared, come_from=None, database=database)
+    tape.enter(frame(), way(route=""), come_from=None, database="orders")
+    tape.enter(frame(), shared)
+
+    rows = rows_of(tape, decoder)
+
+    assert ["orders", "billing", None, None, "msdb"] == [row["route_table"] for row in rows]
+    assert [None, None, None, None, "west"] == [row["adjacent_in"] for row in rows]
 
 
 def test_mirrored_pair_is_written_as_where_its_principal_was() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from broker.flow import JOURNAL_SCHEMA
 from broker.journal.schema import FILE_KEY, JOURNAL, SAMPLE_KEY, SCHEMA_KEY, file_metadata
 from broker.journal.survey import FileState, Fitness, files, judge, survey
-from tests.support.journalled import table, visit, write
+from tests.support.journalled import START, table, visit, write
 
 TOLD = file_metadata(file="0" * 32, instance="gateway", sample=0.5, shed=7)
 
@@ -26,8 +27,28 @@ def test_good_file_tells_everything(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", visit(), visit(), file="f" * 32, instance="shop", sample=0.25, shed=3)
 
     size = path.stat().st_size
-    assert FileState(path, Fitness.GOOD, "", "f" * 32, JOURNAL_SCHEMA, "shop", 0.25, 3, 2, size) == judge(path)
+    told = judge(path)
+    span = (told.first_us, told.last_us)
+    assert FileState(path, Fitness.GOOD, "", "f" * 32, JOURNAL_SCHEMA, "shop", 0.25, 3, 2, size, *span) == told
     assert judge(path).is_readable
+
+
+def test_the_footer_tells_from_when_to_when_the_visits_are(tmp_path: Path) -> None:
+    """Over all row groups, also of visits whose end is not told; nothing where there are no statistics."""
+    rows = [visit(5), visit(2, took=None), visit(3, took=4)]
+    path = write(tmp_path / "a.parquet", *rows, group_rows=1)
+    bare = tmp_path / "bare.parquet"
+    pq.write_table(pq.read_table(path, partitioning=None), bare, write_statistics=False)
+
+    told, untold = judge(path), judge(bare)
+
+    assert (2_000_000, 7_000_000) == (_behind_start(told.first_us), _behind_start(told.last_us))
+    assert (True, None, None) == (untold.is_readable, untold.first_us, untold.last_us)
+
+
+def _behind_start(micros: int | None) -> int:
+    assert micros is not None
+    return micros - int(START.timestamp()) * 1_000_000
 
 
 def test_file_without_rows_is_good(tmp_path: Path) -> None:
@@ -55,10 +76,38 @@ def test_footer_that_is_garbage_is_damaged(tmp_path: Path) -> None:
     assert Fitness.DAMAGED is judge(path).fitness
 
 
-def test_what_cannot_be_opened_is_damaged(tmp_path: Path) -> None:
+def test_what_the_machine_does_not_let_us_open_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").mkdir()
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "b.parquet")
 
-    assert Fitness.DAMAGED is judge(tmp_path / "a.parquet").fitness
+    told = [judge(tmp_path / name) for name in ("a.parquet", "b.parquet")]
+
+    assert ["it is a directory", "Too many levels of symbolic links"] == [state.problem for state in told]
+    assert [(Fitness.UNREADABLE, False)] * 2 == [(state.fitness, state.is_readable) for state in told]
+
+
+def test_directory_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    """The path of the one in the middle is too long for the machine; so it is one that root cannot read either."""
+    first, last = write(tmp_path / "a" / "a.parquet", visit()), write(tmp_path / "z.parquet", visit(), file="1" * 32)
+    deep = tmp_path
+    for _ in range(17):
+        deep /= "m" * 250
+    here = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(17):
+            os.mkdir("m" * 250, dir_fd=here)
+            below = os.open("m" * 250, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+    finally:
+        os.close(here)
+
+    states = list(survey(files(tmp_path)))
+
+    assert [first, last] == [state.path for state in states if state.is_readable]
+    (left_out,) = [state for state in states if not state.is_readable]
+    assert (Fitness.UNREADABLE, "File name too long") == (left_out.fitness, left_out.problem)
+    assert deep.is_relative_to(left_out.path)
 
 
 def test_what_is_no_journal_is_foreign_and_says_why(tmp_path: Path) -> None:
@@ -144,8 +193,9 @@ def test_what_goes_wrong_later_is_told_as_well(tmp_path: Path) -> None:
     state = judge(write(tmp_path / "a.parquet", visit()))
 
     vanished, damaged = state.spoilt(FileNotFoundError()), state.spoilt(OSError("bad\nblock"))
+    unreadable = state.spoilt(OSError(5, "Input/output error"))
 
-    assert [(Fitness.VANISHED, False), (Fitness.DAMAGED, False)] == [
-        (one.fitness, one.is_readable) for one in (vanished, damaged)
+    assert [(Fitness.VANISHED, False), (Fitness.DAMAGED, False), (Fitness.UNREADABLE, False)] == [
+        (one.fitness, one.is_readable) for one in (vanished, damaged, unreadable)
     ]
-    assert "bad" == damaged.problem
+    assert ("bad", "Input/output error") == (damaged.problem, unreadable.problem)

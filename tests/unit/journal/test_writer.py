@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from structlog import DropEvent
 from structlog.testing import capture_logs
 
 from broker.demo.topology import wait_for
@@ -20,6 +22,7 @@ from broker.journal.place import files_of
 from broker.journal.plan import JournalPlan
 from broker.journal.schema import SHED_KEY
 from broker.journal.writer import Writer
+from broker.observe.repeat import RepeatFilter
 from tests.support.records import Tape, frame, way
 
 WAIT = 10.0
@@ -190,6 +193,55 @@ def test_full_disk_is_told_once_and_got_over(plan: JournalPlan, monkeypatch: pyt
     assert (7, 0) == (writer.records, writer.pending)
 
 
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Takes what is written, and while `is_full` says so only when it is to be kept that there is no room for it."""
+    state, fsync = {"is_full": False}, os.fsync
+
+    def maybe(descriptor: int) -> None:
+        if state["is_full"]:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", maybe)
+    return state
+
+
+def fails(writer: Writer, disk: dict[str, bool], errors: int) -> None:
+    disk["is_full"] = True
+    writer.offer(batch(3))
+    wait_for(lambda: writer.errors == errors, seconds=WAIT, what="a failure")
+
+
+def test_disk_that_is_full_when_a_file_is_closed_is_told_each_time_and_not_called_written_before(
+    plan: JournalPlan, disk: dict[str, bool]
+) -> None:
+    with capture_logs() as logs:
+        writer = running(JournalPlan(plan.directory, "gw", buffer_bytes=8 << 20, file_seconds=0.01))
+        for round_ in (1, 3):
+            fails(writer, disk, round_)
+            fails(writer, disk, round_ + 1)
+            disk["is_full"] = False
+            writer.offer(batch(5))
+            wait_for(partial(has_files, writer, (round_ + 1) // 2), seconds=WAIT, what="a file")
+            wait_for(lambda: not writer.problem, seconds=WAIT, what="written again")
+        ended(writer)
+
+    repeats = RepeatFilter(time.monotonic)
+    told = [entry["event"] for entry in logs if not is_left_out(repeats, entry)]
+    assert 2 * ["journal cannot be written", "journal is written again"] == told
+    assert ([5, 5], [6, 6]) == ([rows_in([path]) for path in files(plan)], [shed_in(path) for path in files(plan)])
+    assert (10, 12, 4, 0) == (writer.records, writer.lost, writer.errors, writer.pending)
+
+
+def is_left_out(repeats: RepeatFilter, entry: Any) -> bool:
+    try:
+        repeats(None, "", dict(entry, level=entry["log_level"]))
+    except DropEvent:
+        return True
+    return False
+
+
 def test_directory_that_cannot_be_made_loses_what_waits(plan: JournalPlan) -> None:
     plan.directory.write_text("a file stands in its place")
     with capture_logs() as logs:
@@ -269,11 +321,12 @@ def test_batch_that_is_unreadable_costs_no_other(plan: JournalPlan) -> None:
     bad = batch()
     with capture_logs() as logs:
         writer = running(plan)
-        writer.offer(bad._replace(taken=bad.taken._replace(data=b"no records")))
+        writer.offer(bad._replace(taken=bad.taken._replace(data=bytes(batch(3).taken.data) + b"no records")))
         writer.offer(batch(2))
         ended(writer)
 
-    assert 2 == rows_in(files(plan))
+    assert (2, 4) == (rows_in(files(plan)), writer.lost)
+    assert [4] == [shed_in(path) for path in files(plan)]
     assert ["journal batch is unreadable"] == [entry["event"] for entry in logs]
 
 
@@ -286,11 +339,17 @@ def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_broken")
-def test_fault_of_the_program_ends_the_journal_and_says_so(plan: JournalPlan) -> None:
+def test_fault_of_the_program_ends_the_journal_and_what_is_lost_by_it_is_counted(plan: JournalPlan) -> None:
     with capture_logs() as logs:
         writer = running(plan)
-        writer.offer(batch())
-        assert writer.join(WAIT)
+        room = writer.room
+        for rows in (3, 4, 5):
+            writer.offer(batch(rows))
+        wait_for(lambda: writer.room == room, seconds=WAIT, what="room for what comes")
+        writer.offer(batch(6))
+        ended(writer)
+
+    assert (18, 0) == (writer.lost, writer.pending)
 
     assert "journal writer failed" in [entry["event"] for entry in logs]
     assert "the writer has failed: a fault of the program" == writer.problem
