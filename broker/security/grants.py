@@ -1,0 +1,220 @@
+"""
+Who may connect, and who may send to which service: GRANT and DENY as rules, and what follows from them.
+
+DENY wins over GRANT, and what no rule grants is denied. Where nobody has to prove who they are, a kind of permission
+about which nothing is stated is everybody's. Service names compare byte for byte; `*` in the name of a rule stands for
+any characters.
+
+Every decision can say its reason: the rule that permits or forbids, or the statement that is missing. What the pass
+remembers is kept apart by `Profile`: what follows from the same rules is one and the same object.
+
+Source: Service Broker documentation, "Service Broker Transport Security"; "GRANT Endpoint Permissions", "GRANT Service
+Broker Permissions", "DENY Service Broker Permissions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
+
+ENDPOINT_NAME = "Broker"  # of the endpoint in what is told, where nobody knows its name
+PROFILES_MAX = 256  # sets of rules that are remembered as one object; each peer's certificate selects one
+
+
+class Permission(StrEnum):
+    """What may be permitted."""
+
+    CONNECT = "CONNECT"
+    SEND = "SEND"
+
+
+class State(StrEnum):
+    """What a rule says."""
+
+    GRANT = "GRANT"
+    DENY = "DENY"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """
+    One GRANT or DENY.
+
+    Shape: `securable` the name of a service, which may hold `*`; of CONNECT it is always `*`: there is one endpoint.
+    """
+
+    permission: Permission
+    securable: str
+    principal: Principal
+    state: State
+
+    def is_about(self, service: str) -> bool:
+        """Whether it counts for a service."""
+        return covers_text(self.securable, service)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """
+    Whether something is permitted, and why.
+
+    Shape: `rule` that decides; None when there is none that permits, or when everything is permitted.
+    """
+
+    is_permitted: bool
+    why: str
+    rule: Rule | None = None
+
+
+class Profile:
+    """
+    What the same SEND rules permit. Equal only to itself; `Grants` gives the same one for the same rules.
+
+    Shape: `rules` those that count, of one principal or several; `is_open` when everything is permitted.
+    """
+
+    __slots__ = ("_allowed", "_denied", "_exact", "is_open", "rules")
+
+    def __init__(self, rules: frozenset[Rule], *, is_open: bool) -> None:
+        self.rules = rules
+        self.is_open = is_open
+        self._exact: dict[str, list[Rule]] = {}
+        patterns: list[Rule] = []
+        for rule in rules:
+            if ANY in rule.securable:
+                patterns.append(rule)
+            else:
+                self._exact.setdefault(rule.securable, []).append(rule)
+        self._denied = _ordered(rule for rule in patterns if rule.state is State.DENY)
+        self._allowed = _ordered(rule for rule in patterns if rule.state is State.GRANT)
+
+    def permits(self, service: str) -> bool:
+        """Whether messages for this service may come. Cost: one look-up, and the rules whose service holds `*`."""
+        if self.is_open:
+            return True
+        rule = self.rule_for(service)
+        return rule is not None and rule.state is State.GRANT
+
+    def rule_for(self, service: str) -> Rule | None:
+        """The rule that decides about this service, DENY first; None when no rule is about it."""
+        exact = _ordered(self._exact.get(service, ()))
+        denied = [rule for rule in exact if rule.state is State.DENY]
+        for rule in (*denied, *self._denied, *exact, *self._allowed):
+            if rule.is_about(service):
+                return rule
+        return None
+
+
+class Grants:
+    """
+    The rules of one database.
+
+    Args:
+        rules: In any order.
+        is_default_deny: Whether what no rule grants is denied also where nothing of that kind is stated.
+        endpoint: What the endpoint is called in what is told.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule] = (), *, is_default_deny: bool = False, endpoint: str = ENDPOINT_NAME
+    ) -> None:
+        self.rules = tuple(rules)
+        self.is_default_deny = is_default_deny
+        self._endpoint = endpoint
+        self._named: dict[tuple[Permission, str], list[Rule]] = {}
+        self._patterns: dict[Permission, list[Rule]] = {permission: [] for permission in Permission}
+        for rule in self.rules:
+            if ANY in rule.principal.text:
+                self._patterns[rule.permission].append(rule)
+            else:
+                self._named.setdefault((rule.permission, rule.principal.text), []).append(rule)
+        self._stated = {rule.permission for rule in self.rules}
+        self._profiles: dict[frozenset[Rule], Profile] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same follows from both."""
+        return isinstance(other, Grants) and (self._essence == other._essence)
+
+    def __hash__(self) -> int:
+        return hash(self._essence)
+
+    @property
+    def _essence(self) -> tuple[object, ...]:
+        return frozenset(self.rules), self.is_default_deny, self._endpoint
+
+    def is_open(self, permission: Permission) -> bool:
+        """Whether everybody has this permission, because nothing is stated about it."""
+        return not self.is_default_deny and permission not in self._stated
+
+    def has_granted(self, permission: Permission) -> bool:
+        """Whether anybody is granted it."""
+        return any(rule.permission is permission and rule.state is State.GRANT for rule in self.rules)
+
+    def connect(self, who: Who) -> Ruling:
+        """Whether somebody may connect to the endpoint."""
+        if self.is_open(Permission.CONNECT):
+            return _NOTHING_STATED[Permission.CONNECT]
+        rules = _ordered(self._rules_of(who, Permission.CONNECT))
+        return self._ruling(Permission.CONNECT, self._endpoint, who, rules[0] if rules else None)
+
+    def send(self, who: Who, service: str) -> Ruling:
+        """Whether somebody may send to a service."""
+        profile = self.profile(who)
+        if profile.is_open:
+            return _NOTHING_STATED[Permission.SEND]
+        return self._ruling(Permission.SEND, service, who, profile.rule_for(service))
+
+    def profile(self, who: Who) -> Profile:
+        """What somebody may send; the same object for everybody about whom the same rules are."""
+        if self.is_open(Permission.SEND):
+            return OPEN
+        rules = frozenset(self._rules_of(who, Permission.SEND))
+        profile = self._profiles.get(rules)
+        if profile is None:
+            if len(self._profiles) >= PROFILES_MAX:
+                self._profiles.clear()
+            profile = self._profiles[rules] = Profile(rules, is_open=False)
+        return profile
+
+    def _rules_of(self, who: Who, permission: Permission) -> Iterator[Rule]:
+        """Those whose principal they are. Cost: some look-ups, and some microseconds for each pattern."""
+        names = {PUBLIC, spelled(who.subject), who.common_name, *who.uris, f"sha256:{who.fingerprint}"}
+        for name in names:
+            yield from (rule for rule in self._named.get((permission, name), ()) if rule.principal.covers(who))
+        yield from (rule for rule in self._patterns[permission] if rule.principal.covers(who))
+
+    def _ruling(self, permission: Permission, securable: str, who: Who, rule: Rule | None) -> Ruling:
+        if rule is None:
+            missing = render_rule(State.GRANT, permission, securable, who.name)
+            public = "" if who == NOBODY else f" or {PUBLIC}"
+            return Ruling(is_permitted=False, why=f"no {missing}{public}")
+        shown = self._endpoint if permission is Permission.CONNECT else rule.securable
+        why = render_rule(rule.state, permission, shown, rule.principal.text)
+        return Ruling(rule.state is State.GRANT, why, rule)
+
+
+_NOTHING_STATED = {
+    permission: Ruling(is_permitted=True, why=f"nothing is stated about who may {permission}, so everybody may")
+    for permission in Permission
+}
+_CLASS = {Permission.CONNECT: "ENDPOINT", Permission.SEND: "SERVICE"}
+
+
+def render_rule(state: State, permission: Permission, securable: str, principal: str) -> str:
+    """A rule as the statement that makes it, without its `;`."""
+    return f"{state} {permission} ON {_CLASS[permission]}::{_bracketed(securable)} TO {_bracketed(principal)}"
+
+
+def _bracketed(name: str) -> str:
+    return "[" + name.replace("]", "]]") + "]"
+
+
+def _ordered(rules: Iterable[Rule]) -> list[Rule]:
+    """DENY first, then in an order that is always the same, so that what is told is too."""
+    return sorted(rules, key=lambda rule: (rule.state is State.GRANT, rule.securable, rule.principal.text))
+
+
+OPEN = Profile(frozenset(), is_open=True)  # where everything is permitted

@@ -1,0 +1,243 @@
+"""
+Who a database is, and whom it knows: certificates and keys of dialog security.
+
+A database has one *signing* certificate (Ed25519 or ECDSA on P-256), by which others know it, and *sealing*
+certificates (X25519) of the same subject, each signed by that signing key, so that they can be renewed alone. A file
+holds the signing certificate first; what else is in it (those of a CA) is not looked at: a far database is known by its
+very certificate, as in the original, so nobody can make another that is believed. Of several of one subject that are
+valid, the one that is valid the longest is used to seal.
+
+Bytes and instants are arguments: no file is read here and no clock.
+
+Source: Service Broker documentation, "Certificates for Dialog Security"; RFC 8410.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import NameOID
+
+from broker.security.principal import Principal, Who
+
+FINGERPRINT_BYTES = 32  # SHA-256
+CERTIFICATES_MAX = 4096  # of all far databases that one database knows
+
+SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """A sealing certificate. Shape: `fingerprint` 32 bytes; `begins`, `ends` UTC seconds since 1970."""
+
+    fingerprint: bytes
+    key: x25519.X25519PublicKey
+    begins: float
+    ends: float
+
+    def is_valid_at(self, now: float) -> bool:
+        """Whether its dates say so."""
+        return self.begins <= now < self.ends
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """
+    A signing certificate, and the sealing certificates that it has signed.
+
+    Shape: `fingerprint` 32 bytes; `begins`, `ends` UTC seconds since 1970; `sealing` the one that is valid the longest
+    first.
+    """
+
+    who: Who
+    fingerprint: bytes
+    key: VerifyingKey
+    begins: float
+    ends: float
+    sealing: tuple[Sealing, ...]
+
+    def is_valid_at(self, now: float) -> bool:
+        """Whether its dates say so."""
+        return self.begins <= now < self.ends
+
+    def sealing_at(self, now: float) -> Sealing | None:
+        """The sealing certificate to seal to."""
+        return next((one for one in self.sealing if one.is_valid_at(now)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnIdentity:
+    """What a database itself has. Shape: `opening` its sealing keys by the fingerprints of their certificates."""
+
+    signing: Signing
+    signing_key: SigningKey
+    opening: dict[bytes, x25519.X25519PrivateKey]
+
+
+class Peers:
+    """The far databases that one database knows, by their signing certificates."""
+
+    def __init__(self, known: Iterable[Signing] = ()) -> None:
+        self.known = {one.fingerprint: one for one in known}
+
+    def by_fingerprint(self, fingerprint: bytes) -> Signing | None:
+        """The certificate with this SHA-256."""
+        return self.known.get(fingerprint)
+
+    def named(self, principal: Principal, now: float) -> tuple[Signing, Sealing] | None:
+        """Of those whom a principal stands for, who can be sealed to now; whose certificate ends last, if several."""
+        found = [
+            (one, sealing)
+            for one in self.known.values()
+            if one.is_valid_at(now) and principal.covers(one.who) and (sealing := one.sealing_at(now)) is not None
+        ]
+        return max(found, key=lambda pair: (pair[0].ends, pair[1].ends), default=None)
+
+    def missing(self, principal: Principal, now: float) -> str:
+        """Why `named` finds nobody, as the end of a sentence."""
+        signing = [one for one in self.known.values() if principal.covers(one.who)]
+        if not signing:
+            return f"no certificate of {principal.text} is among the peers of this database"
+        valid = [one for one in signing if one.is_valid_at(now)]
+        if not valid:
+            end = max(one.ends for one in signing)
+            return f"no certificate of {principal.text} is valid today: the last one {_dated(end, now)}"
+        sealing = [sealing for one in valid for sealing in one.sealing]
+        if not sealing:
+            return f"the peers have no sealing certificate (X25519) of {principal.text}, signed by its signing key"
+        end = max(one.ends for one in sealing)
+        return f"no sealing certificate of {principal.text} is valid today: the last one {_dated(end, now)}"
+
+
+def parse_own(certificate_pem: bytes, key_pem: bytes) -> OwnIdentity:
+    """
+    The identity of a database.
+
+    Args:
+        certificate_pem: Its signing certificate first; its sealing certificates anywhere behind that.
+        key_pem: The private keys of all of them, PKCS #8 without a password, in any order.
+
+    Raises:
+        ValueError: a part that is missing or does not fit, in a sentence that says which.
+    """
+    certificates = _certificates(certificate_pem)
+    signing = _signing(certificates[0], certificates[1:])
+    if signing is None:
+        raise ValueError("the first certificate is no signing certificate: its key is neither Ed25519 nor EC P-256")
+    keys = _keys(key_pem)
+    signing_key = next((key for key in keys if key.public_key() == signing.key), None)
+    if signing_key is None or isinstance(signing_key, x25519.X25519PrivateKey):
+        raise ValueError("the private key of the first certificate is not among the private keys")
+    if not signing.sealing:
+        raise ValueError("no X25519 certificate of the same subject, signed by the first one, stands behind that")
+    opening = {  # also those of a signing certificate before this one: what is on its way is sealed to them
+        one.fingerprint(SHA256()): key
+        for one in certificates
+        for key in keys
+        if isinstance(key, x25519.X25519PrivateKey) and key.public_key() == one.public_key()
+    }
+    if signing.sealing[0].fingerprint not in opening:
+        raise ValueError("the private key of the X25519 certificate is not among the private keys")
+    return OwnIdentity(signing, signing_key, opening)
+
+
+def parse_peers(pem: bytes) -> list[Signing]:
+    """
+    The signing certificates in a file, each with the sealing certificates that it has signed; CAs are passed over.
+
+    Raises:
+        ValueError: no signing certificate with a sealing one is in it, or what is in it is no certificate.
+    """
+    certificates = _certificates(pem)
+    found = [signing for one in certificates if (signing := _signing(one, certificates)) is not None]
+    databases = [one for one in found if one.sealing]
+    if not databases:
+        raise ValueError("no signing certificate (Ed25519 or EC P-256) with an X25519 certificate that it has signed")
+    return databases
+
+
+def who_of(certificate: x509.Certificate) -> Who:
+    """What a certificate says of its holder."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    try:
+        others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
+    except x509.ExtensionNotFound:
+        uris = ()
+    return Who(
+        subject=certificate.subject.rfc4514_string(),
+        common_name=str(names[-1].value) if names else "",
+        uris=uris,
+        fingerprint=certificate.fingerprint(SHA256()).hex(),
+    )
+
+
+def _signing(certificate: x509.Certificate, others: Iterable[x509.Certificate]) -> Signing | None:
+    """A signing certificate with what it has signed of others; None when its key cannot sign here."""
+    key = certificate.public_key()
+    if not isinstance(key, ed25519.Ed25519PublicKey) and not (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
+        return None
+    sealing = [one for other in others if (one := _sealing(other, certificate)) is not None]
+    return Signing(
+        who_of(certificate),
+        certificate.fingerprint(SHA256()),
+        key,
+        certificate.not_valid_before_utc.timestamp(),
+        certificate.not_valid_after_utc.timestamp(),
+        tuple(sorted(sealing, key=lambda one: one.ends, reverse=True)),
+    )
+
+
+def _sealing(certificate: x509.Certificate, signing: x509.Certificate) -> Sealing | None:
+    """A sealing certificate of this signer; None when it is none, or another's."""
+    key = certificate.public_key()
+    if not isinstance(key, x25519.X25519PublicKey) or certificate.subject != signing.subject:
+        return None
+    try:
+        certificate.verify_directly_issued_by(signing)
+    except (ValueError, TypeError, InvalidSignature):
+        return None
+    begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    return Sealing(certificate.fingerprint(SHA256()), key, begins, ends)
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise ValueError("it holds no certificate in PEM") from error
+    if len(found) > CERTIFICATES_MAX:
+        raise ValueError(f"it holds {len(found)} certificates; {CERTIFICATES_MAX} are the most")
+    return found
+
+
+def _keys(pem: bytes) -> list[SigningKey | x25519.X25519PrivateKey]:
+    found: list[SigningKey | x25519.X25519PrivateKey] = []
+    for part in _KEY.findall(pem):
+        try:
+            key = load_pem_private_key(part, None)
+        except (ValueError, TypeError) as error:
+            raise ValueError("a private key in it cannot be read: it has to be PKCS #8 without a password") from error
+        if isinstance(key, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey):
+            found.append(key)
+    if not found:
+        raise ValueError("it holds no private key in PEM (Ed25519 or EC P-256, and X25519)")
+    return found
+
+
+def _dated(ends: float, now: float) -> str:
+    end = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"ended {end}" if ends <= now else "is not valid yet"

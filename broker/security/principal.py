@@ -1,0 +1,320 @@
+r"""
+Who a permission is given to, as statements write it, and who a peer has proved to be.
+
+A principal is one of these texts; `*` stands for any characters, but in a fingerprint:
+
+    public                          everybody, also who has shown no certificate
+    CN=orders,O=shop                the whole subject of a certificate, as RFC 4514 writes it
+    spiffe://shop.example/orders    a URI among the names of the certificate
+    sha256:<64 hexadecimal digits>  the certificate itself
+    orders                          the common name in the subject
+
+In a subject `*` stays within one value, so that no value can pretend to be several; as a part of its own it stands for
+any number of parts: `CN=orders,*`. A `*` that is meant is written `\2a`. Values compare byte for byte.
+
+Source: RFC 4514 (how a subject is written), SPIFFE ID specification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property, lru_cache
+from typing import TypeVar
+
+PRINCIPAL_MAX = 1024  # characters of a principal in a statement
+SUBJECTS_MAX = 256  # that are remembered as they were read
+PUBLIC = "public"
+ANY = "*"
+
+_FINGERPRINT = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)*")
+_ESCAPED = re.compile(r"(?:\\[0-9A-Fa-f]{2})+|\\(.)", re.DOTALL)
+_TO_ESCAPE = re.compile(r'[\\,+"<>;*]')
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+class Kind(Enum):
+    """What of a certificate a principal is compared with."""
+
+    PUBLIC = "everybody"
+    SUBJECT = "subject"
+    URI = "URI"
+    FINGERPRINT = "fingerprint"
+    COMMON_NAME = "common name"
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """
+    What somebody has proved to be; nothing of it by default.
+
+    Shape: `subject` as RFC 4514 writes it; `common_name` the most specific one in it; `uris` among the names of the
+    certificate; `fingerprint` SHA-256 in 64 lower-case hexadecimal digits.
+    """
+
+    subject: str = ""
+    common_name: str = ""
+    uris: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+    @property
+    def name(self) -> str:
+        """The principal that one would name in a statement; `public` for somebody who has proved nothing."""
+        subject = spelled(self.subject)
+        if 0 < len(subject) <= PRINCIPAL_MAX:
+            return subject
+        if self.uris:
+            return self.uris[0]
+        return f"sha256:{self.fingerprint}" if self.fingerprint else PUBLIC
+
+
+NOBODY = Who()
+
+
+class PrincipalError(ValueError):
+    """A text that is no principal; its sentence says what would be one."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """
+    A principal of a statement. Made by `parse_principal`.
+
+    Shape: `text` as it is stored and compared: kinds that have several spellings are brought to one.
+    """
+
+    text: str
+    kind: Kind = field(compare=False)
+
+    def covers(self, who: Who) -> bool:
+        """Whether what is given to this principal is given to them."""
+        match self.kind:
+            case Kind.PUBLIC:
+                return True
+            case Kind.SUBJECT:
+                return bool(who.subject) and _covers_subject(self._parts, who.subject)
+            case Kind.URI:
+                return any(covers_text(self.text, uri) for uri in who.uris)
+            case Kind.FINGERPRINT:
+                return bool(who.fingerprint) and self.text == f"sha256:{who.fingerprint}"
+            case _:
+                return bool(who.common_name) and covers_text(self.text, who.common_name)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it stands for more than one name."""
+        return self.kind is Kind.PUBLIC or ANY in self.text
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        return _subject_parts(self.text, is_pattern=True)
+
+
+def parse_principal(text: str) -> Principal:
+    """
+    Read a principal.
+
+    Raises:
+        PrincipalError: it is none.
+    """
+    if not text.strip() or len(text) > PRINCIPAL_MAX:
+        raise PrincipalError(f"a principal has 1 to {PRINCIPAL_MAX} characters")
+    written, text = text, text.strip()
+    if text.casefold() == PUBLIC:
+        return Principal(PUBLIC, Kind.PUBLIC)
+    if text.casefold().startswith("sha256:"):
+        if _FINGERPRINT.fullmatch(text) is None:
+            raise PrincipalError(f"{text!r} is no fingerprint: write sha256: and 64 hexadecimal digits")
+        return Principal(text.lower(), Kind.FINGERPRINT)
+    colon, equals = text.find(":"), text.find("=")
+    if equals >= 0 and not 0 <= colon < equals:
+        parts = _subject_parts(written, is_pattern=True)  # a blank at its end may be escaped
+        return Principal(",".join(_render_part(part) for part in parts), Kind.SUBJECT)
+    if colon >= 0:
+        return Principal(text, Kind.URI)
+    return Principal(text, Kind.COMMON_NAME)
+
+
+def who_is(text: str) -> Who:
+    """
+    Somebody who has proved to be just what a principal says: for questions about peers that are not there.
+
+    Raises:
+        PrincipalError: it is no principal, or stands for more than one.
+    """
+    principal = parse_principal(text)
+    if principal.kind is not Kind.PUBLIC and principal.is_pattern:
+        raise PrincipalError(f"{text!r} stands for more than one: write one name")
+    match principal.kind:
+        case Kind.PUBLIC:
+            return NOBODY
+        case Kind.SUBJECT:
+            parts = _subject_parts(principal.text, is_pattern=False)
+            names = (value for part in parts for kind, value in part or () if kind == "CN")
+            return Who(subject=principal.text, common_name="".join(next(names, ())))
+        case Kind.URI:
+            return Who(uris=(principal.text,))
+        case Kind.FINGERPRINT:
+            return Who(fingerprint=principal.text.removeprefix("sha256:"))
+        case _:
+            return Who(subject=f"CN={_escape(principal.text)}", common_name=principal.text)
+
+
+def covers_text(pattern: str, text: str) -> bool:
+    """Whether a text is one that a pattern with `*` stands for. Cost: O(length of both) for each `*`."""
+    return _covers_pieces(pattern.split(ANY), text)
+
+
+def _covers_pieces(pieces: Sequence[str], text: str) -> bool:
+    """Whether a text is made of these pieces, in their order, with anything between them."""
+    first, *rest = pieces
+    if not rest:
+        return first == text
+    *middle, last = rest
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for part in middle:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def spelled(subject: str) -> str:
+    """A subject in the one spelling of principals, none of its characters a wildcard; empty when it is none."""
+    parts = _parsed(subject)
+    return "" if parts is None else ",".join(map(_render_part, parts))
+
+
+# --- subjects -----------------------------------------------------------------------------------------------
+
+# A relative distinguished name: types and values, mostly one; None for `*` as a part of its own. A value of a pattern
+# is the texts between its wildcards, so one text where it has none.
+_Value = tuple[str, ...]
+_Part = tuple[tuple[str, _Value], ...] | None
+
+
+def _covers_subject(pattern: Sequence[_Part], subject: str) -> bool:
+    parts = _parsed(subject)
+    return parts is not None and _covers_list(pattern, parts, _covers_part)
+
+
+@lru_cache(maxsize=SUBJECTS_MAX)
+def _parsed(subject: str) -> list[_Part] | None:
+    """The parts of a subject, which is compared with many patterns in a row; None when it is none."""
+    try:
+        return _subject_parts(subject, is_pattern=False)
+    except PrincipalError:
+        return None
+
+
+def _covers_list(pattern: Sequence[_A | None], items: Sequence[_B], covers: Callable[[_A, _B], bool]) -> bool:
+    """The same as `covers_text`, of lists in which None stands for any number of items."""
+    at = resume = here = 0
+    star = -1
+    while at < len(items):
+        wanted = pattern[here] if here < len(pattern) else None
+        if wanted is not None and covers(wanted, items[at]):
+            at, here = at + 1, here + 1
+        elif here < len(pattern) and wanted is None:
+            star, resume, here = here, at, here + 1
+        elif star >= 0:
+            resume += 1
+            at, here = resume, star + 1
+        else:
+            return False
+    return all(one is None for one in pattern[here:])
+
+
+def _covers_part(wanted: tuple[tuple[str, _Value], ...], part: _Part) -> bool:
+    assert part is not None, "a subject has no wildcards"
+    if len(wanted) != len(part):
+        return False
+    if len(wanted) > 1:
+        wanted, part = tuple(sorted(wanted)), tuple(sorted(part))
+    pairs = zip(wanted, part, strict=True)
+    return all(kind == other and _covers_pieces(value, text) for (kind, value), (other, (text,)) in pairs)
+
+
+def _subject_parts(text: str, *, is_pattern: bool) -> list[_Part]:
+    """
+    The parts of a subject, in their order.
+
+    Raises:
+        PrincipalError: it is no subject.
+    """
+    return [_subject_part(part, text, is_pattern=is_pattern) for part in _split(text, ",")]
+
+
+def _subject_part(part: str, whole: str, *, is_pattern: bool) -> _Part:
+    if is_pattern and part.strip() == ANY:
+        return None
+    pairs: list[tuple[str, _Value]] = []
+    for pair in _split(part, "+"):
+        kind, equals, value = pair.partition("=")
+        if not equals or _TYPE.fullmatch(kind.strip()) is None:
+            raise PrincipalError(f"{whole!r} is no subject: it is written like CN=orders,O=shop")
+        pieces = _split(_stripped(value), ANY) if is_pattern else [_stripped(value)]
+        pairs.append((kind.strip().upper(), tuple(_plain(piece, whole) for piece in pieces)))
+    return tuple(pairs)
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """The pieces between marks that are not escaped."""
+    pieces, start, at = [], 0, 0
+    while at < len(text):
+        if text[at] == "\\":
+            at += 2
+            continue
+        if text[at] == mark:
+            pieces.append(text[start:at])
+            start = at + 1
+        at += 1
+    pieces.append(text[start:])
+    return pieces
+
+
+def _stripped(value: str) -> str:
+    """Without the blanks around it; a blank at the end that is escaped stays."""
+    value = value.lstrip(" ")
+    bare = value.rstrip(" ")
+    escapes = len(bare) - len(bare.rstrip("\\"))
+    return bare + " " if escapes % 2 and len(bare) < len(value) else bare
+
+
+def _plain(value: str, whole: str) -> str:
+    """A value without its escapes."""
+
+    def unescape(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return found[1]
+        return bytes.fromhex(found[0].replace("\\", "")).decode()
+
+    try:
+        plain = _ESCAPED.sub(unescape, value)
+    except UnicodeDecodeError:
+        raise PrincipalError(f"{whole!r} is no subject: what is escaped in it is not UTF-8") from None
+    if _ESCAPED.sub("", value).endswith("\\"):
+        raise PrincipalError(f"{whole!r} is no subject: it ends in the middle of an escape")
+    return plain
+
+
+def _render_part(part: _Part) -> str:
+    if part is None:
+        return ANY
+    return "+".join(f"{kind}={ANY.join(_escape(piece) for piece in value)}" for kind, value in part)
+
+
+def _escape(text: str) -> str:
+    r"""A value, or a piece of one, with its escapes; a `*` in it becomes `\2a`."""
+    escaped = _TO_ESCAPE.sub(lambda found: r"\2a" if found[0] == ANY else "\\" + found[0], text).replace("\0", r"\00")
+    if text.endswith(" ") and len(text) > 1:
+        escaped = escaped[:-1] + "\\ "
+    return "\\" + escaped if text[:1] in {" ", "#"} else escaped

@@ -1,0 +1,88 @@
+"""What the pass does with a peer's frames is what the explanation says, with any rules, in any order, by any kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.kernel_choice import KERNELS
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.explain import Names, explain
+from broker.routing.facts import Facts, Hosted
+from broker.routing.permitted import with_permissions
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.principal import parse_principal, who_is
+from broker.wire.frame import Header, encode_dialog
+from broker.wire.layout import NO_GUID, Kind
+
+SERVICES, PEERS = ("a", "ab", "b", "unrouted"), ("CN=x", "CN=y", "public")
+TABLE = build_table(
+    [Route(name, NetworkAddress("far"), remote_service_name=name) for name in SERVICES[:3]],
+    now=datetime(2025, 3, 1, tzinfo=UTC),
+)
+
+rules = st.builds(
+    lambda securable, principal, state: Rule(Permission.SEND, securable, parse_principal(principal), state),
+    st.sampled_from([*SERVICES, "*", "a*"]),
+    st.sampled_from([*PEERS, "x", "*"]),
+    st.sampled_from(State),
+)
+steps = st.one_of(
+    st.lists(rules, max_size=4).map(tuple),
+    st.tuples(st.sampled_from(PEERS), st.lists(st.sampled_from(SERVICES), min_size=1, max_size=5)),
+)
+
+
+class Origin:
+    """A peer that hears what was not taken."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+        self.refused: list[Disposition] = []
+
+    def reject(self, _frame: object, disposition: Disposition) -> None:
+        self.refused.append(disposition)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@given(steps=st.lists(steps, max_size=12), is_default_deny=st.booleans())
+def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, is_default_deny: bool) -> None:
+    forwarder = Forwarder(
+        Limits(1 << 20, 1 << 16, 16),
+        deliver=lambda *_: None,
+        want=lambda _: None,
+        health_of=lambda _: Health.UNTRIED,
+        kernel=kernel,
+    )
+    forwarder.surround(table=TABLE, hosted=Hosted(), is_forwarding=True)
+    grants = Grants(is_default_deny=is_default_deny)
+    for number, step in enumerate(steps):
+        if not step or isinstance(step[0], Rule):
+            grants = Grants(step, is_default_deny=is_default_deny)
+            forwarder.changed()
+            continue
+        peer, services = step
+        origin = Origin()
+        expected = []
+        slab = bytearray()
+        for place, service in enumerate(services):
+            conversation = (1000 * number + place).to_bytes(16, "big")
+            slab += encode_dialog(Header(Kind.MESSAGE, 0, conversation, conversation, service, "from", bytes(16)), b"")
+            told = explain(Facts(service, NO_GUID, conversation), forwarder.here, Names())
+            is_permitted = with_permissions(told, who_is(peer), grants).permissions[1].is_permitted
+            expected += [told.disposition if is_permitted else "not permitted"]
+
+        forwarder.take(slab, len(slab), float(number), origin, grants.profile(who_is(peer)))
+
+        assert Counter(one for one in expected if one != "forwarded") == Counter(map(str, origin.refused))
+        assert forwarder.unaccounted == 0

@@ -1,0 +1,264 @@
+"""Identities: what is read from files, whom a principal stands for, and what is said when nobody is found."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from broker.security.identity import Peers, Signing, parse_own, parse_peers, who_of
+from broker.security.issue import (
+    Holder,
+    Issued,
+    Validity,
+    certificates_pem,
+    issue_database,
+    issue_endpoint,
+    issue_sealing,
+    keys_pem,
+    make_authority,
+)
+from broker.security.principal import Principal, parse_principal
+from tests.support.identities import AGES, issue, issued
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC).timestamp()
+
+
+def until(year: int, month: int = 1, *, begins: int = 2020) -> Validity:
+    return Validity(datetime(begins, 1, 1, tzinfo=UTC), datetime(year, month, 1, tzinfo=UTC))
+
+
+def known(*made: Issued) -> Peers:
+    return Peers(one for pair in made for one in parse_peers(pair.certificate_pem))
+
+
+def principal(text: str = "billing") -> Principal:
+    return parse_principal(text)
+
+
+def of_p256(name: str) -> Issued:
+    """As `issue_database` makes it, but signed with ECDSA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = builder.serial_number(7).not_valid_before(AGES.begins).not_valid_after(AGES.ends)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    signing = builder.sign(key, SHA256())
+    sealing = issue_sealing(signing, key, AGES)
+    return Issued((signing, *sealing.certificates), (key, *sealing.keys))
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [issue, of_p256], ids=["Ed25519", "P-256"])
+def test_an_identity_is_what_was_issued(make: object) -> None:
+    made: Issued = make("billing")  # type: ignore[operator]
+
+    own = parse_own(made.certificate_pem, made.key_pem)
+
+    assert "CN=billing" == own.signing.who.name
+    assert made.certificates[0].fingerprint(SHA256()) == own.signing.fingerprint
+    assert (
+        [made.certificates[1].fingerprint(SHA256())]
+        == list(own.opening)
+        == [one.fingerprint for one in own.signing.sealing]
+    )
+    assert [own.signing] == parse_peers(made.certificate_pem)
+
+
+def test_certificates_of_authorities_in_the_file_do_no_harm() -> None:
+    authority = make_authority("ca", AGES)
+    made = issue_database(Holder("billing"), AGES, authority)
+    with_chain = Issued((made.certificates[0], *authority.roots, *made.certificates[1:]), made.keys)
+
+    own = parse_own(with_chain.certificate_pem, with_chain.key_pem)
+
+    assert 1 == len(own.signing.sealing)
+    assert [own.signing] == parse_peers(with_chain.certificate_pem)
+
+
+def test_a_sealing_key_is_renewed_alone_and_the_old_one_still_opens() -> None:
+    old = issue("billing", until(2027))
+    new = issue_sealing(old.certificates[0], old.keys[0], until(2026, 12))  # type: ignore[arg-type]
+    both = Issued((*old.certificates, *new.certificates), (*old.keys, *new.keys))
+
+    own = parse_own(both.certificate_pem, both.key_pem)
+
+    assert 2 == len(own.opening) == len(own.signing.sealing)
+    assert own.signing.sealing[0].ends > own.signing.sealing[1].ends
+
+
+def test_what_is_sealed_to_the_certificates_before_still_opens() -> None:
+    old, new = issue("billing"), issue("billing")
+    both = Issued((*new.certificates, *old.certificates), (*new.keys, *old.keys))
+
+    own = parse_own(both.certificate_pem, both.key_pem)
+
+    assert 2 == len(own.opening)
+    assert [new.certificates[1].fingerprint(SHA256())] == [one.fingerprint for one in own.signing.sealing]
+
+
+def test_a_sealing_certificate_of_another_signer_does_not_count() -> None:
+    mine, other = issue("billing"), issue("billing")
+    mixed = Issued((mine.certificates[0], other.certificates[1]), (mine.keys[0], other.keys[1]))
+
+    with pytest.raises(ValueError, match="no X25519 certificate of the same subject, signed by the first one"):
+        parse_own(mixed.certificate_pem, mixed.key_pem)
+
+
+@pytest.mark.parametrize(
+    ("certificates", "keys", "problem"),
+    [
+        (b"", issued("a").key_pem, "no certificate in PEM"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", issued("a").key_pem, "no certificate"),
+        (certificates_pem(issued("a").certificates[::-1]), issued("a").key_pem, "neither Ed25519 nor EC P-256"),
+        (issued("a").certificate_pem, b"", "no private key in PEM"),
+        (
+            issued("a").certificate_pem,
+            b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----",
+            "cannot be read",
+        ),
+        (issued("a").certificate_pem, issued("b").key_pem, "the private key of the first certificate is not among"),
+        (issued("a").certificate_pem, keys_pem(issued("a").keys[:1]), "the private key of the X25519 certificate"),
+        (certificates_pem(issued("a").certificates[:1]), issued("a").key_pem, "no X25519 certificate"),
+    ],
+)
+def test_what_is_missing_is_said(certificates: bytes, keys: bytes, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_own(certificates, keys)
+
+
+def test_a_file_without_a_database_is_no_peer() -> None:
+    endpoint = issue_endpoint(Holder("gateway", ("gateway.example",)), AGES, None)
+
+    with pytest.raises(ValueError, match="no signing certificate"):
+        parse_peers(endpoint.certificate_pem)
+
+
+def test_several_databases_may_be_in_one_file() -> None:
+    found = parse_peers(issued("a").certificate_pem + issued("b").certificate_pem)
+
+    assert ["CN=a", "CN=b"] == [one.who.name for one in found]
+
+
+def test_a_certificate_says_whose_it_is() -> None:
+    made = issue_database(Holder("billing", (), "spiffe://shop.example/billing"), AGES, None)
+
+    who = who_of(made.certificates[0])
+
+    assert ("CN=billing", "billing", ("spiffe://shop.example/billing",)) == (who.subject, who.common_name, who.uris)
+    assert made.certificates[0].fingerprint(SHA256()).hex() == who.fingerprint
+
+
+def test_a_certificate_without_a_name_is_known_by_its_fingerprint() -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    nobody = x509.Name([])
+    builder = x509.CertificateBuilder().subject_name(nobody).issuer_name(nobody).public_key(key.public_key())
+    made = builder.serial_number(1).not_valid_before(AGES.begins).not_valid_after(AGES.ends).sign(key, None)
+
+    assert f"sha256:{made.fingerprint(SHA256()).hex()}" == who_of(made).name
+
+
+# --- whom a principal stands for ----------------------------------------------------------------------------
+
+
+def chosen(peers: Peers, text: str = "billing", now: float = NOW) -> Signing | None:
+    found = peers.named(principal(text), now)
+    return None if found is None else found[0]
+
+
+def test_a_peer_is_found_by_subject_name_uri_and_fingerprint() -> None:
+    made = issue_database(Holder("billing", (), "spiffe://shop.example/billing"), AGES, None)
+    peers = known(issued("orders"), made)
+    fingerprint = f"sha256:{made.certificates[0].fingerprint(SHA256()).hex()}"
+
+    for text in ("billing", "CN=billing", "spiffe://shop.example/billing", fingerprint):
+        found = chosen(peers, text)
+        assert found is not None
+        assert "CN=billing" == found.who.name
+
+
+def test_the_certificate_that_ends_last_is_used() -> None:
+    early, late = issue("billing", until(2027)), issue("billing", until(2028))
+
+    for peers in (known(early, late), known(late, early)):
+        found = chosen(peers)
+        assert found is not None
+        assert late.certificates[0].fingerprint(SHA256()) == found.fingerprint
+
+
+def test_dates_are_looked_at() -> None:
+    over, future = issue("billing", until(2025)), issue("billing", until(2035, begins=2027))
+    valid = issue("billing", until(2026, 12))
+
+    found = chosen(known(over, future, valid))
+
+    assert found is not None
+    assert valid.certificates[0].fingerprint(SHA256()) == found.fingerprint
+    assert chosen(known(over, future)) is None
+
+
+def test_a_peer_is_known_by_its_fingerprint() -> None:
+    peers = known(issued("orders"))
+    fingerprint = issued("orders").certificates[0].fingerprint(SHA256())
+
+    found = peers.by_fingerprint(fingerprint)
+
+    assert found is not None
+    assert "CN=orders" == found.who.name
+    assert peers.by_fingerprint(bytes(32)) is None
+
+
+def without_sealing(made: Issued) -> Peers:
+    (signing,) = parse_peers(made.certificate_pem)
+    return Peers([Signing(signing.who, signing.fingerprint, signing.key, signing.begins, signing.ends, ())])
+
+
+@pytest.mark.parametrize(
+    ("peers", "sentence"),
+    [
+        (known(issued("orders")), "no certificate of billing is among the peers of this database"),
+        (
+            known(issue("billing", until(2025))),
+            "no certificate of billing is valid today: the last one ended 2025-01-01 00:00:00 UTC",
+        ),
+        (
+            known(issue("billing", until(2035, begins=2027))),
+            "no certificate of billing is valid today: the last one is not valid yet",
+        ),
+        (
+            without_sealing(issued("billing")),
+            "the peers have no sealing certificate (X25519) of billing, signed by its signing key",
+        ),
+    ],
+)
+def test_it_is_said_why_nobody_is_found(peers: Peers, sentence: str) -> None:
+    assert peers.named(principal(), NOW) is None
+    assert sentence == peers.missing(principal(), NOW)
+
+
+def test_it_is_said_that_only_the_sealing_certificate_is_over() -> None:
+    made = issue("billing", until(2030))
+    sealing = issue_sealing(made.certificates[0], made.keys[0], until(2025))  # type: ignore[arg-type]
+    peers = known(Issued((made.certificates[0], *sealing.certificates), ()))
+
+    assert peers.named(principal(), NOW) is None
+    assert "no sealing certificate of billing is valid today: the last one ended" in peers.missing(principal(), NOW)
+
+
+def test_too_many_certificates_are_refused() -> None:
+    with pytest.raises(ValueError, match="it holds 4097 certificates; 4096 are the most"):
+        parse_peers(certificates_pem(issued("a").certificates[:1]) * 4097)
+
+
+def test_a_day_has_begun_when_it_says() -> None:
+    (one,) = parse_peers(issue("a", Validity(datetime(2026, 1, 1, tzinfo=UTC), AGES.ends)).certificate_pem)
+    begins = datetime(2026, 1, 1, tzinfo=UTC)
+
+    assert one.is_valid_at(begins.timestamp())
+    assert not one.is_valid_at((begins - timedelta(seconds=1)).timestamp())
+    assert not one.is_valid_at(AGES.ends.timestamp())
