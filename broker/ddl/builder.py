@@ -9,14 +9,16 @@ the parts an error may be about. What the grammar cannot say (a property twice, 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from lark import Token, Transformer
+from lark import Token
 
+from broker.ddl.built import Built, Place, RefusedError, checked_name
 from broker.ddl.lexer import place_of
+from broker.ddl.security_rules import SecurityRules
 from broker.ddl.statements import (
     ANY,
     NAME,
@@ -51,47 +53,17 @@ from broker.ddl.statements import (
 from broker.routing.route import RouteProperties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-NAME_MAX_CHARACTERS = 128  # sysname of the original
 PRIORITY_LEVEL_DEFAULT = 5  # PRIORITY_LEVEL = DEFAULT, the original's
 
-Place: TypeAlias = tuple[int, int]
-
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-
-
-class RefusedError(Exception):
-    """A token that the grammar allows and a rule does not; the parser adds the place."""
-
-    def __init__(self, number: int, problem: str, token: Token) -> None:
-        super().__init__(number, problem, token)
-        self.number = number
-        self.problem = problem
-        self.token = token
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A statement without its origin, and the places of its parts by name."""
-
-    make: Callable[..., Statement]
-    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
     value: QueueName
     place: Place
-
-
-def is_text(name: str) -> bool:
-    """Whether a name can be stored and sent: JSON can bring half of a pair of surrogates."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _once(pairs: Sequence[Sequence[Token]]) -> dict[str, Token]:
@@ -127,22 +99,18 @@ def _named(make: Callable[..., Statement], name: Token) -> Built:
     return Built(partial(make, str(name)), {NAME: place_of(name)})
 
 
-class Builder(Transformer[Token, Built]):
+class Builder(SecurityRules):
     """The methods by rule; holds no state, so one serves every parse."""
 
     # --- parts ---
 
+    def word(self, parts: Sequence[Token]) -> Token:
+        """A name, or a word that may serve as one."""
+        return parts[0]
+
     def name(self, parts: Sequence[Token]) -> Token:
         """A name of 1 .. 128 characters."""
-        token = parts[0]
-        if not token:
-            raise RefusedError(1038, "a name must not be empty", token)
-        if len(token) > NAME_MAX_CHARACTERS:
-            problem = f"this name has {len(token)} characters; at most {NAME_MAX_CHARACTERS} are allowed"
-            raise RefusedError(103, problem, token)
-        if not is_text(token):
-            raise RefusedError(102, "this name cannot be written as UTF-8: it has half a character", token)
-        return token
+        return checked_name(parts[0])
 
     def authorization(self, parts: Sequence[Token]) -> str:
         """The owner."""

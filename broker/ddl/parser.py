@@ -12,12 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.resources import files
+from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 from lark import Lark, Token, UnexpectedToken
 from lark.lexer import Lexer, PatternStr
 
-from broker.ddl.builder import Builder, Built, Place, RefusedError
+from broker.ddl.builder import Builder
+from broker.ddl.built import Built, Place, RefusedError
 from broker.ddl.lexer import UnclosedError, next_draft, place_of
 from broker.ddl.plain import PlainPlaces, read_plain
 from broker.ddl.statements import CreateRoute, Origin, Statement
@@ -35,6 +37,8 @@ _ELEMENTS = {
 NEAR_MAX = 128  # characters of a token that are looked at to say what is wrong with it; it may have a hundred million
 _QUEUE_OPTIONS = "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
 _VALID_XML = "use WELL_FORMED_XML, and check the body against its schema in the application"
+_NO_OPTION = "only an administrator of the instance gives permissions, so nobody passes them on"
+_GRANTING = dict.fromkeys(("WITH", "AS"), _NO_OPTION)
 # What the original documents and this system leaves out, by the first two words: the option, and what to do instead.
 _QUEUE = {
     "RETENTION": "an application keeps what it needs in a table of its own, in the transaction that sends or receives",
@@ -46,6 +50,7 @@ _NOT_SUPPORTED = {
     ("ALTER", "QUEUE"): _QUEUE,
     ("CREATE", "MESSAGE"): {"VALID_XML": _VALID_XML},
     ("ALTER", "MESSAGE"): {"VALID_XML": _VALID_XML},
+    **dict.fromkeys(product(("GRANT", "DENY", "REVOKE"), ("CONNECT", "SEND")), _GRANTING),
 }
 
 

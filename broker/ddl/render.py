@@ -17,29 +17,37 @@ from broker.ddl.statements import (
     AlterMessageType,
     AlterPriority,
     AlterQueue,
+    AlterRemoteServiceBinding,
     AlterRoute,
     AlterService,
     BeginConversationTimer,
+    ChangePermission,
     CreateContract,
     CreateMessageType,
     CreatePriority,
     CreateQueue,
+    CreateRemoteServiceBinding,
     CreateRoute,
     CreateService,
+    DenyPermission,
     DropContract,
     DropMessageType,
     DropPriority,
     DropQueue,
+    DropRemoteServiceBinding,
     DropRoute,
     DropService,
     EndConversation,
+    GrantPermission,
     MoveConversation,
     NameOrAny,
     PriorityProperties,
     QueueName,
+    RevokePermission,
     Statement,
     UseDatabase,
 )
+from broker.security.grants import Permission
 
 if TYPE_CHECKING:
     from broker.routing.route import RouteProperties
@@ -104,11 +112,14 @@ _DROPPED: dict[type[Statement], str] = {
     DropMessageType: "MESSAGE TYPE",
     DropContract: "CONTRACT",
     DropPriority: "BROKER PRIORITY",
+    DropRemoteServiceBinding: "REMOTE SERVICE BINDING",
 }
 
 
 @_render.register
-def _drop(statement: DropRoute | DropService | DropMessageType | DropContract | DropPriority) -> str:
+def _drop(
+    statement: DropRoute | DropService | DropMessageType | DropContract | DropPriority | DropRemoteServiceBinding,
+) -> str:
     return f"DROP {_DROPPED[type(statement)]} {render_name(statement.name)}"
 
 
@@ -187,6 +198,36 @@ def _alter_priority(statement: AlterPriority) -> str:
     return f"ALTER BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION SET ({properties})"
 
 
+_SECURABLES = {Permission.SEND: "SERVICE", Permission.CONNECT: "ENDPOINT"}
+_CHANGED: dict[type[ChangePermission], tuple[str, str]] = {
+    GrantPermission: ("GRANT", "TO"),
+    DenyPermission: ("DENY", "TO"),
+    RevokePermission: ("REVOKE", "FROM"),
+}
+
+
+@_render.register
+def _change_permission(statement: ChangePermission) -> str:
+    verb, to = _CHANGED[type(statement)]
+    securable = f"{_SECURABLES[statement.permission]}::{render_name(statement.securable)}"
+    principals = ", ".join(map(render_name, statement.principals))
+    return f"{verb} {statement.permission} ON {securable} {to} {principals}"
+
+
+@_render.register
+def _create_binding(statement: CreateRemoteServiceBinding) -> str:
+    owner = _authorization(statement.owner)
+    text = f"CREATE REMOTE SERVICE BINDING {render_name(statement.name)}{owner}"
+    options = _binding_options(statement.user, statement.anonymous or None)
+    return f"{text} TO SERVICE {render_text(statement.remote_service_name)} WITH {options}"
+
+
+@_render.register
+def _alter_binding(statement: AlterRemoteServiceBinding) -> str:
+    options = _binding_options(statement.user, statement.anonymous)
+    return f"ALTER REMOTE SERVICE BINDING {render_name(statement.name)} WITH {options}"
+
+
 @_render.register
 def _alter_database(statement: AlterDatabase) -> str:
     name = "CURRENT" if statement.name is None else render_name(statement.name)
@@ -205,6 +246,12 @@ def _queue(queue: QueueName) -> str:
 def _queue_options(status: bool | None, poison: bool | None) -> str:  # noqa: FBT001 - None = not given
     options = [] if status is None else [f"STATUS = {_on_off(status)}"]
     options += [] if poison is None else [f"POISON_MESSAGE_HANDLING (STATUS = {_on_off(poison)})"]
+    return ", ".join(options)
+
+
+def _binding_options(user: str | None, is_anonymous: bool | None) -> str:  # noqa: FBT001 - None = not given
+    options = [] if user is None else [f"USER = {render_name(user)}"]
+    options += [] if is_anonymous is None else [f"ANONYMOUS = {_on_off(is_anonymous)}"]
     return ", ".join(options)
 
 

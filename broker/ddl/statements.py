@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from broker.errors import Span, StatementError
 from broker.routing.route import PropertyError, RouteProperties
+from broker.security.grants import Permission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -306,6 +307,62 @@ class AlterPriority(Statement):
 @dataclass(frozen=True, slots=True)
 class DropPriority(Statement):
     """DROP BROKER PRIORITY."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePermission(Statement):
+    """
+    What GRANT, DENY and REVOKE share.
+
+    Shape: `securable` the name of a service, or of the endpoint; `principals` as written, each once. CASCADE is read
+    and not kept: nobody has passed on what is taken away.
+    """
+
+    permission: Permission
+    securable: str
+    principals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantPermission(ChangePermission):
+    """GRANT."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenyPermission(ChangePermission):
+    """DENY."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePermission(ChangePermission):
+    """REVOKE: takes away what was granted or denied."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRemoteServiceBinding(Statement):
+    """CREATE REMOTE SERVICE BINDING; `user` a principal as written, True = ON."""
+
+    name: str
+    remote_service_name: str
+    user: str
+    anonymous: bool = False
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterRemoteServiceBinding(Statement):
+    """ALTER REMOTE SERVICE BINDING; None = unchanged. The parser lets none through that changes nothing."""
+
+    name: str
+    user: str | None = None
+    anonymous: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropRemoteServiceBinding(Statement):
+    """DROP REMOTE SERVICE BINDING."""
 
     name: str
 

@@ -17,6 +17,7 @@ from broker.ddl.statements import (
     AlterMessageType,
     AlterPriority,
     AlterQueue,
+    AlterRemoteServiceBinding,
     AlterRoute,
     AlterService,
     BeginConversationTimer,
@@ -25,26 +26,33 @@ from broker.ddl.statements import (
     CreateMessageType,
     CreatePriority,
     CreateQueue,
+    CreateRemoteServiceBinding,
     CreateRoute,
     CreateService,
     DatabaseOption,
+    DenyPermission,
     DropContract,
     DropMessageType,
     DropPriority,
     DropQueue,
+    DropRemoteServiceBinding,
     DropRoute,
     DropService,
     EndConversation,
+    GrantPermission,
     MoveConversation,
     Origin,
     PriorityProperties,
     QueueName,
+    RevokePermission,
     Statement,
     UseDatabase,
 )
 from broker.errors import DdlSyntaxError
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION, PropertyError, RouteProperties, check_route
+from broker.security.grants import Permission
+from broker.security.principal import PrincipalError, parse_principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +106,22 @@ criteria = st.none() | st.just(ANY) | names
 priority_properties = st.builds(
     PriorityProperties, criteria, criteria, st.none() | st.just(ANY) | texts, st.none() | numbers
 )
+
+
+def is_principal(text: str) -> bool:
+    try:
+        parse_principal(text)
+    except PrincipalError:
+        return False
+    return True
+
+
+principals = st.one_of(
+    names.filter(is_principal), st.sampled_from(["public", "CN=a]b,*", "spiffe://a/*", "sha256:" + "0A" * 32])
+)
+grantees = st.lists(principals, min_size=1, max_size=3, unique_by=lambda text: parse_principal(text).text).map(tuple)
+permissions = st.sampled_from(Permission)
+far_services = texts.filter(lambda text: 1 <= len(text.encode("utf-8", "replace")) <= 512)
 statements: st.SearchStrategy[Statement] = st.one_of(
     st.builds(UseDatabase, names),
     st.builds(CreateRoute, names, properties.filter(lambda p: p.address is not None), st.none() | names),
@@ -127,6 +151,21 @@ statements: st.SearchStrategy[Statement] = st.one_of(
     st.builds(AlterPriority, names, priority_properties.filter(lambda given: given != PriorityProperties())),
     st.builds(DropPriority, names),
     st.builds(AlterDatabase, st.none() | names, st.sampled_from(DatabaseOption)),
+    st.builds(GrantPermission, permissions, names, grantees),
+    st.builds(DenyPermission, permissions, names, grantees),
+    st.builds(RevokePermission, permissions, names, grantees),
+    st.builds(
+        CreateRemoteServiceBinding,
+        names,
+        far_services,
+        principals,
+        anonymous=st.booleans(),
+        owner=st.none() | names,
+    ),
+    st.builds(
+        AlterRemoteServiceBinding, names, user=st.none() | principals, anonymous=st.none() | st.booleans()
+    ).filter(lambda alter: (alter.user, alter.anonymous) != (None, None)),
+    st.builds(DropRemoteServiceBinding, names),
 )
 
 
@@ -143,6 +182,7 @@ PIECES = [
     *("CREATE", "ALTER", "DROP", "ROUTE", "QUEUE", "SERVICE", "WITH", "ON", "ADDRESS", "LIFETIME", "STATUS", "END"),
     *("MESSAGE TYPE", "CONTRACT", "BROKER PRIORITY", "FOR CONVERSATION SET", "SENT BY", "ANY", "MOVE", "TO", "BEGIN"),
     *("ALTER DATABASE", "NEW_BROKER", "VALIDATION", "JSON", "CONTRACT_NAME", "PRIORITY_LEVEL", "DEFAULT", "TIMER"),
+    *("GRANT", "REVOKE", "SEND ON SERVICE::", "FROM", "public", "[CN=a]", "REMOTE SERVICE BINDING", "USER"),
     *("CONVERSATION", "ERROR", "name", "[name]", "'text'", "12", "1.5", "GO 5", "::", "\x00", "\ud800"),
 ]
 

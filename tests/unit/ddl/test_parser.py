@@ -9,8 +9,8 @@ from broker.ddl.statements import CreateRoute, DropRoute, UseDatabase
 from broker.errors import DdlSyntaxError
 
 PROPERTIES = "ADDRESS, BROKER_INSTANCE, LIFETIME, MIRROR_ADDRESS, SERVICE_NAME or WEIGHT"
-OPENING = "ALTER, BEGIN, CREATE, DROP, END, MOVE or USE"
-KINDS = "BROKER, CONTRACT, MESSAGE, QUEUE, ROUTE or SERVICE"
+OPENING = "ALTER, BEGIN, CREATE, DENY, DROP, END, GRANT, MOVE, REVOKE or USE"
+KINDS = "BROKER, CONTRACT, MESSAGE, QUEUE, REMOTE, ROUTE or SERVICE"
 QUEUE = "is not supported; what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
 RETENTION = "an application keeps what it needs in a table of its own, in the transaction that sends or receives"
 ACTIVATION = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
@@ -169,7 +169,7 @@ def mistake(text: str) -> DdlSyntaxError:
         (
             "ALTER CONTRACT c",
             "      ^^^^^^^^",
-            "incorrect syntax near 'CONTRACT'; expected BROKER, DATABASE, MESSAGE, QUEUE, ROUTE or SERVICE",
+            "incorrect syntax near 'CONTRACT'; expected BROKER, DATABASE, MESSAGE, QUEUE, REMOTE, ROUTE or SERVICE",
         ),
         (
             "CREATE BROKER PRIORITY p FOR CONVERSATION SET (LEVEL = 3)",
@@ -274,5 +274,5 @@ def test_script_without_statements_is_empty(text: str) -> None:
 
 
 def test_words_that_open_a_statement_come_from_the_grammar() -> None:
-    expected = {"ALTER", "BEGIN", "CREATE", "DROP", "END", "MOVE", "USE"}
+    expected = {"ALTER", "BEGIN", "CREATE", "DENY", "DROP", "END", "GRANT", "MOVE", "REVOKE", "USE"}
     assert expected == OPENERS
