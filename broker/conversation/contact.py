@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from broker.routing.facts import Facts
+from broker.security.key_packet import Direction
+from broker.security.session import Sealer, Secured
 from broker.wire.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
 from broker.wire.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, Kind
 
 _MESSAGE, _ACK, _FAULT = int(Kind.MESSAGE), int(Kind.ACK), int(Kind.FAULT)  # an enum's operators are slow
-_FROM_TARGET = int(Flag.FROM_TARGET)
+_FROM_TARGET, _SEALED = int(Flag.FROM_TARGET), int(Flag.SEALED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Contact:
     """
     Both ends of a dialog as seen from this one.
 
-    Shape: GUIDs are 16 bytes; `far_broker_instance` zero while any instance may answer.
+    Shape: GUIDs are 16 bytes; `far_broker_instance` zero while any instance may answer; `secured` None when it is in
+    clear.
     """
 
     conversation_id: bytes
@@ -27,10 +30,21 @@ class Contact:
     broker_instance: bytes
     far_service: str
     far_broker_instance: bytes = NO_GUID
+    secured: Secured | None = None
 
     def bound_to(self, broker_instance: bytes) -> Contact:
         """The same dialog with this database as its far side."""
         return replace(self, far_broker_instance=broker_instance)
+
+    def secured_as(self, secured: Secured | None) -> Contact:
+        """The same dialog, secured so."""
+        return replace(self, secured=secured)
+
+    def direction(self) -> Direction:
+        """What the keys of this side's frames are for."""
+        return Direction(
+            self.conversation_id, not self.is_initiator, self.far_service, self.service_name, self.broker_instance
+        )
 
     def facts(self) -> Facts:
         """What routing is told about frames of this side."""
@@ -64,29 +78,69 @@ class Fragment(NamedTuple):
     stored: Place
 
 
-def message_frame(contact: Contact, travel: Travel, message_id: bytes, fragment: Fragment) -> bytes:
-    """One fragment of a message."""
-    return _frame(contact, travel, message_id, _MESSAGE, fragment)
+class Seal(NamedTuple):
+    """How a frame is sealed. Shape: `now` UTC seconds since 1970; `with_packet` whether the key packet goes along."""
+
+    sealer: Sealer
+    now: float
+    with_packet: bool
+
+    @property
+    def again(self) -> Seal:
+        """For what is sent a second time: the far side may have lost the key."""
+        return self._replace(with_packet=True)
+
+
+def message_frame(
+    contact: Contact, travel: Travel, message_id: bytes, fragment: Fragment, seal: Seal | None = None
+) -> bytes:
+    """
+    One fragment of a message.
+
+    Raises:
+        CannotSealError: it is to be sealed, and a certificate is missing.
+    """
+    return _frame(contact, travel, message_id, _MESSAGE, fragment, seal=seal)
 
 
 def ack_frame(
-    contact: Contact, travel: Travel, message_id: bytes, stored: Place, held: tuple[tuple[int, int, int], ...] = ()
+    contact: Contact,
+    travel: Travel,
+    message_id: bytes,
+    stored: Place,
+    held: tuple[tuple[int, int, int], ...] = (),
+    *,
+    seal: Seal | None = None,
 ) -> bytes:
     """
     An acknowledgement by itself: everything before `stored` is safe here.
 
     Shape: `held` runs of (sequence, first fragment, last fragment) that are safe here behind that.
+
+    Raises:
+        CannotSealError: it is to be sealed, and a certificate is missing.
     """
-    return _frame(contact, travel, message_id, _ACK, Fragment((0, 0), 0, encode_stored(Stored(held)), stored))
+    return _frame(
+        contact, travel, message_id, _ACK, Fragment((0, 0), 0, encode_stored(Stored(held)), stored), seal=seal
+    )
 
 
-def fault_frame(contact: Contact, travel: Travel, message_id: bytes, fault: Fault) -> bytes:
-    """An error made by this broker, not by an application."""
-    return _frame(contact, travel, message_id, _FAULT, Fragment((0, 0), 0, encode_fault(fault), (0, 0)))
+def fault_frame(contact: Contact, travel: Travel, message_id: bytes, fault: Fault, seal: Seal | None = None) -> bytes:
+    """
+    An error made by this broker, not by an application.
+
+    Raises:
+        CannotSealError: it is to be sealed, and a certificate is missing.
+    """
+    return _frame(contact, travel, message_id, _FAULT, Fragment((0, 0), 0, encode_fault(fault), (0, 0)), seal=seal)
 
 
-def _frame(contact: Contact, travel: Travel, message_id: bytes, kind: int, fragment: Fragment) -> bytes:
+def _frame(
+    contact: Contact, travel: Travel, message_id: bytes, kind: int, fragment: Fragment, *, seal: Seal | None
+) -> bytes:
     place, flags, body, stored = fragment
+    if seal is not None:
+        flags |= _SEALED
     header = Header(  # by position: every message pays for this
         kind,
         flags if contact.is_initiator else flags | _FROM_TARGET,
@@ -100,9 +154,11 @@ def _frame(contact: Contact, travel: Travel, message_id: bytes, kind: int, fragm
         place[1],
         stored[0],
         stored[1],
-        checksum(body),
+        checksum(body) if seal is None else 0,
         0,
         travel.hop_limit,
         travel.time_to_live,
     )
-    return encode_dialog(header, body)
+    if seal is None:
+        return encode_dialog(header, body)
+    return seal.sealer.seal(header, body, seal.now, with_packet=seal.with_packet)

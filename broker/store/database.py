@@ -31,7 +31,7 @@ from broker.store.metadata import put_routes
 from broker.store.remains import lost
 from broker.store.rows import ask
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OLDEST_VERSION = 1  # that can be brought up to this one
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 CATALOG = (  # what statements read and change
@@ -43,6 +43,8 @@ CATALOG = (  # what statements read and change
     "service",
     "priority",
     "route",
+    "permission",
+    "remote_service_binding",
     "conversation",
 )
 HELD = "another daemon has it open"

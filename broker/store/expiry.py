@@ -20,11 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broker.conversation.state import TAKES_MESSAGES, State
-from broker.conversation.well_known import DIALOG_TIMER, TIMER_PRIORITY, error_body
+from broker.conversation.well_known import DIALOG_TIMER, TIMER_PRIORITY
 from broker.store.delivery import Delivery
-from broker.store.ledger import Reason, fail
-from broker.store.side import Side, side_of
+from broker.store.failing import fail_side
+from broker.store.ledger import Reason
+from broker.store.side import side_of
 from broker.store.tombstone import close
+from broker.wire.frame import Fault
 
 SLICE = 256  # conversations looked at in one turn
 LINGER_SECONDS = 30 * 60.0  # past its lifetime, for an application that has read the end and is about to end it too
@@ -41,11 +43,7 @@ _OVER = (
 )
 _HELD = "SELECT 1 FROM broker_transmission WHERE endpoint_id = ? LIMIT 1"
 _UNREAD = "SELECT 1 FROM broker_message WHERE endpoint_id = ? LIMIT 1"
-_FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
-_PIECES = (
-    "INSERT OR IGNORE INTO broker_received SELECT DISTINCT endpoint_id, message_sequence_number FROM broker_fragment"
-    " WHERE endpoint_id = ? AND message_sequence_number >= ?"
-)
+_EXCEEDED = Fault(-8489, "the dialog has exceeded its LIFETIME")
 
 
 @dataclass(slots=True)
@@ -124,21 +122,13 @@ class Expiry:
             return
         has_failed = side.state is State.DISCONNECTED_INBOUND and _has(db, _HELD, endpoint_id)
         if has_failed or side.state in TAKES_MESSAGES:
-            _fail(db, delivery, side)
+            fail_side(db, delivery, side, _EXCEEDED, Reason.LIFETIME_EXCEEDED)
             yield endpoint_id
         elif side.state in (State.DISCONNECTED_OUTBOUND, State.CLOSED):
             close(db, endpoint_id, now, Reason.LIFETIME_EXCEEDED)
             yield endpoint_id
         elif side.lifetime + LINGER_SECONDS <= now and not _has(db, _UNREAD, endpoint_id):
             close(db, endpoint_id, now, Reason.LIFETIME_EXCEEDED)
-
-
-def _fail(db: sqlite3.Connection, delivery: Delivery, side: Side) -> None:
-    """The application of a dialog that outlived its lifetime reads an error."""
-    delivery.put_error(side, side.expected[0], error_body(-8489, "the dialog has exceeded its LIFETIME"))
-    fail(db, side.endpoint_id, Reason.LIFETIME_EXCEEDED)
-    db.execute(_PIECES, (side.endpoint_id, side.expected[0]))
-    db.execute(_FAILED, (side.endpoint_id,))
 
 
 def _has(db: sqlite3.Connection, query: str, endpoint_id: int) -> bool:

@@ -30,6 +30,7 @@ _HELD_BY = (
     "group_lock",
     "failure",
     "tombstone",
+    "session_key",
 )
 _ADD = (
     "INSERT INTO broker_ledger (entry, messages) SELECT ?, {what} FROM {table} HAVING {what} > 0"

@@ -12,8 +12,9 @@ what comes later. Nobody else can write meanwhile; readers see the old file. 600
 closed conversations took 16 s, in 44 MB of memory.
 
 Version 1 had no tombstones, ledger or parts: closed sides become tombstones, large bodies parts, and messages that
-nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, and nothing
-else was different, so of such a file one row is copied, however large it is.
+nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3 no
+certificate, permissions, bindings or session keys; nothing else was different, so of such a file one row is copied,
+however large it is.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _MESSAGE_1 = (
 )
 _TRANSMISSION_1 = "transmission_id, endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time"
 _DATABASE_2 = "id, broker_instance, create_date, fragment_size, file_number, starts"
+_SINCE_4 = ("permission", "remote_service_binding", "session_key")  # tables that no version before had
 # Of a version: each table, the columns that are filled in, and what with.
 _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
     1: (
@@ -95,6 +97,13 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             "database",
             f"{_DATABASE_2}, schema_version",
             f"{_DATABASE_2}, {SCHEMA_VERSION}",
+        ),
+    ),
+    3: (
+        (
+            "database",
+            f"{_DATABASE_2}, epoch, schema_version",
+            f"{_DATABASE_2}, epoch, {SCHEMA_VERSION}",
         ),
     ),
 }
@@ -145,7 +154,7 @@ def _rebuild(db: sqlite3.Connection, version: int, now: float) -> None:
     """Inside the transaction: the tables as in a new file, with what the old ones hold."""
     tables = [name for name, _, _ in _ROWS[version]]
     extras = _put_aside(db, tables)
-    make_tables(db, None if version == 1 else tables)
+    make_tables(db, None if version == 1 else [*tables, *_SINCE_4])
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     for name, columns, values in _ROWS[version]:
         db.execute(f"INSERT INTO broker_{name} ({columns}) SELECT {values} FROM {_ASIDE}{name}")  # noqa: S608 - names above

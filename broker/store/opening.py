@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from typing import NamedTuple
 
 from broker.conversation.arrival import EARLY_WINDOW, after
 from broker.conversation.contact import Contact, Place
 from broker.conversation.well_known import DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.security.session import Secured
+from broker.store.gate import Batch
 from broker.store.receipt import Receipt
 from broker.store.side import Side, create_side, is_name
 from broker.store.tombstone import find_tombstone
@@ -28,20 +31,45 @@ Group = list[tuple[Header, bytes]]
 _FRAGMENT_MAX = 2**32 - 1
 
 
-def open_side(db: sqlite3.Connection, instance: bytes, group: Group, receipt: Receipt, now: float) -> Side | None:
+class Arrived(NamedTuple):
     """
-    The side that these frames are for: made when they begin a dialog.
+    Frames of one dialog and side, of which no row is here; those that are believed.
+
+    Shape: `instance` the broker instance of this database; `secured` how all of them are secured.
+    """
+
+    instance: bytes
+    group: Group
+    secured: Secured | None
+
+    def contact(self, header: Header) -> Contact:
+        """Both ends as seen from here, as a frame says."""
+        return Contact(
+            header.conversation_id,
+            is_initiator=header.is_from_target,
+            service_name=header.to_service,
+            broker_instance=self.instance,
+            far_service=header.from_service,
+            far_broker_instance=header.from_broker_instance,
+            secured=self.secured,
+        )
+
+
+def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch: Batch, now: float) -> Side | None:
+    """
+    The side that frames are for: made when they begin a dialog.
 
     Args:
         db: Inside the transaction of the batch.
-        instance: The broker instance of this database.
-        group: Frames of one dialog and side, of which no row is here.
+        arrived: The frames.
         receipt: Of the batch; told what becomes of them.
+        batch: Who knows how they are secured.
         now: UTC seconds since 1970.
 
     Returns:
         None when there is no side to apply the frames to, and the receipt says all.
     """
+    group = arrived.group
     header = group[0][0]
     tombstone = find_tombstone(db, header.conversation_id, is_initiator=header.is_from_target)
     if tombstone is not None:
@@ -49,14 +77,24 @@ def open_side(db: sqlite3.Connection, instance: bytes, group: Group, receipt: Re
         if expected != tombstone.expected:
             tombstone.move(db, expected)
         if any(one.kind == Kind.MESSAGE for one, _ in group):
-            receipt.closed.append((_contact(header, instance), expected))
+            receipt.closed.append((arrived.contact(header), expected))
         return None
     first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and pair[0].place == (0, 0)), None)
     if first is None or header.is_from_target:
         receipt.drop(Disposition.UNKNOWN_CONVERSATION, *_headers(group))
-        _strange(instance, group, receipt)
+        _strange(arrived, receipt)
         return None
-    return _begin(db, _contact(first[0], instance), first, receipt, now, group=group)
+    try:
+        side = _begin(db, arrived, first, batch, now)
+    except _RefusedError as error:
+        receipt.drop(error.disposition, *_headers(group))
+        if error.why:
+            receipt.refusals[error.disposition] = error.why
+        if error.fault is not None:
+            receipt.faults.append((arrived.contact(first[0]), error.fault))
+        return None
+    batch.begin(side, first[0])
+    return side
 
 
 def _thrown_away(group: Group, expected: Place, receipt: Receipt) -> Place:
@@ -75,49 +113,58 @@ def _thrown_away(group: Group, expected: Place, receipt: Receipt) -> Place:
     return expected
 
 
-def _strange(instance: bytes, group: Group, receipt: Receipt) -> None:
+def _strange(arrived: Arrived, receipt: Receipt) -> None:
     """Whether the far side has to be told that nothing is known here of what it names."""
-    named = [one for one, _ in group if one.kind == Kind.MESSAGE and one.to_broker_instance == instance]
+    instance = arrived.instance
+    named = [one for one, _ in arrived.group if one.kind == Kind.MESSAGE and one.to_broker_instance == instance]
     if named:
         # What begins a dialog may come after what follows it, as long as its sender has heard nothing from here.
         is_certain = any(one.is_from_target or (one.ack_sequence, one.ack_fragment) > (0, 0) for one in named)
-        receipt.strangers.append((_contact(named[0], instance), is_certain))
+        receipt.strangers.append((arrived.contact(named[0]), is_certain))
 
 
-def _begin(
-    db: sqlite3.Connection,
-    contact: Contact,
-    first: tuple[Header, bytes],
-    receipt: Receipt,
-    now: float,
-    *,
-    group: Group,
-) -> Side | None:
-    """The target's side of a new dialog, when its service is here and takes its contract; else the answer is no."""
+class _RefusedError(Exception):
+    """A dialog does not begin. Shape: `fault` the far side is told; `why` only this side."""
+
+    def __init__(self, disposition: Disposition, fault: Fault | None = None, *, why: str = "") -> None:
+        super().__init__(disposition, fault, why)
+        self.disposition = disposition
+        self.fault = fault
+        self.why = why
+
+
+def _begin(db: sqlite3.Connection, arrived: Arrived, first: tuple[Header, bytes], batch: Batch, now: float) -> Side:
+    """
+    The target's side of a new dialog.
+
+    Raises:
+        _RefusedError: its service is not here or does not take its contract, or its sender may not send to it.
+    """
     header, body = first
+    contact = arrived.contact(header)
+    objection = batch.objection(header)
+    if objection:
+        raise _RefusedError(Disposition.SECURITY_UNRESOLVED, why=objection)
     service = db.execute("SELECT contracts FROM broker_service WHERE name = ?", (contact.service_name,)).fetchone()
     if service is None:
         # Without the service a frame comes here only when the dialog or its route names this database (R4.1).
-        receipt.drop(Disposition.SERVICE_NOT_FOUND, *_headers(group))
         text = f"the service {contact.service_name!r} does not exist in the broker instance that was named"
-        receipt.faults.append((contact, Fault(-8490, text)))
-        return None
+        raise _RefusedError(Disposition.SERVICE_NOT_FOUND, Fault(-8490, text))
+    ruling = batch.ruling(header)
+    if ruling is not None and not ruling.is_permitted:
+        text = f"you do not have permission to access the service {contact.service_name!r}: {ruling.why}"
+        raise _RefusedError(Disposition.NOT_PERMITTED, Fault(-8494, text), why=ruling.why)
     try:
         envelope, _ = decode_envelope(body)
     except FrameMalformedError:
-        receipt.drop(Disposition.CORRUPTED, *_headers(group))
-        return None
+        raise _RefusedError(Disposition.CORRUPTED) from None
     if not is_name(envelope.contract):
-        receipt.drop(Disposition.CORRUPTED, *_headers(group))
         text = f"the message body failed validation: a contract's name has at most {NAME_MAX_BYTES} bytes"
-        receipt.faults.append((contact, Fault(-8430, text)))
-        return None
+        raise _RefusedError(Disposition.CORRUPTED, Fault(-8430, text))
     contracts = json.loads(service[0])
     if contracts and envelope.contract not in contracts:
-        receipt.drop(Disposition.CONTRACT_REFUSED, *_headers(group))
         text = f"the service {contact.service_name!r} does not accept the contract {envelope.contract!r}"
-        receipt.faults.append((contact, Fault(-8408, text)))
-        return None
+        raise _RefusedError(Disposition.CONTRACT_REFUSED, Fault(-8408, text))
     is_named = header.to_broker_instance == contact.broker_instance
     return create_side(db, contact, envelope.contract, now + _lifetime(envelope), now, is_named=is_named)
 
@@ -129,15 +176,3 @@ def _headers(group: Group) -> list[Header]:
 def _lifetime(envelope: Envelope) -> float:
     told = envelope.lifetime if envelope.lifetime is not None else DEFAULT_LIFETIME.total_seconds()
     return min(told, LIFETIME_MAX)
-
-
-def _contact(header: Header, instance: bytes) -> Contact:
-    """Both ends as seen from here, as a frame says."""
-    return Contact(
-        header.conversation_id,
-        is_initiator=header.is_from_target,
-        service_name=header.to_service,
-        broker_instance=instance,
-        far_service=header.from_service,
-        far_broker_instance=header.from_broker_instance,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.conversation.contact import Contact, Place
 from broker.flow import Disposition
@@ -29,6 +30,13 @@ class Standing:
     is_urgent: bool = False
 
 
+class Heard(NamedTuple):
+    """What a sealed frame told of keys. Shape: as `Sealer.heard` takes them."""
+
+    echo: bytes
+    key_id: bytes
+
+
 @dataclass(slots=True)
 class Receipt:
     """
@@ -37,7 +45,9 @@ class Receipt:
     known; `finished` endpoints that have nothing to send any more; `faults` to send; `strangers` dialogs of which
     nothing is known here though they name this database, and whether that is certain or their beginning may still
     come; `delivered` whole messages by service; `dropped` frames by disposition, and in `last_dropped` the header of
-    the last of them, None when it cannot be read; `headers` of all frames in the order of arrival, likewise.
+    the last of them, None when it cannot be read; `headers` of all frames in the order of arrival, likewise; `heard` by
+    conversation and side what the last of the sealed frames told of keys; `refusals` by disposition why one was not
+    believed.
     """
 
     stored: dict[int, Standing] = field(default_factory=dict)
@@ -52,6 +62,8 @@ class Receipt:
     dropped: Counter[Disposition] = field(default_factory=Counter)
     last_dropped: dict[Disposition, Header | None] = field(default_factory=dict, compare=False)  # a sample, no outcome
     headers: list[Header | None] = field(default_factory=list, compare=False)
+    heard: dict[tuple[bytes, bool], Heard] = field(default_factory=dict)
+    refusals: dict[Disposition, str] = field(default_factory=dict)
     _endings: list[tuple[Header, Disposition]] = field(default_factory=list, compare=False)
 
     def drop(self, disposition: Disposition, *headers: Header) -> None:
@@ -59,6 +71,11 @@ class Receipt:
         for header in headers:
             self.count(disposition, header)
             self._endings.append((header, disposition))
+
+    def refuse(self, disposition: Disposition, why: str, header: Header) -> None:
+        """A frame is not believed."""
+        self.drop(disposition, header)
+        self.refusals[disposition] = why
 
     def count(self, disposition: Disposition, header: Header | None) -> None:
         """Count something that is not believed, though its frame may be taken for something else in it."""

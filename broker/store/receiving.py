@@ -11,13 +11,14 @@ Source: docs/protocol.md, section 4; Service Broker documentation, "Service Brok
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.store.database import writing
 from broker.store.delivery import Delivery
-from broker.store.opening import open_side
+from broker.store.gate import Batch, Gate
+from broker.store.opening import Arrived, open_side
 from broker.store.receipt import Receipt
 from broker.store.reception import Group, Reception
 from broker.store.side import load_side
@@ -44,25 +45,50 @@ def receive_in_writer(db: sqlite3.Connection, instance: bytes, frames: Iterable[
         return store_in_writer(db, instance, frames, now)
 
 
-def store_in_writer(db: sqlite3.Connection, instance: bytes, frames: Iterable[bytes], now: float) -> Receipt:
-    """The same, in the transaction of the caller."""
+def store_in_writer(
+    db: sqlite3.Connection,
+    instance: bytes,
+    frames: Iterable[bytes],
+    now: float,
+    *,
+    gate: Gate | None = None,
+    inside: Collection[int] = (),
+) -> Receipt:
+    """
+    The same, in the transaction of the caller.
+
+    Args:
+        db: Its connection.
+        instance: Its broker instance.
+        frames: Whole frames in the order of arrival.
+        now: UTC seconds since 1970.
+        gate: Who opens seals; None = of a database without a certificate.
+        inside: Which frames, counted from 0, a database of this very instance has sent.
+
+    Raises:
+        sqlite3.Error: the store failed; nothing of the batch is stored, and nothing may be acknowledged.
+    """
     receipt = Receipt()
     delivery = Delivery(db, now)
-    for (conversation_id, is_from_target), group in _grouped(frames, receipt).items():
+    batch = (gate or Gate()).batch(db, receipt, now)
+    for (conversation_id, is_from_target), arrived in _grouped(frames, receipt, batch, inside).items():
         side = load_side(db, instance, conversation_id, is_initiator=is_from_target)
-        if side is None:
-            side = open_side(db, instance, group, receipt, now)
-        if side is not None:
+        group, secured = batch.believed(arrived, side)
+        if side is None and group:
+            side = open_side(db, Arrived(instance, group, secured), receipt, batch, now)
+        if side is not None and group:
             Reception(db, side, delivery, receipt, now).run(group)
     delivery.flush()
     receipt.delivered = delivery.delivered
     return receipt
 
 
-def _grouped(frames: Iterable[bytes], receipt: Receipt) -> dict[tuple[bytes, bool], Group]:
-    """The frames that are believed, by dialog and side."""
+def _grouped(
+    frames: Iterable[bytes], receipt: Receipt, batch: Batch, inside: Collection[int]
+) -> dict[tuple[bytes, bool], Group]:
+    """The frames that are whole, opened where they are sealed, by dialog and side."""
     groups: dict[tuple[bytes, bool], Group] = {}
-    for frame in frames:
+    for number, frame in enumerate(frames):
         try:
             header, body = decode_dialog(frame)
         except FrameMalformedError:
@@ -71,8 +97,15 @@ def _grouped(frames: Iterable[bytes], receipt: Receipt) -> dict[tuple[bytes, boo
             continue
         receipt.headers.append(header)
         flags = header.flags
-        if flags & _SEALED or (header.body_checksum and header.body_checksum != checksum(body)):
+        if flags & _SEALED:
+            content = batch.open(header, frame, body)
+            if content is None:
+                continue
+            body = content
+        elif header.body_checksum and header.body_checksum != checksum(body):
             receipt.drop(Disposition.CORRUPTED, header)
             continue
+        if number in inside:
+            batch.note_inside(header)
         groups.setdefault((header.conversation_id, flags & _FROM_TARGET > 0), []).append((header, body))
     return groups

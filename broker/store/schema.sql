@@ -1,4 +1,4 @@
--- What a database of the broker keeps, version 3. The application's own tables live beside these in the same file.
+-- What a database of the broker keeps, version 4. The application's own tables live beside these in the same file.
 -- GUIDs are blobs of 16 bytes (RFC 9562 order); instants are UTC seconds since 1970 as REAL; names compare byte for byte.
 
 CREATE TABLE broker_database (
@@ -9,7 +9,8 @@ CREATE TABLE broker_database (
     fragment_size     INTEGER,                          -- by which what waits here is cut; NULL before the first start
     file_number       INTEGER,                          -- of the file at the last start of a daemon: a copy has another
     starts            INTEGER NOT NULL DEFAULT 0,       -- and stops of daemons: an older copy, put back, has fewer
-    epoch             INTEGER NOT NULL DEFAULT 0        -- raised by every takeover: who has an older one commits nothing
+    epoch             INTEGER NOT NULL DEFAULT 0,       -- raised by every takeover: who has an older one commits nothing
+    certificate       TEXT                              -- its subject, as the daemon last found it; NULL = it has none
 );
 
 -- --- what the statements make ---
@@ -67,6 +68,25 @@ CREATE TABLE broker_route (
     weight               INTEGER NOT NULL DEFAULT 1
 );
 
+-- Who may do what: CONNECT to the endpoint, SEND to a service.
+CREATE TABLE broker_permission (
+    permission_id  INTEGER PRIMARY KEY,
+    permission     TEXT NOT NULL CHECK (permission IN ('CONNECT', 'SEND')),
+    securable      TEXT NOT NULL,                       -- the endpoint or the service; * stands for any characters
+    principal      TEXT NOT NULL,                       -- public, a subject, a URI, a fingerprint
+    state          TEXT NOT NULL CHECK (state IN ('GRANT', 'DENY')),
+    UNIQUE (permission, securable, principal)
+);
+
+-- For whom dialogs with a far service are sealed.
+CREATE TABLE broker_remote_service_binding (
+    remote_service_binding_id  INTEGER PRIMARY KEY,
+    name                       TEXT NOT NULL UNIQUE,
+    remote_service_name        TEXT NOT NULL UNIQUE,
+    remote_principal           TEXT NOT NULL,
+    is_anonymous_on            INTEGER NOT NULL DEFAULT 0
+);
+
 -- --- conversations ---
 
 -- One row for each side of a dialog that lives here; what is left of a closed one is its tombstone.
@@ -112,6 +132,19 @@ CREATE TABLE broker_tombstone (
     PRIMARY KEY (conversation_id, is_initiator)
 ) WITHOUT ROWID;
 CREATE INDEX broker_tombstone_expire ON broker_tombstone (expire_time);
+
+-- How a side of a dialog is sealed, from its beginning until its tombstone goes; one in clear has no row.
+CREATE TABLE broker_session_key (
+    conversation_id     BLOB NOT NULL,
+    is_initiator        INTEGER NOT NULL,
+    security            TEXT NOT NULL CHECK (security IN ('FULL', 'ANONYMOUS', 'NONE')),  -- NONE: initiator: asked for,
+                                                        -- and there was no binding; target: it began in this instance
+    far_principal       TEXT,                           -- who alone has it: as the binding says, or the certificate
+    far_certificate     TEXT,                           -- sha256: of that certificate, as last used
+    security_timestamp  REAL NOT NULL,                  -- instant since which it is sealed
+    secret              BLOB CHECK (length(secret) = 32),  -- anonymous: from which the keys both ways are derived
+    PRIMARY KEY (conversation_id, is_initiator)
+) WITHOUT ROWID;
 
 -- --- messages ---
 

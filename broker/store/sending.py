@@ -15,6 +15,7 @@ from typing import NamedTuple, TypedDict
 from broker.conversation.contact import Contact, Place
 from broker.conversation.outbound import Outgoing
 from broker.store.large import PART_BYTES
+from broker.store.secured import secured_of
 from broker.wire.frame import Envelope, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
 
@@ -22,11 +23,12 @@ _LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow
 _NEWEST = "SELECT max(transmission_id) FROM broker_transmission"
 _DIALOG = (
     " c.conversation_id, c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence,"
-    " c.receive_sequence_frag, c.priority, c.transmission_status"
+    " c.receive_sequence_frag, c.priority, c.transmission_status, k.security, k.far_principal, k.secret"
 )
+_KEY = " LEFT JOIN broker_session_key k ON k.conversation_id = c.conversation_id AND k.is_initiator = c.is_initiator"
 _FIND_NEW = (  # NOT INDEXED: by its key, for SQLite would rather go through the whole of the other index
     f"SELECT t.endpoint_id, min(t.message_sequence_number),{_DIALOG}"  # noqa: S608 - columns listed above
-    " FROM broker_transmission t NOT INDEXED JOIN broker_conversation c USING (endpoint_id)"
+    f" FROM broker_transmission t NOT INDEXED JOIN broker_conversation c USING (endpoint_id){_KEY}"
     " WHERE t.transmission_id > ? GROUP BY t.endpoint_id ORDER BY min(t.transmission_id)"
 )
 _FIND_ALL = (
@@ -36,7 +38,7 @@ _FIND_ALL = (
     f" SELECT t.endpoint_id, t.message_sequence_number,{_DIALOG} FROM e CROSS JOIN broker_transmission t"
     " ON t.transmission_id = (SELECT first.transmission_id FROM broker_transmission first"
     " WHERE first.endpoint_id = e.endpoint_id ORDER BY first.message_sequence_number LIMIT 1)"
-    " CROSS JOIN broker_conversation c ON c.endpoint_id = e.endpoint_id ORDER BY t.transmission_id"
+    f" CROSS JOIN broker_conversation c ON c.endpoint_id = e.endpoint_id{_KEY} ORDER BY t.transmission_id"
 )
 
 
@@ -93,14 +95,14 @@ def find_in_writer(db: sqlite3.Connection, instance: bytes, after: int) -> tuple
     found = [
         Found(
             endpoint_id,
-            Contact(conversation, bool(is_initiator), service, instance, far_service, far or NO_GUID),
+            Contact(conversation, bool(is_initiator), service, instance, far_service, far or NO_GUID, secured_of(*key)),
             first,
             (sequence, fragment),
             priority,
             status,
         )
         for endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
-        for sequence, fragment, priority, status in (rest,)
+        for sequence, fragment, priority, status, *key in (rest,)
     ]
     return after if newest is None else max(after, newest), found
 

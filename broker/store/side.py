@@ -10,12 +10,14 @@ from typing import Any
 from broker.conversation.contact import Contact, Place
 from broker.conversation.state import State
 from broker.store.metadata import priority_for
+from broker.store.secured import secured_of
 from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
 _COLUMNS = (
-    "SELECT conversation_id, is_initiator, endpoint_id, state, service_name, far_service, far_broker_instance,"
+    "SELECT c.conversation_id, c.is_initiator, endpoint_id, state, service_name, far_service, far_broker_instance,"
     " contract, priority, lifetime, send_sequence, acknowledged_sequence, receive_sequence, receive_sequence_frag,"
-    " early_fragments, is_opening_acknowledged, end_dialog_sequence FROM broker_conversation"
+    " early_fragments, is_opening_acknowledged, end_dialog_sequence, k.security, k.far_principal, k.secret"
+    " FROM broker_conversation c LEFT JOIN broker_session_key k USING (conversation_id, is_initiator)"
 )
 _SAVE = (
     "UPDATE broker_conversation SET state = ?, far_broker_instance = ?, acknowledged_sequence = ?,"
@@ -52,7 +54,7 @@ class Side:
 
 def load_side(db: sqlite3.Connection, instance: bytes, conversation_id: bytes, *, is_initiator: bool) -> Side | None:
     """One side of a dialog; None when it does not live here."""
-    query = f"{_COLUMNS} WHERE conversation_id = ? AND is_initiator = ?"
+    query = f"{_COLUMNS} WHERE c.conversation_id = ? AND c.is_initiator = ?"
     return _side(db.execute(query, (conversation_id, is_initiator)).fetchone(), instance)
 
 
@@ -122,7 +124,8 @@ def _side(row: tuple[Any, ...] | None, instance: bytes) -> Side | None:
     if row is None:
         return None
     conversation_id, is_initiator, endpoint_id, state, service, far_service, far, contract, priority, *rest = row
-    lifetime, send, acknowledged, sequence, fragment, early, opening, end = rest
-    contact = Contact(conversation_id, bool(is_initiator), service, instance, far_service, far or NO_GUID)
+    lifetime, send, acknowledged, sequence, fragment, early, opening, end, *key = rest
+    secured = secured_of(*key)
+    contact = Contact(conversation_id, bool(is_initiator), service, instance, far_service, far or NO_GUID, secured)
     place, counts = (sequence, fragment), (send, acknowledged)
     return Side(endpoint_id, contact, State(state), contract, priority, lifetime, *counts, place, early, opening, end)

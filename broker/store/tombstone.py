@@ -27,6 +27,11 @@ _BURY = (
     " FROM broker_conversation WHERE endpoint_id = ?3"
     " AND (send_sequence, receive_sequence, receive_sequence_frag) > (0, 0, 0)"
 )
+_FORGET_KEY = (
+    "DELETE FROM broker_session_key WHERE (conversation_id, is_initiator) ="
+    " (SELECT conversation_id, is_initiator FROM broker_conversation WHERE endpoint_id = ?)"
+    " AND (conversation_id, is_initiator) NOT IN (SELECT conversation_id, is_initiator FROM broker_tombstone)"
+)
 _FIND = (
     "SELECT receive_sequence, receive_sequence_frag FROM broker_tombstone"
     " WHERE conversation_id = ? AND is_initiator = ?"
@@ -38,8 +43,9 @@ _MOVE = (
 _PURGE = (
     "DELETE FROM broker_tombstone WHERE (conversation_id, is_initiator) IN"
     " (SELECT conversation_id, is_initiator FROM broker_tombstone WHERE expire_time <= ?"
-    " ORDER BY expire_time LIMIT ?)"
+    " ORDER BY expire_time LIMIT ?) RETURNING conversation_id, is_initiator"
 )
+_PURGE_KEY = "DELETE FROM broker_session_key WHERE conversation_id = ? AND is_initiator = ?"
 
 
 def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> None:
@@ -55,6 +61,7 @@ def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> 
         reason: Under which the ledger counts what was never acknowledged; see `broker.store.ledger.Reason`.
     """
     db.execute(_BURY, (now, REPLAY_GUARD, endpoint_id))
+    db.execute(_FORGET_KEY, (endpoint_id,))
     fail(db, endpoint_id, reason)
     for table in ("broker_message", "broker_failure"):
         db.execute(f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above
@@ -83,4 +90,6 @@ def find_tombstone(db: sqlite3.Connection, conversation_id: bytes, *, is_initiat
 
 def purge_tombstones(db: sqlite3.Connection, now: float, limit: int) -> bool:
     """Remove at most so many that have served; whether there may be more."""
-    return db.execute(_PURGE, (now, limit)).rowcount == limit
+    purged = db.execute(_PURGE, (now, limit)).fetchall()
+    db.executemany(_PURGE_KEY, purged)
+    return len(purged) == limit

@@ -10,16 +10,19 @@ arrivals of a turn are one transaction, so the more arrives at once, the less a 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES
 from broker.store.database import check_epoch, writing
 from broker.store.expiry import next_timer
+from broker.store.failing import fail_in_writer
+from broker.store.gate import Gate
 from broker.store.housekeeping import Housekeeping, Kept
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.sending import Found, Loaded, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.wire.frame import Fault
 
 _PROBE = (  # takes more pages than may be lying about
     "INSERT INTO broker_fragment VALUES (-1, 0, 0, 0, zeroblob(65536))",
@@ -36,7 +39,9 @@ class Turn:
     None when no application has committed; `load_max_bytes` of bodies, never exceeded; `known` whether the loop loads
     for this dialog itself, asked by endpoint_id from the writer thread; `first_frames` at most are loaded of one that
     was found and is not known; `housekeeping` when it is time for that; `statuses` why dialogs wait, by endpoint_id;
-    `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again.
+    `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again;
+    `inside` which of the frames, counted from 0, come from databases of this instance; `gate` opens what is sealed;
+    `faults` of dialogs that cannot be sent as they have to be, by endpoint_id.
     """
 
     now: float
@@ -49,6 +54,9 @@ class Turn:
     housekeeping: Housekeeping | None = None
     statuses: dict[int, str | None] = field(default_factory=dict)
     is_probe: bool = False
+    inside: Collection[int] = ()
+    gate: Gate | None = None
+    faults: dict[int, Fault] = field(default_factory=dict)
 
     def parts(self) -> list[Turn]:
         """
@@ -57,10 +65,10 @@ class Turn:
         A probe stays whole, for reading shows nothing.
         """
         reads = self.find_after is not None or bool(self.wants)
-        writes = bool(self.frames or self.statuses) or self.housekeeping is not None
+        writes = bool(self.frames or self.statuses or self.faults) or self.housekeeping is not None
         if self.is_probe or not (reads and writes):
             return [self]
-        reading = replace(self, frames=[], statuses={}, housekeeping=None)
+        reading = replace(self, frames=[], inside=(), statuses={}, faults={}, housekeeping=None)
         return [reading, replace(self, find_after=None, wants=[])]
 
 
@@ -97,7 +105,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
     keeper = turn.housekeeping
     if keeper is not None and not keeper.has_work(db, turn.now):
         keeper = None
-    if turn.frames or turn.statuses or turn.is_probe or keeper is not None:
+    if turn.frames or turn.statuses or turn.faults or turn.is_probe or keeper is not None:
         try:
             with writing(db):
                 if turn.is_probe:
@@ -107,8 +115,13 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
                     say_in_writer(db, turn.statuses, turn.now)
                 if keeper is not None:
                     result.kept = keeper.run(db, turn.now)
+                if turn.faults:
+                    fail_in_writer(db, turn.faults, turn.now)
                 if turn.frames:
-                    result.receipt = store_in_writer(db, instance, turn.frames, turn.now)
+                    result.receipt = store_in_writer(
+                        db, instance, turn.frames, turn.now, gate=turn.gate, inside=turn.inside
+                    )
+                result.receipt.finished.update(turn.faults)
                 result.next_timer = next_timer(db)
         except sqlite3.Error:
             if keeper is not None:

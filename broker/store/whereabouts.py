@@ -16,6 +16,7 @@ from broker.conversation.well_known import ERROR, ERROR_PRIORITY
 from broker.store.group_lock import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.group_lock import records as reader_records
 from broker.store.rows import ask, path_of
+from broker.store.secured import sentence_sql
 
 _ERROR_BODY_MAX = 32_768  # bytes of an Error message that are looked at
 _CODE = re.compile(rb"<Code>\s*(-?\d{1,10})\s*</Code>")
@@ -64,7 +65,8 @@ class Whereabouts:
     One side of a conversation as it is in this file.
 
     Shape: GUIDs 16 bytes; times UTC seconds; `far_broker_instance` None = open; `held` messages sent and not
-    acknowledged, the first of them `held_from` since `held_since`; `transmission_status` as the daemon last wrote it.
+    acknowledged, the first of them `held_from` since `held_since`; `transmission_status` as the daemon last wrote it;
+    `security` one sentence: sealed to whom, or why not.
     """
 
     endpoint_id: int
@@ -90,6 +92,7 @@ class Whereabouts:
     held_from: int | None
     held_since: float | None
     inbound: Inbound
+    security: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +138,15 @@ def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Found:
 
 # --- parts ------------------------------------------------------------------------------------------------------
 
-_SIDES = """
+_SIDES = f"""
     SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
      far_broker_instance, contract, priority, lifetime, create_date, dialog_timer, send_sequence,
-     acknowledged_sequence, receive_sequence, end_dialog_sequence, transmission_status, transmission_status_time
-    FROM broker_conversation WHERE conversation_id =
+     acknowledged_sequence, receive_sequence, end_dialog_sequence, transmission_status, transmission_status_time,
+     {sentence_sql(schema="", far_service="c.far_service")}
+    FROM broker_conversation c WHERE conversation_id =
      coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
     ORDER BY is_initiator DESC
-"""
+"""  # noqa: S608 - columns listed above
 _CLOSED = """
     SELECT conversation_id, is_initiator, receive_sequence, close_time, expire_time FROM broker_tombstone
     WHERE conversation_id = ?
@@ -178,7 +182,7 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Wherea
     held, first = db.execute(_HELD, (endpoint_id,)).fetchone()
     since = None if first is None else db.execute(_HELD_SINCE, (endpoint_id, first)).fetchone()[0]
     inbound = _inbound(db, endpoint_id, service, now)
-    values = (*row[:3], bool(row[3]), *row[4:], held, first, since, inbound)
+    values = (*row[:3], bool(row[3]), *row[4:-1], held, first, since, inbound, row[-1])
     return Whereabouts(*values)
 
 

@@ -30,6 +30,8 @@ DATABASE_2 = (  # as version 2 made it
     " broker_instance BLOB NOT NULL CHECK (length(broker_instance) = 16), create_date REAL NOT NULL,"
     " fragment_size INTEGER, file_number INTEGER, starts INTEGER NOT NULL DEFAULT 0)"
 )
+DATABASE_3 = DATABASE_2[:-1] + ", epoch INTEGER NOT NULL DEFAULT 0)"
+SINCE_4 = ("permission", "remote_service_binding", "session_key")
 MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 
@@ -272,7 +274,10 @@ def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
         with pytest.raises(StoreUnavailableError) as caught:
             migration.migrate(db, old)
 
-    assert "from version 1 to 3, and nothing was changed: the disk is full: make room" in caught.value.problem
+    assert (
+        f"from version 1 to {SCHEMA_VERSION}, and nothing was changed: the disk is full: make room"
+        in caught.value.problem
+    )
     assert "bytes free" in caught.value.problem
     assert before == content(old)
 
@@ -297,7 +302,9 @@ def test_another_identity_than_the_configured_is_refused_before_anything_is_chan
     assert before == content(old)
 
 
-@pytest.mark.parametrize(("version", "what"), [(1, "start the daemon of this release on it"), (4, "use that release")])
+@pytest.mark.parametrize(
+    ("version", "what"), [(1, "start the daemon of this release on it"), (SCHEMA_VERSION + 1, "use that release")]
+)
 def test_an_application_on_another_version_is_told_what_to_do(old: Path, version: int, what: str) -> None:
     with closing(sqlite3.connect(old, isolation_level=None)) as db:
         db.execute("UPDATE broker_database SET schema_version = ?", (version,))
@@ -332,24 +339,37 @@ def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytes
     assert [(1, len(version_1.CONVERSATIONS))] == seen
 
 
-# --- version 2 ----------------------------------------------------------------------------------------------
+# --- versions 2 and 3 ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def second(tmp_path: Path) -> Path:
-    """A file of version 2 with what it held, made of a migrated one: but for the epoch they are the same."""
-    path = tmp_path / "second.db"
+def older(path: Path, version: int, table: str) -> Path:
+    """A file of such a version with what it held, made of a migrated one."""
     version_1.make(path)
     open_store(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         known = "id, broker_instance, create_date, fragment_size"
         db.execute("ALTER TABLE broker_database RENAME TO newer")
-        db.execute(DATABASE_2)
+        db.execute(table)
         db.execute(
             f"INSERT INTO broker_database (schema_version, {known}, file_number, starts)"
-            f" SELECT 2, {known}, 77, 5 FROM newer"
+            f" SELECT {version}, {known}, 77, 5 FROM newer"
         )
         db.execute("DROP TABLE newer")
+        for name in SINCE_4:
+            db.execute(f"DROP TABLE broker_{name}")
+    return path
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    return older(tmp_path / "second.db", 2, DATABASE_2)
+
+
+@pytest.fixture
+def third(tmp_path: Path) -> Path:
+    path = older(tmp_path / "third.db", 3, DATABASE_3)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE broker_database SET epoch = 9")
     return path
 
 
@@ -368,6 +388,18 @@ def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_pat
             db, "SELECT schema_version, starts, file_number, epoch, fragment_size FROM broker_database"
         )
         assert version_1.INSTANCE.bytes == broker_instance(db)
+
+
+def test_version_3_gets_permissions_bindings_and_keys_and_keeps_everything_else(third: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(third)) as db:
+        before = db.execute("SELECT * FROM broker_conversation").fetchall()
+
+    with closing(open_store(third)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert before == db.execute("SELECT * FROM broker_conversation").fetchall()
+        assert [(SCHEMA_VERSION, 5, 77, 9, 65536, None)] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
+        )
 
 
 def test_version_2_writes_next_to_nothing(second: Path) -> None:

@@ -329,7 +329,7 @@ def test_both_sides_of_a_dialog_may_live_in_one_database(db: sqlite3.Connection,
         (lambda frame: frame[:50], Disposition.MALFORMED),
         (lambda frame: frame + b"x", Disposition.MALFORMED),
         (lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]), Disposition.CORRUPTED),
-        (lambda frame: frame[:5] + bytes([frame[5] | Flag.SEALED]) + frame[6:], Disposition.CORRUPTED),
+        (lambda frame: frame[:5] + bytes([frame[5] | Flag.SEALED]) + frame[6:], Disposition.SEAL_BROKEN),
     ],
     ids=["short", "long", "checksum", "sealed"],
 )

@@ -1,0 +1,186 @@
+"""
+What of the frames that arrive is believed, before anything is done with it: seals are opened here.
+
+For the writer thread. A side that is secured takes sealed frames only, from its far principal, and frames that a
+database of this very instance has sent, which never leave the process and are never sealed. Whatever else comes for it
+is dropped and counted, whatever it says: it neither acknowledges nor ends anything.
+
+A dialog that begins says how it is secured with the frame that begins it, and stays so. One that began inside this
+instance may be sealed later: one of its databases may have moved.
+
+Source: docs/security.md; Service Broker documentation, "Service Broker Dialog Security".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from broker.flow import Disposition
+from broker.security.grants import Grants, Ruling
+from broker.security.opening import Opener, Source
+from broker.security.principal import NOBODY
+from broker.security.refusal import SealRefusedError
+from broker.security.session import Credentials, Secured
+from broker.store.permission import permissions
+from broker.store.receipt import Heard, Receipt
+from broker.store.secured import load_secured, note_certificate, put_secured
+from broker.store.side import Side
+from broker.wire.frame import Header
+from broker.wire.layout import Flag
+
+Group = list[tuple[Header, bytes]]
+
+_SEALED = int(Flag.SEALED)
+_INSIDE = Secured(None)
+
+
+class Gate:
+    """The seals of one database. Used by its writer thread; `credentials` may be changed by anybody, as a whole."""
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self.credentials = credentials or Credentials()
+        self._opener = Opener(self.credentials)
+
+    def batch(self, db: sqlite3.Connection, receipt: Receipt, now: float) -> Batch:
+        """What is remembered for one batch of frames; UTC seconds since 1970."""
+        return Batch(db, self._opener, self.credentials, receipt, now)
+
+
+class Batch:
+    """The frames of one batch. Shape: frames are known by the identity of their header."""
+
+    def __init__(
+        self, db: sqlite3.Connection, opener: Opener, credentials: Credentials, receipt: Receipt, now: float
+    ) -> None:
+        self._db = db
+        self._opener = opener
+        self._is_identified = credentials.own is not None
+        self._receipt = receipt
+        self._now = now
+        self._sources: dict[int, Source] = {}
+        self._heard: dict[int, Heard] = {}
+        self._is_new: set[int] = set()
+        self._inside: set[int] = set()
+
+    def note_inside(self, header: Header) -> None:
+        """A database of this instance has sent this frame."""
+        self._inside.add(id(header))
+
+    def open(self, header: Header, frame: bytes, body: bytes) -> bytes | None:
+        """What is in a sealed frame; None when it is not believed, and counted."""
+        conversation, is_initiator = header.conversation_id, header.is_from_target
+        try:
+            opened = self._opener.open(
+                header,
+                frame,
+                body,
+                lambda: load_secured(self._db, conversation, is_initiator=is_initiator),
+                self._now,
+            )
+        except SealRefusedError as error:
+            self._receipt.refuse(error.disposition, error.why, header)
+            return None
+        self._sources[id(header)] = opened.source
+        if opened.is_new:
+            self._is_new.add(id(header))
+        self._heard[id(header)] = Heard(opened.echo, opened.key_id)
+        return opened.body
+
+    def believed(self, group: Group, side: Side | None) -> tuple[Group, Secured | None]:
+        """
+        The frames of one dialog and side that are believed; the others are counted.
+
+        Args:
+            group: In the order of arrival.
+            side: For which they are; None when it is not here, or no more.
+
+        Returns:
+            Those, and how they are secured.
+        """
+        header = group[0][0]
+        if side is not None:
+            secured = side.contact.secured
+        else:
+            secured = load_secured(self._db, header.conversation_id, is_initiator=header.is_from_target)
+        if secured is None and not self._sources:
+            return group, None
+        if side is None and secured is None:
+            secured = next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
+        elif secured == _INSIDE and not header.is_from_target:
+            secured = self._upgraded(group, side)
+        kept = [pair for pair in group if self._is_believed(pair[0], secured)]
+        for one, _ in kept:
+            if id(one) in self._heard:
+                self._receipt.heard[one.conversation_id, one.is_from_target] = self._heard[id(one)]
+        if kept and side is not None:
+            self._see(kept)
+        return kept, secured
+
+    def begin(self, side: Side, header: Header) -> None:
+        """A side was made by this frame: it stays as it is secured."""
+        source = self._sources.get(id(header))
+        conversation = header.conversation_id
+        if source is not None:
+            found = source.who.fingerprint
+            put_secured(self._db, conversation, source.secured, self._now, is_initiator=False, certificate=found)
+        elif self._is_identified and id(header) in self._inside:
+            put_secured(self._db, conversation, _INSIDE, self._now, is_initiator=False)
+            side.contact = side.contact.secured_as(_INSIDE)
+
+    def objection(self, header: Header) -> str:
+        """Why a frame may not begin a dialog, whoever sent it; empty when it may."""
+        source = self._sources.get(id(header))
+        if source is None or source.is_fresh(self._now):
+            return ""
+        return "its key packet is too old, or of the future, to begin a dialog: compare the clocks of both sides"
+
+    def ruling(self, header: Header) -> Ruling | None:
+        """Whether its sender may send to the service, as the permissions of this database say; None = not asked."""
+        if id(header) in self._inside:
+            return None
+        source = self._sources.get(id(header))
+        rules, _ = permissions(self._db)
+        grants = Grants(rules, is_default_deny=self._is_identified)
+        return grants.send(NOBODY if source is None else source.who, header.to_service)
+
+    def _is_believed(self, header: Header, secured: Secured | None) -> bool:
+        source = self._sources.get(id(header))
+        if source is None:
+            if secured is None or id(header) in self._inside or (secured == _INSIDE and not header.is_from_target):
+                return True
+            self._receipt.refuse(Disposition.NOT_SEALED, "its dialog is sealed, and it is not", header)
+            return False
+        if secured is None or secured == _INSIDE:
+            self._receipt.refuse(Disposition.NOT_SECURED, "its dialog is in clear, and it is sealed", header)
+            return False
+        if source.secured != secured:
+            self._receipt.refuse(Disposition.SESSION_KEY_UNKNOWN, "its dialog is sealed for another", header)
+            return False
+        return True
+
+    def _upgraded(self, group: Group, side: Side | None) -> Secured:
+        """A dialog that began inside this instance: from its first sealed frame on it is sealed."""
+        for header, _ in group:
+            source = self._sources.get(id(header))
+            ruling = None if source is None else self.ruling(header)
+            if source is None or not source.is_fresh(self._now) or (ruling is not None and not ruling.is_permitted):
+                continue
+            found = source.who.fingerprint
+            put_secured(
+                self._db, header.conversation_id, source.secured, self._now, is_initiator=False, certificate=found
+            )
+            if side is not None:
+                side.contact = side.contact.secured_as(source.secured)
+                self._receipt.contacts[side.endpoint_id] = side.contact
+            return source.secured
+        return _INSIDE
+
+    def _see(self, group: Iterable[tuple[Header, bytes]]) -> None:
+        """Note the certificate that the far side proves to have, when it is another than before."""
+        for header, _ in group:
+            source = self._sources.get(id(header))
+            if source is not None and source.who.fingerprint and id(header) in self._is_new:
+                note_certificate(
+                    self._db, header.conversation_id, source.who.fingerprint, is_initiator=header.is_from_target
+                )

@@ -1,0 +1,348 @@
+"""What of the frames that arrive is believed: by the row of their side, by who sealed them, and by where they began."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.conversation.contact import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.flow import Disposition
+from broker.security.grants import Permission, Rule, State
+from broker.security.key_packet import Mode
+from broker.security.opening import FRESH_SECONDS
+from broker.security.principal import parse_principal
+from broker.security.session import Credentials, Sealer, Secured
+from broker.store.database import writing
+from broker.store.gate import Gate
+from broker.store.permission import put_permission
+from broker.store.receipt import Receipt
+from broker.store.receiving import store_in_writer
+from broker.store.secured import load_secured
+from broker.wire.frame import Envelope, Fault, encode_envelope
+from broker.wire.layout import NO_GUID, Flag
+from tests.support.dialog import open_database, queued, rows
+from tests.support.identities import credentials, signing
+from tests.support.sealed import BILLING, CONVERSATION, HERE, NOW, ORDERS, THERE, draw
+
+FULL, ANONYMOUS = Secured(Mode.FULL, "billing"), Secured(Mode.ANONYMOUS, "billing", b"s" * 32)
+ENVELOPE = encode_envelope(Envelope(type="T", contract="C", lifetime=600))
+LAST = int(Flag.LAST_FRAGMENT)
+
+
+class Far:
+    """The initiator of a dialog with the database under test, which may seal, or not."""
+
+    def __init__(self, secured: Secured | None = FULL, name: str = "orders") -> None:
+        self.contact = Contact(CONVERSATION, True, ORDERS, HERE, BILLING, NO_GUID, secured)
+        self.credentials = credentials(name, "billing")
+        self.sealer = Sealer(secured or FULL, self.contact.direction(), self.credentials, draw)
+        self._number = 0
+
+    def seal(self, now: float = NOW) -> Seal | None:
+        return None if self.contact.secured is None else Seal(self.sealer, now, with_packet=True)
+
+    def message(self, sequence: int, body: bytes = b"body", *, now: float = NOW, is_clear: bool = False) -> bytes:
+        fragment = Fragment((sequence, 0), LAST, ENVELOPE + body, (0, 0))
+        return message_frame(self.contact, Travel(), self._id(), fragment, None if is_clear else self.seal(now))
+
+    def ack(self, *, is_clear: bool = False) -> bytes:
+        return ack_frame(self.contact, Travel(), self._id(), (1, 0), seal=None if is_clear else self.seal())
+
+    def fault(self, *, is_clear: bool = False) -> bytes:
+        return fault_frame(self.contact, Travel(), self._id(), Fault(-8462, "x"), None if is_clear else self.seal())
+
+    def _id(self) -> bytes:
+        self._number += 1
+        return self._number.to_bytes(16, "big")
+
+
+class Database:
+    """The target."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = open_database(path, BILLING)
+        self.gate = Gate(credentials("billing", "orders", "mallory"))
+
+    def take(self, *frames: bytes, now: float = NOW, inside: Collection[int] = ()) -> Receipt:
+        with writing(self.db):
+            return store_in_writer(self.db, THERE, frames, now, gate=self.gate, inside=inside)
+
+    def permit(self, principal: str, state: State = State.GRANT) -> None:
+        put_permission(self.db, Rule(Permission.SEND, BILLING, parse_principal(principal), state))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in queued(self.db)]
+
+    @property
+    def secured(self) -> Secured | None:
+        return load_secured(self.db, CONVERSATION, is_initiator=False)
+
+
+@pytest.fixture
+def billing(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "billing.db")
+    database.permit("CN=orders")
+    yield database
+    database.db.close()
+
+
+@pytest.fixture
+def open_house(tmp_path: Path) -> Iterator[Database]:
+    """Everybody may send, sealed or not."""
+    database = Database(tmp_path / "billing.db")
+    database.permit("public")
+    yield database
+    database.db.close()
+
+
+# --- dialogs that begin -------------------------------------------------------------------------------------
+
+
+def test_a_sealed_dialog_begins_and_stays_as_it_is_secured(billing: Database) -> None:
+    far = Far()
+
+    receipt = billing.take(far.message(0), far.message(1))
+
+    assert [b"body", b"body"] == billing.bodies
+    assert Secured(Mode.FULL, "CN=orders") == billing.secured
+    assert [f"sha256:{signing('orders').fingerprint.hex()}"] == rows(
+        billing.db, "SELECT far_certificate FROM broker_session_key"
+    )
+    (standing,) = receipt.stored.values()
+    assert Secured(Mode.FULL, "CN=orders") == standing.contact.secured
+    assert {(CONVERSATION, False)} == set(receipt.heard)
+
+
+def test_an_anonymous_dialog_begins_where_the_public_may_send(open_house: Database) -> None:
+    open_house.take(Far(ANONYMOUS).message(0))
+
+    assert Secured(Mode.ANONYMOUS, secret=b"s" * 32) == open_house.secured
+    assert [b"body"] == open_house.bodies
+
+
+@pytest.mark.parametrize("secured", [ANONYMOUS, None])
+def test_without_a_right_of_the_public_neither_anonymous_nor_clear_dialogs_begin(
+    billing: Database, secured: Secured | None
+) -> None:
+    receipt = billing.take(Far(secured).message(0))
+
+    assert Counter({Disposition.NOT_PERMITTED: 1}) == receipt.dropped
+    ((contact, fault),) = receipt.faults
+    assert -8494 == fault.code
+    assert "no GRANT SEND ON SERVICE::[//shop/Billing] TO [public]" in fault.text
+    assert (None if secured is None else Secured(Mode.ANONYMOUS, secret=b"s" * 32)) == contact.secured
+    assert ([], None) == (billing.bodies, billing.secured)
+
+
+def test_who_may_not_send_is_told_under_seal(billing: Database) -> None:
+    receipt = billing.take(Far(name="mallory").message(0))
+
+    ((contact, fault),) = receipt.faults
+    assert -8494 == fault.code
+    assert "[CN=mallory]" in fault.text
+    assert Secured(Mode.FULL, "CN=mallory") == contact.secured
+    assert fault.text.endswith(receipt.refusals[Disposition.NOT_PERMITTED])
+
+
+def test_a_database_that_knows_nothing_of_security_takes_what_comes_in_clear(tmp_path: Path) -> None:
+    database = Database(tmp_path / "billing.db")
+    database.gate = Gate()
+
+    database.take(Far(None).message(0))
+
+    assert ([b"body"], None) == (database.bodies, database.secured)
+    database.db.close()
+
+
+def test_what_cannot_be_resolved_is_dropped_in_silence(billing: Database) -> None:
+    billing.gate.credentials.peers = credentials("billing").peers
+
+    receipt = billing.take(Far().message(0))
+
+    assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == receipt.dropped
+    assert ([], {}, []) == (receipt.faults, receipt.stored, receipt.strangers)
+    assert "sha256:" in receipt.refusals[Disposition.SECURITY_UNRESOLVED]
+
+
+def test_a_packet_that_is_not_fresh_begins_nothing(billing: Database) -> None:
+    frame = Far().message(0)
+
+    receipt = billing.take(frame, now=NOW + FRESH_SECONDS)
+
+    assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == receipt.dropped
+    assert ([], []) == (receipt.faults, rows(billing.db, "SELECT * FROM broker_conversation"))
+    assert "compare the clocks" in receipt.refusals[Disposition.SECURITY_UNRESOLVED]
+
+
+def test_a_dialog_that_begins_sealed_and_in_clear_at_once_is_sealed(open_house: Database) -> None:
+    far = Far()
+
+    receipt = open_house.take(far.message(0, b"made up", is_clear=True), far.message(0))
+
+    assert [b"body"] == open_house.bodies
+    assert Counter({Disposition.NOT_SEALED: 1}) == receipt.dropped
+
+
+def test_of_two_who_begin_one_dialog_the_first_has_it(open_house: Database) -> None:
+    receipt = open_house.take(Far().message(0, b"1"), Far(name="mallory").message(0, b"2"))
+
+    assert [b"1"] == open_house.bodies
+    assert Counter({Disposition.SESSION_KEY_UNKNOWN: 1}) == receipt.dropped
+
+
+# --- dialogs that go on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["message", "ack", "fault"])
+def test_nothing_in_clear_is_believed_in_a_sealed_dialog(open_house: Database, what: str) -> None:
+    far = Far()
+    open_house.take(far.message(0))
+    before = list(open_house.db.iterdump())
+    frame = far.message(1, is_clear=True) if what == "message" else getattr(far, what)(is_clear=True)
+
+    receipt = open_house.take(frame)
+
+    assert Counter({Disposition.NOT_SEALED: 1}) == receipt.dropped
+    assert ({}, {}, []) == (receipt.stored, receipt.acknowledged, receipt.faults)
+    assert before == list(open_house.db.iterdump())
+
+
+def test_a_sealed_fault_ends_a_sealed_dialog(billing: Database) -> None:
+    far = Far()
+    billing.take(far.message(0))
+
+    billing.take(far.fault())
+
+    assert ["ER"] == rows(billing.db, "SELECT state FROM broker_conversation")
+
+
+def test_a_dialog_that_began_in_clear_stays_in_clear(open_house: Database) -> None:
+    """Else who begins it before the true initiator does would have its messages taken for the initiator's."""
+    far = Far()
+    open_house.take(far.message(0, is_clear=True))
+
+    receipt = open_house.take(far.message(0), far.message(1))
+
+    assert Counter({Disposition.NOT_SECURED: 2}) == receipt.dropped
+    assert ({}, None) == (receipt.stored, open_house.secured)
+
+
+def test_who_is_known_and_permitted_has_no_part_in_the_dialog_of_another(open_house: Database) -> None:
+    open_house.take(Far().message(0))
+
+    receipt = open_house.take(Far(name="mallory").message(1))
+
+    assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == receipt.dropped
+    assert [b"body"] == open_house.bodies
+
+
+def test_a_key_that_was_taken_before_the_dialog_began_is_judged_again(open_house: Database) -> None:
+    """A message that is not the first brings a key of a dialog that is not here; then somebody else begins it."""
+    mallory = Far(name="mallory")
+    open_house.take(mallory.message(1))
+    open_house.take(Far().message(0))
+
+    receipt = open_house.take(mallory.message(1))
+
+    assert Counter({Disposition.SESSION_KEY_UNKNOWN: 1}) == receipt.dropped
+
+
+def test_a_new_certificate_of_the_far_side_is_noted(billing: Database) -> None:
+    far = Far()
+    billing.take(far.message(0))
+    billing.db.execute("UPDATE broker_session_key SET far_certificate = 'sha256:before'")
+
+    billing.take(far.message(1))
+    known = rows(billing.db, "SELECT far_certificate FROM broker_session_key")
+    billing.take(Far().message(2))
+
+    assert ["sha256:before"] == known
+    assert [f"sha256:{signing('orders').fingerprint.hex()}"] == rows(
+        billing.db, "SELECT far_certificate FROM broker_session_key"
+    )
+
+
+def test_a_tombstone_answers_under_seal_and_goes_with_its_key(billing: Database) -> None:
+    far = Far()
+    billing.take(far.message(0))
+    billing.db.execute("UPDATE broker_conversation SET state = 'DI', end_dialog_sequence = 0, send_sequence = 1")
+    fragment = Fragment((1, 0), LAST | Flag.END_DIALOG, ENVELOPE, (1, 0))
+    end = message_frame(far.contact, Travel(), b"e" * 16, fragment, far.seal())
+    billing.db.execute("UPDATE broker_conversation SET state = 'DO'")
+    billing.take(end)
+
+    again, clear = billing.take(far.message(0)), billing.take(far.message(0, is_clear=True))
+
+    assert [Secured(Mode.FULL, "CN=orders")] == [contact.secured for contact, _ in again.closed]
+    assert ([], Counter({Disposition.NOT_SEALED: 1})) == (clear.closed, clear.dropped)
+
+
+# --- inside the instance ------------------------------------------------------------------------------------
+
+
+def test_frames_from_inside_are_taken_in_clear_and_nobody_asks_who_sent_them(billing: Database) -> None:
+    receipt = billing.take(Far().message(0, is_clear=True), inside={0})
+
+    assert [b"body"] == billing.bodies
+    assert Secured(None) == billing.secured
+    assert Counter() == receipt.dropped
+
+
+def test_a_dialog_that_began_inside_is_sealed_as_soon_as_it_comes_so(billing: Database) -> None:
+    """One of its databases has moved to another instance."""
+    far = Far()
+    billing.take(far.message(0, is_clear=True), inside={0})
+
+    receipt = billing.take(far.message(1))
+    later = billing.take(far.message(2, is_clear=True))
+
+    assert [b"body", b"body"] == billing.bodies
+    assert Secured(Mode.FULL, "CN=orders") == billing.secured
+    assert [Secured(Mode.FULL, "CN=orders")] == [contact.secured for contact in receipt.contacts.values()]
+    assert Counter({Disposition.NOT_SEALED: 1}) == later.dropped
+
+
+def test_a_dialog_that_began_inside_is_not_taken_over_by_who_may_not_send(billing: Database) -> None:
+    far = Far(name="mallory")
+    billing.take(far.message(0, is_clear=True), inside={0})
+
+    receipt = billing.take(far.message(1))
+
+    assert Counter({Disposition.NOT_SECURED: 1}) == receipt.dropped
+    assert Secured(None) == billing.secured
+
+
+def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path: Path) -> None:
+    db = open_database(tmp_path / "orders.db", ORDERS)
+    from broker.application.dialog import begin_dialog
+
+    dialog = begin_dialog(db, from_service=ORDERS, to_service=BILLING, encryption=True)
+    conversation = dialog.conversation_id.bytes
+    contact = Contact(conversation, False, BILLING, THERE, ORDERS, HERE)
+    frame = message_frame(contact, Travel(), b"m" * 16, Fragment((0, 0), LAST, ENVELOPE, (0, 0)))
+
+    with writing(db):
+        outside = store_in_writer(db, HERE, [frame], NOW)
+        inside = store_in_writer(db, HERE, [frame], NOW, inside={0})
+
+    assert Counter({Disposition.NOT_SEALED: 1}) == outside.dropped
+    assert Counter({ORDERS: 1}) == inside.delivered
+    db.close()
+
+
+def test_credentials_may_change_while_frames_come(billing: Database) -> None:
+    known = billing.gate.credentials
+    own, known.own = known.own, None
+
+    refused = billing.take(Far().message(0))
+    known.own = own
+    taken = billing.take(Far().message(0))
+
+    assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == refused.dropped
+    assert Counter() == taken.dropped
+    assert Credentials(own, known.peers) == replace(known)

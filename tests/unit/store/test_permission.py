@@ -1,0 +1,84 @@
+"""Permissions and bindings in a file, also those that another program has put there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from broker.security.binding import RemoteServiceBinding
+from broker.security.grants import Permission, Rule, State
+from broker.security.principal import parse_principal
+from broker.store import database, permission
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    with closing(database.open_store(":memory:")) as db:
+        yield db
+
+
+def rule(state: State, principal: str = "a", service: str = "s") -> Rule:
+    return Rule(Permission.SEND, service, parse_principal(principal), state)
+
+
+def test_there_is_one_rule_about_the_same(db: sqlite3.Connection) -> None:
+    for state in (State.GRANT, State.DENY):
+        permission.put_permission(db, rule(state))
+    permission.put_permission(db, rule(State.GRANT, "b"))
+
+    assert ((rule(State.DENY), rule(State.GRANT, "b")), []) == permission.permissions(db)
+    assert State.DENY is permission.find_state(db, rule(State.GRANT))
+    assert permission.find_state(db, rule(State.GRANT, "c")) is None
+
+
+def test_rule_is_dropped_by_what_it_is_about(db: sqlite3.Connection) -> None:
+    permission.put_permission(db, rule(State.DENY))
+    permission.put_permission(db, rule(State.GRANT, "b"))
+
+    permission.drop_permission(db, rule(State.GRANT))
+
+    assert ((rule(State.GRANT, "b"),), []) == permission.permissions(db)
+
+
+def test_rules_go_with_their_service_and_those_of_connect_stay(db: sqlite3.Connection) -> None:
+    connect = Rule(Permission.CONNECT, "s", parse_principal("a"), State.GRANT)
+    for one in (connect, rule(State.GRANT), rule(State.DENY, "b"), rule(State.GRANT, service="s*")):
+        permission.put_permission(db, one)
+
+    permission.drop_permissions_on(db, "s")
+
+    assert {connect, rule(State.GRANT, service="s*")} == set(permission.permissions(db)[0])
+
+
+def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db: sqlite3.Connection) -> None:
+    db.executemany(
+        "INSERT INTO broker_permission (permission, securable, principal, state) VALUES ('SEND', 's', ?, ?)",
+        [("sha256:1", "GRANT"), ("CN=a,b", "DENY")],
+    )
+
+    rules, unreadable = permission.permissions(db)
+
+    assert (rule(State.DENY, "public"),) == rules
+    assert ["CN=a,b", "sha256:1"] == sorted(unreadable)
+
+
+def test_binding_is_found_by_name_and_by_service(db: sqlite3.Connection) -> None:
+    first, second = RemoteServiceBinding("b", "//a", "a"), RemoteServiceBinding("c", "//c", "c", is_anonymous_on=True)
+    changed = RemoteServiceBinding("b", "//b", "x")
+    for one in (first, second, changed):
+        permission.put_binding(db, one)
+
+    assert {"b": changed, "c": second} == permission.bindings(db)
+    assert (changed, second) == (permission.find_binding(db, "b"), permission.find_binding_of(db, "//c"))
+    assert (None, None) == (permission.find_binding(db, "x"), permission.find_binding_of(db, "//a"))
+
+
+def test_binding_that_is_dropped_is_gone(db: sqlite3.Connection) -> None:
+    permission.put_binding(db, RemoteServiceBinding("b", "//a", "a"))
+
+    permission.drop_binding(db, "b")
+
+    assert {} == permission.bindings(db)
