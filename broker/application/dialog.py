@@ -24,6 +24,7 @@ from broker.application import ending, sending, status
 from broker.application.argument import check_seconds
 from broker.application.body import Body
 from broker.application.name import check_name, check_text, guid_of
+from broker.application.securing import secure
 from broker.application.sending import Item
 from broker.application.transaction import check_schema, look, transaction
 from broker.conversation.state import State
@@ -216,6 +217,7 @@ def begin_dialog(
     lifetime: float | timedelta = DEFAULT_LIFETIME,
     related_conversation: Related | None = None,
     related_conversation_group: uuid.UUID | str | None = None,
+    encryption: bool | None = None,
 ) -> Dialog:
     """
     BEGIN DIALOG CONVERSATION: local state only; nothing crosses the network before the first send.
@@ -229,6 +231,9 @@ def begin_dialog(
         lifetime: Seconds, or a timedelta, after which the dialog fails at both sides.
         related_conversation: One whose conversation group this one joins.
         related_conversation_group: The group itself, which may be new. Without either the dialog has its own.
+        encryption: Whether it has to be sealed when it leaves the instance; None = when this database has a
+            certificate. A remote service binding for the target seals it in any case. Without one, a dialog that has to
+            be sealed ends with error 9727 when it would leave.
 
     Raises:
         ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID, or the zero GUID;
@@ -257,6 +262,7 @@ def begin_dialog(
         names = (from_service, to_service, far.bytes if far else None, contract)
         values = (handle.bytes, conversation.bytes, group.bytes, *names, priority, now + seconds, now)
         cursor = ask(db, _BEGIN, values)
+        secure(db, conversation.bytes, to_service, now, encryption=encryption)
     assert cursor.lastrowid is not None
     return Dialog(db, cursor.lastrowid, handle, conversation)
 

@@ -27,7 +27,7 @@ from broker.application.reader import Reader
 from broker.application.reader_connection import ReaderConnection
 from broker.application.stream import LargeBody
 from broker.errors import StoreUnavailableError
-from broker.store.quarantine import Blame, Verdict, blame, note_failure, rest
+from broker.store.quarantine import Verdict, blame, note_failure, rest
 from broker.store.rows import ask
 
 log = structlog.get_logger(__name__)
@@ -201,7 +201,7 @@ class Work:
         give_back(self.db, self._claim.conversation_group_id, self._desk.slot)
         verdict = note_failure(self.db, what, now=time.time(), attempts=attempts, rest_first=self._reader.retry_delay)
         self.db.commit_all()
-        self._tell(first, what, verdict, error)
+        self._tell(first, verdict, error)
 
     def _give_back(self, rest_s: float = 0.0) -> None:
         self.db.begin()
@@ -210,7 +210,7 @@ class Work:
             rest(self.db, self._claim.conversation_group_id, time.time(), rest_s)
         self.db.commit_all()
 
-    def _tell(self, message: Message, what: Blame, verdict: Verdict, error: BaseException) -> None:
+    def _tell(self, message: Message, verdict: Verdict, error: BaseException) -> None:
         frames = traceback.extract_tb(error.__traceback__)
         fields = {
             "database": self._desk.name,
@@ -221,7 +221,7 @@ class Work:
             "message_sequence_number": message.message_sequence_number,
             "message_type_name": message.type,
             "batch": len(self.messages),
-            "error": what.error,
+            "error": type(error).__name__,  # its text may quote a body, and stands in broker_failure only
             "where": f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None,
             "failures": verdict.failures,
         }

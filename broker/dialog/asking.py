@@ -114,6 +114,7 @@ def _begin(db: sqlite3.Connection, inquiry: Inquiry) -> Request:
         to_service=BROKER_CONFIGURATION,
         contract=CONTRACT,
         lifetime=LIFETIME_MAX,
+        encryption=False,  # what it asks for is no secret, and is mostly answered in this very instance
     )
     group = group_of(inquiry.service_name)
     _change(db, dialog.conversation_handle, "conversation_group_id", group)

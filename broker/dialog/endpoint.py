@@ -23,13 +23,15 @@ from typing import TypeVar
 
 import structlog
 
-from broker.conversation.contact import ack_frame, fault_frame
 from broker.dialog.acknowledging import Acknowledging
 from broker.dialog.detour import alternatives
+from broker.dialog.inbox import Inbox
 from broker.dialog.inquirer import Inquirer
+from broker.dialog.refusal import Refusals
+from broker.dialog.setting import DialogSettings
 from broker.dialog.store_port import Store
 from broker.dialog.stranger import GONE, Strangers
-from broker.dialog.transmitter import DialogSettings, Transmitter
+from broker.dialog.transmitter import Transmitter
 from broker.dialog.verdict import Verdicts
 from broker.dialog.wall_clock import WallClock
 from broker.errors import DemotedError, StoreUnavailableError
@@ -39,13 +41,14 @@ from broker.forwarding.way import Buffer, Origin, Way
 from broker.routing.decide import Pass, decide
 from broker.routing.facts import Facts
 from broker.routing.route import SERVICE_BROKER
+from broker.security.session import Credentials
+from broker.store.gate import Gate
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt, Standing
 from broker.store.turn import Turn, TurnResult
 from broker.wire.frame import Header
 from broker.wire.layout import KIND_AT, Kind
 
-INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 POLL_SECONDS = (0.002, 0.02)  # between two looks at data_version: right after a change, and at most
 RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: one that is lost costs a resend at most
 TURN_SECONDS = 0.004  # behind a turn with work for several: what comes meanwhile shares one commit, and costs the less
@@ -67,28 +70,38 @@ class Endpoint:
     taken the database over, and nothing is stored any more.
     """
 
-    def __init__(self, name: str, path: Path, store: Store, *, settings: DialogSettings, forwarder: Forwarder) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        store: Store,
+        *,
+        settings: DialogSettings,
+        forwarder: Forwarder,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.name = name
         self.path = path
         self.broker_instance = store.broker_instance
         self._acknowledging = Acknowledging(self._acknowledge)
-        told = self._acknowledging.on_told
-        self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask, on_told=told)
+        self.credentials = credentials or Credentials()
+        self._gate = Gate(self.credentials)
+        told, own = self._acknowledging.on_told, self.credentials
+        self.transmitter = Transmitter(settings, forwarder, self._wake_up, ask=self.ask, on_told=told, credentials=own)
         self.inquirer = Inquirer(name, self.in_writer)
-        self.transmitter.asked = self.inquirer.status
+        self.transmitter.asked, self.transmitter.database = self.inquirer.status, name
         self.delivered: Counter[str] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.last_dropped: dict[Disposition, tuple[float, Header | None]] = {}
         self.problem = ""
         self.on_demoted: Callable[[str], None] = lambda _: None
         self._store = store
-        self._travel = settings.travel
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
         self._wake = asyncio.Event()
-        self._inbox: list[bytes] = []
-        self._inbox_bytes = 0
+        self._inbox = Inbox()
+        self._refusals = Refusals(name)
         self._found_up_to = 0
         self._has_news = True
         self._verdicts = None if forwarder.ring is None else Verdicts(forwarder.ring)
@@ -166,19 +179,17 @@ class Endpoint:
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
         is_urgent = False
+        is_inside = isinstance(origin, Transmitter)
         verdicts = self._verdicts
         for frame in frames:
             is_urgent |= frame[KIND_AT] != _ACK
-            if self._inbox_bytes >= INBOX_MAX_BYTES:
+            if not self._inbox.put(frame, is_inside=is_inside):
                 self.dropped[Disposition.STORE_BUSY] += 1
                 if verdicts is not None:
                     verdicts.refuse(frame, Disposition.STORE_BUSY, self._loop.time())
                 origin.reject(frame, Disposition.STORE_BUSY)
-            else:
-                self._inbox.append(frame)
-                self._inbox_bytes += len(frame)
-                if verdicts is not None:
-                    verdicts.expect(frame)
+            elif verdicts is not None:
+                verdicts.expect(frame)
         if is_urgent:
             self._wake_up()
         elif self._ride is None:
@@ -266,9 +277,11 @@ class Endpoint:
         is_time_to_keep = self._is_time_to_keep(now, wall) and self._clock.is_settled(now)
         if is_time_to_keep:
             self._keep_at = now + KEEP_SECONDS
+        waiting = self._inbox.take()
         turn = Turn(
             now=wall,
-            frames=self._inbox,
+            frames=waiting.frames,
+            inside=waiting.inside,
             find_after=self._found_up_to if self._has_news else None,
             wants=self.transmitter.wants(),  # before the next line: it may make room
             load_max_bytes=self.transmitter.load_max_bytes,
@@ -277,8 +290,10 @@ class Endpoint:
             housekeeping=self._housekeeping if is_time_to_keep else None,
             is_probe=bool(self.problem),
             statuses=self.transmitter.statuses(),
+            gate=self._gate,
+            faults=self.transmitter.faults,
         )
-        self._inbox, self._inbox_bytes, self._has_news = [], 0, False
+        self._has_news, self.transmitter.faults = False, {}
         if self._verdicts is not None:
             self._verdicts.begin()
         return turn
@@ -296,20 +311,24 @@ class Endpoint:
         for turn in turns:
             self.transmitter.unwanted(turn.wants)
             self.transmitter.untold(turn.statuses)
+            self.transmitter.faults |= turn.faults
         await asyncio.sleep(FAILURE_PAUSE)
         self._wake_up()
 
     def _answer(self, receipt: Receipt) -> None:
         """After the commit: note what the far sides have, and tell them what is stored here."""
-        transmitter, travel = self.transmitter, self._travel
+        transmitter, framing = self.transmitter, self.transmitter.framing
         self._receipt = None
         if self._verdicts is not None and receipt.headers:
             self._verdicts.judge(receipt.verdicts(), self._loop.time())
         self.delivered += receipt.delivered
         self.dropped += receipt.dropped
+        self._refusals.tell(receipt.refusals, self._loop.time())
         self.last_dropped |= {what: (self._loop.time(), header) for what, header in receipt.last_dropped.items()}
         if receipt.delivered[SERVICE_BROKER]:
             self.inquirer.look()
+        for (conversation_id, is_initiator), heard in receipt.heard.items():
+            framing.heard(conversation_id, heard, is_initiator=is_initiator)
         for endpoint_id, contact in receipt.contacts.items():
             transmitter.bind(endpoint_id, contact)
         for endpoint_id, place in receipt.acknowledged.items():
@@ -318,37 +337,36 @@ class Endpoint:
             transmitter.stored(endpoint_id, standing.place)
         self._acknowledging.note(receipt.stored)
         now = self._loop.time()
-        frames: list[tuple[Way, Buffer]] = []
+        frames: list[tuple[Way, Buffer | None]] = []
         for contact, place in receipt.closed:
             way = self._forwarder.way_for(transmitter.decide(contact), Kind.ACK)
-            frames.append((way, ack_frame(contact, travel, transmitter.message_id(), place)))
+            frames.append((way, framing.ack(contact, way, place)))
         for contact, is_certain in receipt.strangers:
             if self._strangers.may_tell(contact, now, is_certain=is_certain):
                 receipt.faults.append((contact, GONE))
         for contact, fault in receipt.faults:
             # Nobody sends it again, and the best address may lead to another target: a copy to each.
-            frames += [
-                (
-                    self._forwarder.way_for(one, Kind.FAULT),
-                    fault_frame(contact, travel, transmitter.message_id(), fault),
-                )
-                for one in alternatives(transmitter.decide(contact))
-            ]
+            ways = [self._forwarder.way_for(one, Kind.FAULT) for one in alternatives(transmitter.decide(contact))]
+            frames += [(way, framing.fault(contact, way, fault)) for way in ways]
         for endpoint_id in receipt.finished:
             transmitter.finish(endpoint_id)
-        if frames:
-            self._forwarder.submit(frames, now, transmitter)
+        self._submit(frames, now)
 
     def _acknowledge(self, stored: Mapping[int, Standing]) -> None:
         """Tell far sides what is stored here, by a frame of its own each."""
         transmitter = self.transmitter
-        frames: list[tuple[Way, Buffer]] = []
+        frames: list[tuple[Way, Buffer | None]] = []
         for endpoint_id, standing in stored.items():
             way, _ = transmitter.way(endpoint_id, standing.contact, Kind.ACK)
-            message_id = transmitter.message_id()
-            frame = ack_frame(standing.contact, self._travel, message_id, standing.place, standing.held)
-            frames.append((way, frame))
-        self._forwarder.submit(frames, self._loop.time(), transmitter)
+            contact, place, held, is_urgent = standing.contact, standing.place, standing.held, standing.is_urgent
+            frames.append((way, transmitter.framing.ack(contact, way, place, held, is_urgent=is_urgent)))
+        self._submit(frames, self._loop.time())
+
+    def _submit(self, frames: list[tuple[Way, Buffer | None]], now: float) -> None:
+        """Send those that could be made."""
+        made = [(way, frame) for way, frame in frames if frame is not None]
+        if made:
+            self._forwarder.submit(made, now, self.transmitter)
 
     def _is_time_to_keep(self, now: float, wall: float) -> bool:
         return now >= self._keep_at or (self._next_timer is not None and wall >= self._next_timer)

@@ -17,7 +17,7 @@ class Sender:
     Shape: `stored` what every frame acknowledges; `priority` 1 .. 10; `credit` bytes it may send in its turn, below 0
     when it has sent more than its share; `charged` bytes of it that count as loaded; `outlet` the link to which its
     frames in flight were given; `armed_at` when its alarm rings; `advice` what the next hop said of the last frame it
-    refused.
+    refused; `hindrance` why its frames cannot be sealed, empty while they can.
     """
 
     endpoint_id: int
@@ -33,6 +33,7 @@ class Sender:
     armed_at: float = NEVER
     outlet: object = None
     advice: str = ""
+    hindrance: str = ""
 
     @property
     def is_resting(self) -> bool:

@@ -105,6 +105,9 @@ def _path_problem(sender: Sender, decision: Decision, here: Surroundings) -> str
     disposition = decision.disposition
     if disposition is Disposition.DELIVERED:
         return None
+    if sender.hindrance:
+        again = _at(sender.armed_at, here.wall_offset)
+        return f"delayed, cannot be sealed: {sender.hindrance}; tried again {again}"
     if disposition is Disposition.FORWARDED:
         return _connection_problem(decision, here)
     number = disposition.number

@@ -11,21 +11,21 @@ after a time that doubles (`broker.conversation.outbound`).
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import replace
 
-from broker.conversation.contact import Contact, Fragment, Place, Travel, message_frame
+from broker.conversation.contact import Contact, Fragment, Place, Seal
 from broker.conversation.outbound import Held, Outbound
-from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
+from broker.conversation.round_trip import NEVER, RoundTrip
 from broker.conversation.window import FIRST_FRAMES, Window
 from broker.dialog.alarm import Alarms
 from broker.dialog.detour import FINAL, detour
+from broker.dialog.framing import Framing
 from broker.dialog.loading import LOADED_MAX_BYTES, Loading
 from broker.dialog.sender import Sender
+from broker.dialog.setting import DialogSettings
 from broker.dialog.status import Trouble, transmission_status
 from broker.dialog.telling import Telling
 from broker.dialog.turns import FRAME_COST, Turns
@@ -37,8 +37,9 @@ from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.way import Buffer, Way, rejected
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
+from broker.security.session import CannotSealError, Credentials
 from broker.store.sending import Found, Loaded, Want
-from broker.wire.frame import Rejected
+from broker.wire.frame import Fault, Rejected
 from broker.wire.layout import Flag, Kind
 
 PUMP_BYTES = 256 * 1024  # handed to the forwarder at once: the loop does other things in between
@@ -48,28 +49,14 @@ CLOCK_JUMP = 1.0  # seconds by which the wall clock has to move for instants to 
 _LAST = int(Flag.LAST_FRAGMENT)
 
 
-@dataclass(frozen=True, slots=True)
-class DialogSettings:
-    """
-    Shape: `window` frames and `window_bytes` of bodies in flight for each dialog at most; `fragment_size` bytes of
-    payload in one frame.
-    """
-
-    backoff: Backoff
-    travel: Travel
-    window: int
-    fragment_size: int
-    window_bytes: int = 8 * 1024 * 1024
-
-
 class Transmitter:
     """
     The senders of one database. Loop-only.
 
-    Shape: `table` the routes of this database; `sent`, `resent`, `acknowledged` messages by service since the start,
-    `resent_to` by address of the next hop;
-    `received` frames by kind that the forwarder received from here. Ports, to be set by those who know: `trouble_of` an
-    address, what was `asked` about a service.
+    Shape: `database` its name, to be set; `table` its routes; `sent`, `resent`, `acknowledged` messages by service
+    since the start, `resent_to` by address of the next hop; `received` frames by kind that the forwarder received from
+    here; `faults` of dialogs that cannot be sent as they have to be, by endpoint_id, until they are taken. Ports, to be
+    set by those who know: `trouble_of` an address, what was `asked` about a service.
     """
 
     def __init__(
@@ -80,10 +67,14 @@ class Transmitter:
         *,
         ask: Ask = lambda _: None,
         on_told: Callable[[int, Place], None] = lambda *_: None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.table = RouteTable()
         self.senders: dict[int, Sender] = {}
         self.forwarder = forwarder
+        self.framing = Framing(settings.travel, credentials or Credentials())
+        self.faults: dict[int, Fault] = {}
+        self.database = ""
         self.sent: Counter[str] = Counter()
         self.resent: Counter[str] = Counter()
         self.resent_to: Counter[str] = Counter()
@@ -107,7 +98,6 @@ class Transmitter:
         self._generation = -1
         self._is_pump_due = False
         self._wall_offset = 0.0
-        self._message_ids = (os.urandom(8), count(int.from_bytes(os.urandom(4), "big")))
 
     # --- what the writer thread found ---
 
@@ -292,19 +282,18 @@ class Transmitter:
 
     def _burst(self, sender: Sender, frames: list[tuple[Way, Buffer]], now: float) -> int:
         """One dialog's turn; bytes added to `frames`."""
-        way = self._open_way(sender)
+        way, seal = self._open_way(sender)
         if way is None:
             self._waiting[sender.endpoint_id] = None
             return 0
         self._waiting.pop(sender.endpoint_id, None)
-        outbound, contact, stored, travel = sender.outbound, sender.contact, sender.stored, self._settings.travel
-        prefix, numbers = self._message_ids
+        outbound, contact, stored, framing = sender.outbound, sender.contact, sender.stored, self.framing
         is_followed = self._witness.follows(contact.conversation_id)
         size = sent = resent = 0
         while sender.credit > 0 and outbound.has_unsent:
             fragment, is_resend = outbound.take(now)
             piece = Fragment(fragment.place, fragment.flags, fragment.body, stored)
-            frame = message_frame(contact, travel, prefix + next(numbers).to_bytes(8, "big"), piece)
+            frame = framing.message(contact, piece, seal if seal is None or not is_resend else seal.again)
             frames.append((way, frame))
             if is_followed:
                 self._witness.send(sender.endpoint_id, frame, fragment, is_resend=is_resend)
@@ -328,28 +317,35 @@ class Transmitter:
             self._loading.look(sender)
         return size
 
-    def _open_way(self, sender: Sender) -> Way | None:
-        """The way of a sender when it leads on now; else a link is asked for, and it waits."""
+    def _open_way(self, sender: Sender) -> tuple[Way | None, Seal | None]:
+        """The way of a sender when it leads on now, and how it seals there; else a link is asked for, and it waits."""
         way, decision = self.way(sender.endpoint_id, sender.contact, Kind.MESSAGE)
         outlet: object = way.sink
         if isinstance(way.sink, Outbox):
             outlet = way.sink.outlet
+            fault = self.framing.final(sender.contact)
+            if fault is not None:
+                self.faults[sender.endpoint_id] = fault
+                self._wake()
+                return None, None
             if not way.sink.is_ready:
                 way.sink.want_link()
-                return None
+                return None, None
         elif decision.disposition is not Disposition.DELIVERED:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
-            return None
+            return None, None
+        try:
+            seal = self.framing.seal(sender.contact, way, with_packet=False)
+        except CannotSealError as error:
+            sender.hindrance = str(error)
+            self._arm(sender, self._loop.time() + REMATCH_SECONDS)
+            return None, None
+        sender.hindrance = ""
         if outlet is not sender.outlet:
             if sender.outbound.resend_at != NEVER:
                 sender.outbound.rewind()
             sender.outlet = outlet
-        return way
-
-    def message_id(self) -> bytes:
-        """An id for one transmission: eight bytes of this process, eight of a counter."""
-        prefix, numbers = self._message_ids
-        return prefix + next(numbers).to_bytes(8, "big")
+        return way, seal
 
     # --- time ---
 

@@ -22,7 +22,7 @@ import structlog
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.setting import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.store.balance import read_balance

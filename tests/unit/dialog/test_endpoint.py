@@ -18,10 +18,9 @@ import pytest
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
-from broker.dialog import endpoint as module
-from broker.dialog import loading
+from broker.dialog import inbox, loading
 from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, POLL_SECONDS, Endpoint
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.setting import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
@@ -372,7 +371,7 @@ async def test_fault_ends_the_sending(path: Path) -> None:
 async def test_arrivals_past_the_bound_of_the_inbox_are_dropped_and_their_senders_advised(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "INBOX_MAX_BYTES", 500)
+    monkeypatch.setattr(inbox, "INBOX_MAX_BYTES", 500)
     async with open_shop(path) as shop:
         far = far_initiator("Orders")
         shop.arrive(*[far.message(number, b"x" * 100) for number in range(10)])

@@ -18,7 +18,8 @@ from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.inquirer import RETRY_SECONDS
 from broker.dialog.inquiry import Inquiry, render_inquiry
-from broker.dialog.transmitter import REMATCH_SECONDS, DialogSettings
+from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import REMATCH_SECONDS
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress

@@ -17,9 +17,9 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
-from broker.dialog import endpoint as module
+from broker.dialog import inbox
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.ring import Record, Ring, decode
@@ -165,7 +165,7 @@ async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path
 
 @virtual_time
 async def test_what_the_inbox_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INBOX_MAX_BYTES", 300)
+    monkeypatch.setattr(inbox, "INBOX_MAX_BYTES", 300)
     async with running(tmp_path, "Orders") as instance:
         far = far_initiator("Orders")
         frames = [far.message(number, b"x" * 100) for number in range(4)]
@@ -227,7 +227,7 @@ async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path:
             assert isinstance(loop, VirtualLoop)
             loop.executor_delay = lambda: 60.0
             await asyncio.sleep(SOON)  # the turn has begun
-            assert [] == endpoint._inbox
+            assert not endpoint._inbox
             instance.take(far_initiator("Orders").message(0))
             await instance.close()
 

@@ -20,7 +20,8 @@ from broker.conversation.outbound import Outgoing
 from broker.conversation.round_trip import FLOOR, Backoff
 from broker.dialog import loading
 from broker.dialog import transmitter as module
-from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, DialogSettings, Transmitter
+from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, Transmitter
 from broker.dialog.turns import FRAME_COST, QUANTUM_BYTES
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits

@@ -1,0 +1,42 @@
+"""Frames that wait for the writer thread: bounded, in the order of arrival, and which of them came from inside."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
+
+
+class Waiting(NamedTuple):
+    """What has waited. Shape: `inside` which of the frames, counted from 0, a database of this instance has sent."""
+
+    frames: list[bytes]
+    inside: set[int]
+
+
+class Inbox:
+    """Loop-only."""
+
+    def __init__(self) -> None:
+        self._waiting = Waiting([], set())
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._waiting.frames)
+
+    def put(self, frame: bytes, *, is_inside: bool) -> bool:
+        """Let a frame wait; False when there is no room for it."""
+        if self._bytes >= INBOX_MAX_BYTES:
+            return False
+        frames, inside = self._waiting
+        if is_inside:
+            inside.add(len(frames))
+        frames.append(frame)
+        self._bytes += len(frame)
+        return True
+
+    def take(self) -> Waiting:
+        """All that waits."""
+        waiting, self._waiting, self._bytes = self._waiting, Waiting([], set()), 0
+        return waiting

@@ -1,0 +1,271 @@
+"""Sealed dialogs between daemons, as processes: what crosses a gateway, what it cannot read, and what the views say."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker
+from broker.demo.topology import Daemon, Topology, wait_for
+from tests.support.identities import issued
+
+SECONDS = 30.0
+ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
+SECRET = b"plain text that nobody on the way may read"
+
+
+class Tap:
+    """A listener that hands every byte on to an instance and keeps a copy, as a network or a gateway could."""
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        self._to: tuple[str, int] | None = None
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._sockets = [self._server]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, daemon: Daemon) -> None:
+        host, _, port = daemon.address.removeprefix("tcp://").rpartition(":")
+        self._to = (host, int(port))
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            assert self._to is not None
+            try:
+                far = socket.create_connection(self._to, timeout=SECONDS)
+            except OSError:  # it is down for the moment, and so is the way to it
+                near.close()
+                continue
+            far.settimeout(None)
+            self._sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                self.seen += data
+                sink.sendall(data)
+        except OSError:
+            pass
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path / "net") as topology:
+        yield topology
+
+
+@pytest.fixture
+def tap() -> Iterator[Tap]:
+    tap = Tap()
+    yield tap
+    tap.close()
+
+
+def identity(directory: Path, name: str, *peers: str) -> dict[str, Any]:
+    """Settings of a database that is this one and knows those."""
+    directory.mkdir(exist_ok=True)
+    (directory / f"{name}.pem").write_bytes(issued(name).certificate_pem)
+    (directory / f"{name}.key").write_bytes(issued(name).key_pem)
+    for peer in peers:
+        (directory / f"{name}-peer-{peer}.pem").write_bytes(issued(peer).certificate_pem)
+    return {
+        "certificate": str(directory / f"{name}.pem"),
+        "private_key": str(directory / f"{name}.key"),
+        "peers": [str(directory / f"{name}-peer-*.pem")],
+    }
+
+
+def service(name: str) -> str:
+    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox;\n"
+
+
+def route(to: str, address: str) -> str:
+    return f"CREATE ROUTE [r{to}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
+
+
+class Shop:
+    """Orders, a gateway behind a tap, and Billing."""
+
+    def __init__(self, net: Topology, tap: Tap, keys: Path, *, anonymous: bool) -> None:
+        self.net = net
+        self.gateway = net.add("gateway", forwarding=True)
+        own = identity(keys, "orders", "billing")
+        if anonymous:
+            own = {"peers": own["peers"]}
+        self.orders = net.add("orders", databases=["orders"], settings={"databases.orders": own})
+        known = identity(keys, "billing", *([] if anonymous else ["orders"]))
+        self.billing = net.add("billing", databases=["billing"], settings={"databases.billing": known})
+        tap.lead_to(self.gateway)
+        through = f"tcp://127.0.0.1:{tap.port}"
+        net.script("gateway", "msdb", route(BILLING, self.billing.address) + route(ORDERS, self.orders.address))
+        binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing]"
+        binding += ", ANONYMOUS = ON;\n" if anonymous else ";\n"
+        net.script("orders", "orders", service(ORDERS) + route(BILLING, through) + binding)
+        grant = f"GRANT SEND ON SERVICE::[{BILLING}] TO [{'public' if anonymous else 'CN=orders'}];\n"
+        net.script("billing", "billing", service(BILLING) + route(ORDERS, through) + grant)
+        net.start()
+
+    def receive(self, daemon: Daemon, name: str, count: int) -> list[bytes]:
+        """So many messages, each answered at Billing."""
+        bodies: list[bytes] = []
+        with closing(daemon.connect(name)) as db:
+
+            def is_all_there() -> bool:
+                with db:
+                    for message in broker.receive(db, queue="Inbox", top=100, wait=1):
+                        bodies.append(bytes(message.body))
+                        if name == "billing":
+                            message.dialog.send(b"answer to " + bytes(message.body))
+                return len(bodies) >= count
+
+            wait_for(is_all_there, seconds=SECONDS, what=f"{count} messages")
+        return bodies
+
+
+def bodies(first: int, last: int) -> list[bytes]:
+    return [SECRET + b" %d " % number + b"x" * 70_000 * (number % 5 == 4) for number in range(first, last)]
+
+
+@pytest.mark.parametrize("anonymous", [False, True], ids=["full", "anonymous"])
+def test_sealed_dialog_crosses_a_gateway_that_reads_nothing_and_outlives_every_restart(
+    net: Topology, tap: Tap, tmp_path: Path, *, anonymous: bool
+) -> None:
+    shop = Shop(net, tap, tmp_path / "keys", anonymous=anonymous)
+    with closing(shop.orders.connect("orders")) as db:
+        with db:
+            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+            for body in bodies(0, 10):
+                dialog.send(body)
+        assert bodies(0, 10) == shop.receive(shop.billing, "billing", 10)
+        for daemon in (shop.orders, shop.billing, shop.gateway):
+            daemon.kill()
+            daemon.start()
+        with db:
+            for body in bodies(10, 20):
+                dialog.send(body)
+        assert bodies(10, 20) == shop.receive(shop.billing, "billing", 10)
+        answers = shop.receive(shop.orders, "orders", 20)
+
+    assert [b"answer to " + body for body in bodies(0, 20)] == answers
+    assert len(tap.seen) > 8 * 70_000
+    assert SECRET not in tap.seen
+    assert b"answer to" not in tap.seen
+    (at_orders,) = shop.orders.query("SELECT security_desc, far_principal FROM orders.sys.conversation_endpoints")
+    (at_billing,) = shop.billing.query("SELECT security_desc, far_principal FROM billing.sys.conversation_endpoints")
+    if anonymous:
+        assert "sealed to billing, anonymous: it does not learn who sends" == at_orders["security_desc"]
+        assert ("sealed to whoever began it, anonymous", None) == tuple(at_billing.values())
+    else:
+        assert at_orders["security_desc"].startswith("sealed to billing (sha256:")
+        assert at_billing["security_desc"].startswith("sealed to CN=orders (sha256:")
+        assert at_billing["security_desc"].endswith("), full")
+
+
+def test_a_dialog_that_can_never_be_sealed_fails_and_says_why(net: Topology, tmp_path: Path) -> None:
+    own = identity(tmp_path / "keys", "orders")
+    orders = net.add("orders", databases=["orders"], settings={"databases.orders": own})
+    far = "ADDRESS = 'tcp://127.0.0.1:1'"
+    routes = f"CREATE ROUTE Everything WITH {far};\n"
+    binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing];\n"
+    net.script("orders", "orders", service(ORDERS) + routes + binding)
+    net.start()
+    with closing(orders.connect("orders")) as db:
+        with db:
+            unbound = broker.begin_dialog(db, from_service=ORDERS, to_service="//shop/Unbound")
+            unbound.send(b"1")
+            bound = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+            bound.send(b"2")
+            clear = broker.begin_dialog(db, from_service=ORDERS, to_service="//shop/Clear", encryption=False)
+            clear.send(b"3")
+        wait_for(lambda: unbound.state == "ER", seconds=SECONDS, what="an error")
+        with db:
+            (message,) = broker.receive(db, queue="Inbox", top=1)
+
+        def are_waiting() -> bool:
+            return all("tcp://127.0.0.1:1" in one.transmission_status for one in (bound, clear))
+
+        wait_for(are_waiting, seconds=SECONDS, what="what they wait for")
+
+    assert b"<Code>-9727</Code>" in bytes(message.body)
+    assert b"CREATE REMOTE SERVICE BINDING" in bytes(message.body)
+    rows = orders.query("SELECT far_service, security_desc FROM orders.sys.conversation_endpoints")
+    assert "in clear: no remote service binding for //shop/Clear" in {row["security_desc"] for row in rows}
+
+
+def test_a_dialog_waits_for_the_certificates_of_both_sides_and_goes_on_when_they_are_there(
+    net: Topology, tmp_path: Path
+) -> None:
+    """The initiator's daemon knows whom to seal to, and the target's whom to believe, without a restart."""
+    keys = tmp_path / "keys"
+    orders = net.add("orders", databases=["orders"], settings={"databases.orders": identity(keys, "orders")})
+    billing = net.add("billing", databases=["billing"], settings={"databases.billing": identity(keys, "billing")})
+    binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing];\n"
+    grant = f"GRANT SEND ON SERVICE::[{BILLING}] TO [CN=orders];\n"
+    net.script("orders", "orders", service(ORDERS) + route(BILLING, billing.address) + binding)
+    net.script("billing", "billing", service(BILLING) + route(ORDERS, orders.address) + grant)
+    net.start()
+
+    with closing(orders.connect("orders")) as db, closing(billing.connect("billing")) as far:
+        with db:
+            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+            dialog.send(b"text")
+        missing = "cannot be sealed: no certificate of billing is among the peers of this database"
+        wait_for(lambda: missing in dialog.transmission_status, seconds=SECONDS, what="what is missing")
+        (keys / "orders-peer-billing.pem").write_bytes(issued("billing").certificate_pem)
+        wait_for(lambda: "11229" in billing.last_words(), seconds=SECONDS, what="a frame that is refused")
+        (keys / "billing-peer-orders.pem").write_bytes(issued("orders").certificate_pem)
+
+        def arrived() -> list[bytes]:
+            with far:
+                return [bytes(one.body) for one in broker.receive(far, queue="Inbox", top=1, wait=1)]
+
+        assert [b"text"] == wait_for(arrived, seconds=SECONDS, what="the message")
+
+
+def test_a_dialog_within_one_instance_needs_no_binding_and_no_permission(net: Topology, tmp_path: Path) -> None:
+    """Also where both databases have certificates, and encryption is on therefore."""
+    keys = tmp_path / "keys"
+    both = {f"databases.{name}": identity(keys, name) for name in ("orders", "billing")}
+    shop = net.add("shop", databases=["orders", "billing"], settings=both)
+    net.script("shop", "orders", service(ORDERS))
+    net.script("shop", "billing", service(BILLING))
+    net.start()
+
+    with closing(shop.connect("orders")) as db, closing(shop.connect("billing")) as far:
+        with db:
+            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+            dialog.send(b"text")
+
+        def answered() -> list[bytes]:
+            with far:
+                for message in broker.receive(far, queue="Inbox", top=1):
+                    message.dialog.send(b"answer")
+            with db:
+                return [bytes(one.body) for one in broker.receive(db, queue="Inbox", top=1)]
+
+        assert [b"answer"] == wait_for(answered, seconds=SECONDS, what="the answer")
+    (here,) = shop.query("SELECT security_desc FROM orders.sys.conversation_endpoints")
+    (there,) = shop.query("SELECT security_desc FROM billing.sys.conversation_endpoints")
+    what = "in clear within this instance, which it may not leave: no remote service binding for //shop/Billing"
+    assert what == here["security_desc"]
+    assert "in clear: it began within this instance" == there["security_desc"]

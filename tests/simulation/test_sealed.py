@@ -1,0 +1,346 @@
+"""
+Sealed dialogs through a gateway that is hostile: it reads, changes, cuts off, repeats, keeps back, swaps and makes up.
+
+Whatever it does, what arrives is what was sent, once and in order, and nothing that was sealed is in what it saw. When
+it stops, everything arrives.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from broker.application.dialog import Dialog, begin_dialog
+from broker.application.receiving import receive
+from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.errors import FrameMalformedError
+from broker.flow import Disposition
+from broker.wire.frame import Fault, Header, decode_dialog, encode_dialog
+from broker.wire.layout import Flag, Kind
+from tests.support.dialog import QUEUE, rows
+from tests.support.identities import credentials
+from tests.support.network import Network, Node
+from tests.support.virtual_time import VirtualLoop, run_virtually
+
+MODES = ["FULL", "ANONYMOUS"]
+SECRET = b"plain text that nobody on the way may read"
+MESSAGES = 12
+SEEDS = range(1, 9)
+
+
+@dataclass
+class Hostile:
+    """The gateway: of each frame some chance decides what arrives. Shape: `seen` all that it could read."""
+
+    chance: random.Random
+    seen: list[bytes] = field(default_factory=list)
+    is_active: bool = True
+    is_anonymous: bool = False
+
+    def tamper(self, near: str, _far: str, frame: bytes) -> list[bytes]:
+        """What leaves the gateway for one frame; what comes to it is only noted."""
+        if near != "g":
+            self.seen.append(frame)
+            return [frame]
+        if not self.is_active:
+            return [frame]
+        deed = self.chance.choice(DEEDS)
+        return [one for one in deed(self, frame) if _is_frame(one)]
+
+
+def _is_frame(frame: bytes) -> bool:
+    """Whether a link takes it at all; else it ends, and what was in it is lost."""
+    try:
+        decode_dialog(frame)
+    except FrameMalformedError:
+        return False
+    return True
+
+
+def _flip(hostile: Hostile, frame: bytes) -> list[bytes]:
+    at = hostile.chance.randrange(5, len(frame))  # not the length and the kind: the link would end
+    return [frame[:at] + bytes([frame[at] ^ 1 << hostile.chance.randrange(8)]) + frame[at + 1 :]]
+
+
+def _truncate(hostile: Hostile, frame: bytes) -> list[bytes]:
+    header, body = decode_dialog(frame)
+    return [encode_dialog(header, body[: hostile.chance.randrange(len(body) + 1)])]
+
+
+def _replay(hostile: Hostile, frame: bytes) -> list[bytes]:
+    return [frame, hostile.chance.choice(hostile.seen), frame]
+
+
+def _swap(hostile: Hostile, frame: bytes) -> list[bytes]:
+    """The box of another frame, or the dialog of another."""
+    header, _ = decode_dialog(frame)
+    other, body = decode_dialog(hostile.chance.choice(hostile.seen))
+    moved = Header(**{name: getattr(other, name) for name in _FIELDS})
+    moved.conversation_id = header.conversation_id
+    return [encode_dialog(header, body), encode_dialog(moved, body)]
+
+
+def _open_up(hostile: Hostile, frame: bytes) -> list[bytes]:
+    """Sealed no more, with a body of its own; who begins an anonymous dialog is anybody, so not its beginning."""
+    header, _ = decode_dialog(frame)
+    if hostile.is_anonymous and header.place == (0, 0):
+        return []
+    header.flags &= ~Flag.SEALED
+    return [encode_dialog(header, b"\0\0\0\x01\x80made up")]
+
+
+def _forge(hostile: Hostile, frame: bytes) -> list[bytes]:
+    """Acknowledge everything, fail the dialog, end it: in clear, in the name of whoever has sent this frame."""
+    header, _ = decode_dialog(frame)
+    contact = Contact(
+        header.conversation_id,
+        not header.is_from_target,
+        header.from_service,
+        header.from_broker_instance,
+        header.to_service,
+        header.to_broker_instance,
+    )
+    number = hostile.chance.randbytes(16)
+    ended = Fragment((header.sequence_number, 0), Flag.LAST_FRAGMENT | Flag.END_DIALOG, b"", (0, 0))
+    return [
+        ack_frame(contact, Travel(), number, (hostile.chance.randrange(1, MESSAGES), 0)),
+        fault_frame(contact, Travel(), number, Fault(-8462, "gone")),
+        message_frame(contact, Travel(), number, ended),
+    ]
+
+
+def _lose(_hostile: Hostile, _frame: bytes) -> list[bytes]:
+    return []
+
+
+def _pass(_hostile: Hostile, frame: bytes) -> list[bytes]:
+    return [frame]
+
+
+_FIELDS = Header.__dataclass_fields__
+DEEDS: list[Callable[[Hostile, bytes], list[bytes]]] = [
+    _flip, _truncate, _replay, _swap, _open_up, _forge, _lose, _pass, _pass,
+]  # fmt: skip
+
+
+class Stage:
+    """An initiator `a` and a target `b`, with the gateway `g` between them."""
+
+    def __init__(self, loop: VirtualLoop, path: Path, seed: int, *, mode: str) -> None:
+        self.network = Network(loop, seed)
+        self.hostile = Hostile(random.Random(seed))
+        self.network.tamper = self.hostile.tamper
+        is_anonymous = self.hostile.is_anonymous = mode == "ANONYMOUS"
+        self.a = self._node("a", path, None if is_anonymous else "orders", "billing")
+        self.b = self._node("b", path, "billing", *(() if is_anonymous else ("orders",)))
+        self.network.add(Node(self.network, "g", [("A", "tcp://a:4022"), ("B", "tcp://b:4022")]))
+        self.network.add(self.a)
+        self.network.add(self.b)
+        with self.at(self.a) as db:
+            db.execute(
+                "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal,"
+                " is_anonymous_on) VALUES ('ToBilling', 'B', 'billing', ?)",
+                (is_anonymous,),
+            )
+        with self.at(self.b) as db:
+            grantee = "public" if is_anonymous else "CN=orders"
+            db.execute(
+                "INSERT INTO broker_permission (permission, securable, principal, state)"
+                " VALUES ('SEND', 'B', ?, 'GRANT')",
+                (grantee,),
+            )
+
+    def _node(self, name: str, path: Path, *known: str | None) -> Node:
+        here, *others = known
+        node = Node(self.network, name, [(None, "LOCAL")], path / f"{name}.db", name.upper(), [(None, "tcp://g:4022")])
+        node.credentials = credentials(here, *(other for other in others if other is not None))
+        return node
+
+    @contextmanager
+    def at(self, node: Node) -> Iterator[sqlite3.Connection]:
+        """An application's connection."""
+        assert node.path is not None
+        with closing(sqlite3.connect(node.path, isolation_level=None)) as db:
+            yield db
+
+    def begin(self, count: int = 2) -> list[Dialog]:
+        """Dialogs with some messages each."""
+        dialogs: list[Dialog] = []
+        with self.at(self.a) as db:
+            for number in range(count):
+                dialog = begin_dialog(db, from_service="A", to_service="B", lifetime=3600)
+                for message in range(MESSAGES):
+                    dialog.send(body(number, message), type="X")
+                dialogs.append(dialog)
+        return dialogs
+
+    def bodies(self, node: Node) -> dict[bytes, list[bytes]]:
+        """What waits at a node for RECEIVE, by conversation."""
+        found: dict[bytes, list[bytes]] = {}
+        with self.at(node) as db:
+            for conversation, content in rows(
+                db,
+                "SELECT conversation_id, message_body FROM broker_message JOIN broker_conversation USING (endpoint_id)"
+                " ORDER BY queuing_order",
+            ):
+                found.setdefault(conversation, []).append(content)
+        return found
+
+    def waiting(self, node: Node) -> int:
+        """How many messages are not acknowledged."""
+        with self.at(node) as db:
+            return int(rows(db, "SELECT count(*) FROM broker_transmission")[0])
+
+    def answer(self, count: int) -> None:
+        """The target answers everything that has come."""
+        with self.at(self.b) as db:
+            for _ in range(count):
+                for message in receive(db, queue=QUEUE, top=1):
+                    message.dialog.send(b"answer to " + bytes(message.body), type="Y")
+
+    async def drained(self) -> None:
+        """Nothing waits anywhere."""
+        await self.network.until(lambda: not self.waiting(self.a) and not self.waiting(self.b), seconds=300)
+
+    def dropped(self, node: Node) -> set[Disposition]:
+        assert node.endpoint is not None
+        return {what for what, number in node.endpoint.dropped.items() if number}
+
+
+def body(dialog: int, message: int) -> bytes:
+    """Of several fragments each: the network cuts at 100 bytes."""
+    return SECRET + b" %d %d " % (dialog, message) + bytes([message]) * (17 * message)
+
+
+def tell(path: Path, seed: int, mode: str, story: Callable[[Stage], Awaitable[None]]) -> None:
+    """A story in virtual time."""
+
+    async def main(loop: VirtualLoop) -> None:
+        with mock.patch("time.time", loop.wall_clock):
+            stage = Stage(loop, path, seed, mode=mode)
+            try:
+                await story(stage)
+            finally:
+                for node in (stage.a, stage.b):
+                    if node.endpoint is not None:
+                        await node.endpoint.close()
+
+    run_virtually(main)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_arrives_once_and_in_order_whatever_the_gateway_does(tmp_path: Path, seed: int, mode: str) -> None:
+    async def story(stage: Stage) -> None:
+        dialogs = stage.begin()
+        await stage.network.until(lambda: stage.hostile.chance.random() < 0.01, seconds=60)
+        stage.answer(MESSAGES)
+        await stage.network.until(lambda: stage.hostile.chance.random() < 0.01, seconds=60)
+        stage.hostile.is_active = False
+        await stage.drained()
+        expected = [[body(number, message) for message in range(MESSAGES)] for number in range(len(dialogs))]
+        answered = stage.bodies(stage.a)
+        left = stage.bodies(stage.b)
+        for dialog, sent in zip(dialogs, expected, strict=True):
+            conversation = dialog.conversation_id.bytes
+            answers = answered.get(conversation, [])
+            assert sent == [one.removeprefix(b"answer to ") for one in answers] + left.get(conversation, [])
+
+    tell(tmp_path, seed, mode, story)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_plain_text_is_in_what_the_gateway_sees(tmp_path: Path, mode: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.hostile.is_active = False
+        stage.begin()
+        await stage.drained()
+        stage.answer(2 * MESSAGES)
+        await stage.drained()
+        assert len(stage.hostile.seen) > 4 * MESSAGES
+        assert not any(SECRET in frame or b"answer" in frame for frame in stage.hostile.seen)
+        assert all(decode_dialog(frame)[0].flags & Flag.SEALED for frame in stage.hostile.seen)
+        assert {Kind.MESSAGE, Kind.ACK} == {decode_dialog(frame)[0].kind for frame in stage.hostile.seen}
+
+    tell(tmp_path, 1, mode, story)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("who", ["a", "b", "both"])
+def test_either_side_may_start_anew_in_the_middle(tmp_path: Path, mode: str, who: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.hostile.is_active = False
+        dialogs = stage.begin()
+        await stage.drained()
+        for node in (stage.a, stage.b):
+            if who in {node.name, "both"}:
+                node.crash()
+                node.start()
+        stage.answer(2 * MESSAGES)
+        with stage.at(stage.a) as db:
+            for number, dialog in enumerate(dialogs):
+                Dialog(db, dialog.endpoint_id, dialog.conversation_handle, dialog.conversation_id).send(
+                    body(number, MESSAGES), type="X"
+                )
+        await stage.drained()
+        for number, dialog in enumerate(dialogs):
+            conversation = dialog.conversation_id.bytes
+            expected = [b"answer to " + body(number, message) for message in range(MESSAGES)]
+            assert expected == stage.bodies(stage.a)[conversation]
+            assert [body(number, MESSAGES)] == stage.bodies(stage.b)[conversation]
+
+    tell(tmp_path, 3, mode, story)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_forged_endings_and_acknowledgements_are_dropped_and_counted(tmp_path: Path, mode: str) -> None:
+    async def story(stage: Stage) -> None:
+        forge = stage.hostile
+        stage.network.tamper = lambda near, _, frame: [*_forge(forge, frame), frame] if near == "g" else [frame]
+        stage.begin()
+        await stage.drained()
+        stage.answer(2 * MESSAGES)
+        await stage.drained()
+        with stage.at(stage.a) as db:
+            assert ["CO", "CO"] == rows(db, "SELECT state FROM broker_conversation")
+        assert Disposition.NOT_SEALED in stage.dropped(stage.a)
+        assert Disposition.NOT_SEALED in stage.dropped(stage.b)
+
+    tell(tmp_path, 5, mode, story)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dialog_that_was_ended_is_not_begun_again_by_its_first_frames(tmp_path: Path, mode: str) -> None:
+    """A tombstone is forgotten after half an hour; what was seen before is too old to begin anything then."""
+
+    async def story(stage: Stage) -> None:
+        stage.hostile.is_active = False
+        (dialog,) = stage.begin(1)
+        await stage.drained()
+        with stage.at(stage.b) as db:
+            while messages := receive(db, queue=QUEUE, top=1):
+                last = messages[0]
+            last.dialog.end()
+        with stage.at(stage.a) as db:
+            await stage.network.until(lambda: rows(db, "SELECT state FROM broker_conversation") == ["DI"], seconds=60)
+            Dialog(db, dialog.endpoint_id, dialog.conversation_handle, dialog.conversation_id).end()
+        with stage.at(stage.b) as db:
+            await stage.network.until(
+                lambda: not rows(db, "SELECT 1 FROM broker_tombstone UNION ALL SELECT 1 FROM broker_conversation"),
+                seconds=3 * 3600,
+            )
+            assert [] == rows(db, "SELECT * FROM broker_session_key")
+            gateway = stage.network.nodes["g"]
+            for frame in [one for one in stage.hostile.seen if not decode_dialog(one)[0].is_from_target]:
+                gateway.receive(frame, gateway.forwarder.outbox(stage.a.address).outlet)  # type: ignore[arg-type]
+            await stage.network.until(lambda: Disposition.SECURITY_UNRESOLVED in stage.dropped(stage.b), seconds=60)
+            assert [] == rows(db, "SELECT * FROM broker_conversation")
+
+    tell(tmp_path, 7, mode, story)
