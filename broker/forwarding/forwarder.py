@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 
 from broker.flow import Disposition
 from broker.forwarding.batch import Batch
@@ -26,6 +27,7 @@ from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.deciding import Ask, Decider
 from broker.forwarding.held import message_id
 from broker.forwarding.kernel import Kernel
+from broker.forwarding.kernels import Kernels
 from broker.forwarding.moving import Moves
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pairs import AskPrincipal
@@ -43,6 +45,7 @@ from broker.routing.decide import Decision, Surroundings
 from broker.routing.facts import Facts, Hosted
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
+from broker.security.grants import OPEN, Profile
 from broker.wire.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 
 READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
@@ -128,18 +131,14 @@ class Forwarder:
         self._touched: list[Sink] = []  # by the pass under way
         self._is_expiring = self._is_rematched = False  # what `work` has to go on with, and to end
         self._nobody = Nobody()
-        self._kernel = kernel(
-            max_frame=limits.max_frame,
-            max_hops=limits.max_hops,
-            resolve=self._decider.resolve,
-            drop_way=self._ways.drop,
-            ring=ring,
-        )
+        drop_way = self._ways.drop
+        make = partial(kernel, max_frame=limits.max_frame, max_hops=limits.max_hops, drop_way=drop_way, ring=ring)
+        self._kernels = Kernels(lambda resolve: make(resolve=resolve), self._decider.resolve, drop_way)
 
     @property
     def kernel_name(self) -> str:
         """Which kernel walks: `compiled` or `python`."""
-        return self._kernel.name
+        return self._kernels.name
 
     @property
     def outboxes(self) -> Mapping[NetworkAddress, Outbox]:
@@ -218,7 +217,7 @@ class Forwarder:
 
     def lead(self, changes: Mapping[MirroredPair, NetworkAddress | None], now: float) -> None:
         """The principals of these pairs are here from now on, or unknown: what is for them follows, or waits (R6.3)."""
-        self._kernel.tally()
+        self._kernels.tally()
         self._ways.pairs.lead(changes, self._ways.by_key.values())
         self._decider.here = replace(self.here, principals=self._ways.pairs.principals)
         self.changed()
@@ -227,7 +226,7 @@ class Forwarder:
 
     def changed(self) -> None:
         """Health or tables have changed: every remembered way is asked for anew."""
-        self._kernel.forget()
+        self._kernels.forget()
         self.generation += 1
 
     def ask(self, facts: Facts) -> None:
@@ -241,17 +240,18 @@ class Forwarder:
 
     # --- frames come in ---
 
-    def take(self, slab: bytearray, end: int, now: float, origin: Origin) -> Batch:
+    def take(self, slab: bytearray, end: int, now: float, origin: Origin, profile: Profile = OPEN) -> Batch:
         """Pass on the whole frames in `slab[:end]`; the batch tells how far that went and what is the link's own."""
+        kernel = self._kernels.of(profile)
         if self.ring is not None:
             self.ring.begin(now, origin, is_from_here=False)
         try:
-            batch = self._kernel.walk(slab, end)
+            batch = kernel.walk(slab, end)
         except Exception:
             for way in self._ways.by_key.values():
                 way.sink.runs.clear()  # what was gathered is a part of the slab, and nobody comes to flush it
             raise
-        self._flush(batch, now, origin, self._kernel.way_of)
+        self._flush(batch, now, origin, kernel.way_of)
         return batch
 
     def submit(
@@ -325,7 +325,7 @@ class Forwarder:
     @property
     def ways(self) -> Mapping[WayKey, Way]:
         """Every way by sink, route and kind, its frames counted up to now."""
-        self._kernel.tally()
+        self._kernels.tally()
         return self._ways.by_key
 
     @property
@@ -385,13 +385,13 @@ class Forwarder:
         """Frames that others of their dialog waited for may take the best way again."""
         if self._decider.is_bound:
             self._decider.is_bound = False
-            self._kernel.forget()
+            self._kernels.forget()
 
     def _retire(self, idle: set[Outbox]) -> None:
         """Forget outboxes, and the ways that lead to them."""
         if not idle:
             return
-        self._kernel.tally()
+        self._kernels.tally()
         retired = self._ways.retire(idle)
         self.retired_frames += sum(way.frames for way in retired) + self._ways.pairs.retire(idle)
         if self.ring is not None:

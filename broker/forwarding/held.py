@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.forwarding.places import Place
+from broker.forwarding.pool import Payer
 from broker.forwarding.way import Arrival, Buffer, Way
 from broker.wire.layout import CONVERSATION_AT, MESSAGE_ID_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
 
@@ -27,7 +28,8 @@ class Held(NamedTuple):
 
     Shape: `frame` as it came, this hop spent; `since` monotonic seconds at which it came; `deadline` at which its
     lifetime ends; `way` it is counted under when it leaves; `arrival` of its visit, whatever ways it took, None
-    without a ring; `place` it shares with the others of its dialog, None when a database here has sent it.
+    without a ring; `place` it shares with the others of its dialog, None when a database here has sent it; `payer`
+    whose part of the pool it takes, None where that has no limit.
     """
 
     frame: bytes
@@ -36,6 +38,7 @@ class Held(NamedTuple):
     way: Way
     arrival: Arrival | None = None
     place: Place | None = None
+    payer: Payer | None = None
 
     def waited_ms(self, now: float) -> int:
         """Whole milliseconds since it came."""

@@ -202,6 +202,8 @@ class Outbox:
             held.way.frames += 1
             if self._ports.ring is not None:
                 self._ports.ring.leave(held, now)
+            if held.payer is not None:
+                held.payer.left_at = now
             self._release(held)
 
     def _shed(self, max_frame: int, now: float, origin: Origin, way_of: WayOf) -> None:
@@ -237,12 +239,15 @@ class Outbox:
             self._refuse(frame, way, Disposition.ALREADY_HELD, now, origin)
             return
         self.share.fed_by(origin, now)
-        if not self.share.admit(len(frame)):
+        payer = self.share.pool.payers.get(origin)
+        if not self.share.admit(len(frame), payer):
             self._refuse(frame, way, Disposition.POOL_LIMIT, now, origin)
             return
         way.frames -= 1
         place = ports.places.enter(place_key(frame), self) if frame[HOP_COUNT_AT] else None
         held = hold(frame, now, way, None if ports.ring is None else ports.ring.take_back(frame), place)
+        if payer is not None:
+            held = held._replace(payer=payer)
         self.held.add(held)
         if self.moving is not None:
             self.moving.append(held)
@@ -272,7 +277,7 @@ class Outbox:
 
     def _forget(self, held: Held) -> None:
         """It is in the queue no more."""
-        self.share.release(len(held.frame))
+        self.share.release(len(held.frame), held.payer)
         if held.place is not None:
             self._ports.places.leave(held.place)
 

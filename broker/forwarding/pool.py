@@ -21,9 +21,9 @@ from broker.wire.layout import MIN_DIALOG_FRAME
 
 # Bytes a held frame costs beside itself: its bytes object, its tuple, its place in the queue under its key, that of its
 # dialog, and its place among the deadlines, half a place more for one that has left and is not forgotten yet.
-# Measured with tracemalloc on CPython 3.11 (569 at worst), and for the `Arrival` that each pass of which a frame waits
+# Measured with tracemalloc on CPython 3.11 (577 at worst), and for the `Arrival` that each pass of which a frame waits
 # leaves where a journal is kept (104, at worst one for each frame), and rounded up.
-HELD_OVERHEAD = 680
+HELD_OVERHEAD = 688
 
 FULL_BYTES = 256 * 1024  # with less room than this a bound is called full
 NEVER = float("-inf")
@@ -42,7 +42,8 @@ class Pool:
     Shape: `used_bytes` charged now, overhead included; `frames` held now; `limit_bytes` the bound; `share_percent` of
     it that one next hop may take; `read_cost` as `cost_of_read` tells; `over_share` frames since the start that only a
     share had no room for; `feeders` with the time at which they last brought something that had to wait; `left_at` when
-    something that had waited last left.
+    something that had waited last left; `payers` of those whose part is limited; `over_payer` frames since the start
+    that only such a part had no room for.
     """
 
     __slots__ = (
@@ -50,7 +51,9 @@ class Pool:
         "frames",
         "left_at",
         "limit_bytes",
+        "over_payer",
         "over_share",
+        "payers",
         "read_cost",
         "share_percent",
         "used_bytes",
@@ -62,14 +65,42 @@ class Pool:
         self.read_cost = read_cost
         self.used_bytes = 0
         self.frames = 0
-        self.over_share = 0
+        self.over_share = self.over_payer = 0
         self.feeders: dict[Origin, float] = {}
+        self.payers: dict[Origin, Payer] = {}
         self.left_at = NEVER
 
     @property
     def share_bytes(self) -> int:
         """What one next hop may take."""
         return self.limit_bytes * self.share_percent // 100
+
+
+class Payer:
+    """
+    What the frames that one peer has brought take of the pool, whatever their next hops.
+
+    Shape: `percent` of the pool at most; the rest as of the pool.
+    """
+
+    __slots__ = ("feeders", "left_at", "percent", "pool", "used_bytes")
+
+    def __init__(self, pool: Pool, percent: int) -> None:
+        self.pool = pool
+        self.percent = percent
+        self.used_bytes = 0
+        self.feeders: dict[Origin, float] = {}
+        self.left_at = NEVER
+
+    @property
+    def limit_bytes(self) -> int:
+        """The bound."""
+        return self.pool.limit_bytes * self.percent // 100
+
+    @property
+    def read_cost(self) -> int:
+        """As of the pool."""
+        return self.pool.read_cost
 
 
 class Share:
@@ -89,8 +120,8 @@ class Share:
         self.feeders: dict[Origin, float] = {}
         self.left_at = NEVER
 
-    def admit(self, frame_bytes: int) -> bool:
-        """Charge one frame; False, and nothing charged, when it does not fit into the pool or the share."""
+    def admit(self, frame_bytes: int, payer: Payer | None = None) -> bool:
+        """Charge one frame; False, and nothing charged, when it does not fit into the pool, the share or the part."""
         pool, cost = self.pool, frame_bytes + HELD_OVERHEAD
         if pool.used_bytes + cost > pool.limit_bytes:
             return False
@@ -98,13 +129,20 @@ class Share:
             self.refused += 1
             pool.over_share += 1
             return False
+        if payer is not None:
+            if payer.used_bytes + cost > payer.limit_bytes:
+                pool.over_payer += 1
+                return False
+            payer.used_bytes += cost
         self.used_bytes += cost
         pool.used_bytes += cost
         pool.frames += 1
         return True
 
-    def release(self, frame_bytes: int) -> None:
+    def release(self, frame_bytes: int, payer: Payer | None = None) -> None:
         """Take back the charge of one admitted frame."""
+        if payer is not None:
+            payer.used_bytes -= frame_bytes + HELD_OVERHEAD
         self.used_bytes -= frame_bytes + HELD_OVERHEAD
         self.pool.used_bytes -= frame_bytes + HELD_OVERHEAD
         self.pool.frames -= 1
@@ -112,6 +150,8 @@ class Share:
     def fed_by(self, origin: Origin, now: float) -> None:
         """Frames from here had to wait."""
         self.feeders[origin] = self.pool.feeders[origin] = now
+        if origin in self.pool.payers:
+            self.pool.payers[origin].feeders[origin] = now
 
     def left(self, now: float) -> None:
         """Something that had waited has left."""
@@ -133,7 +173,7 @@ class Share:
         return any(room_in(bound) < min(FULL_BYTES, bound.limit_bytes // 8) for bound in (self, self.pool))
 
 
-Bound: TypeAlias = Pool | Share
+Bound: TypeAlias = Pool | Share | Payer
 
 
 def room_in(bound: Bound) -> int:

@@ -99,6 +99,14 @@ class PassShown(msgspec.Struct, frozen=True):
     more_candidates: Annotated[int, Meta(description="Candidates that are not listed.")] = 0
 
 
+class PermissionShown(msgspec.Struct, frozen=True):
+    """Whether the peer may, and by which statement, or for want of which."""
+
+    permission: str
+    is_permitted: bool
+    why: str
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """The decision and every reason for it."""
 
@@ -118,3 +126,7 @@ class Explanation(msgspec.Struct, frozen=True):
     is_by_conversation: Annotated[bool, Meta(description="Whether another conversation may go elsewhere.")]
     passes: tuple[PassShown, ...]
     hints: tuple[str, ...] = ()
+    peer: Annotated[str | None, Meta(description="Who brings the message; null when that was not asked.")] = None
+    permissions: Annotated[
+        tuple[PermissionShown, ...], Meta(description="What the peer needs; asked before any route.")
+    ] = ()

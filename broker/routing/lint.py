@@ -43,6 +43,10 @@ class Lint(StrEnum):
     EXPOSED_SERVICES = "exposed-services"
     FORWARDING_OFF = "forwarding-off"
     UNDECLARED_CONTRACT = "undeclared-contract"
+    NOBODY_MAY_CONNECT = "nobody-may-connect"
+    NOBODY_MAY_SEND = "nobody-may-send"
+    GRANT_TO_ALL = "grant-to-all"
+    GRANT_UNUSED = "grant-unused"
     # of one instance, and of several together
     MISSING_RETURN_ROUTE = "missing-return-route"
     ROUTING_LOOP = "routing-loop"

@@ -26,6 +26,7 @@ from broker.routing.decide import decide
 from broker.routing.facts import Facts, hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
+from broker.security.grants import OPEN
 from broker.wire.frame import Header, Ping, decode_dialog, encode_link
 from broker.wire.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, Kind
 from tests.support.kernel import EVERY_KERNEL
@@ -842,7 +843,8 @@ def test_walk_that_fails_leaves_nothing_for_the_next_one(
     station = Crossing()
     north = station.connect(NORTH)
     station.take(make_frame(to_service="//north"))
-    walk, kernel = station.forwarder._kernel.walk, station.forwarder._kernel
+    kernel = station.forwarder._kernels.of(OPEN)
+    walk = kernel.walk
 
     def fail(slab: bytearray, end: int) -> Batch:
         walk(slab, end)

@@ -9,6 +9,7 @@ from broker.forwarding.pool import (
     FULL_BYTES,
     HELD_OVERHEAD,
     Bound,
+    Payer,
     Pool,
     Share,
     cost_of_read,
@@ -171,3 +172,44 @@ def test_full_means_that_next_to_nothing_finds_room_here_or_in_the_pool() -> Non
     assert other.admit(room_in(other) - HELD_OVERHEAD)
 
     assert third.is_full
+
+
+def test_payer_has_its_part_of_the_pool_whatever_the_shares() -> None:
+    pool = Pool(1000 + 4 * HELD_OVERHEAD)
+    payer, shares = Payer(pool, 50), [Share(pool), Share(pool)]
+
+    admitted = [share.admit(100, payer) for share in (*shares, *shares)]
+
+    assert [True, True, False, False] == admitted
+    assert (2 * (100 + HELD_OVERHEAD), 2) == (payer.used_bytes, pool.over_payer)
+    assert (pool.used_bytes, pool.frames) == (payer.used_bytes, 2)
+    assert shares[0].admit(100)
+
+
+def test_what_a_payer_has_no_room_for_is_charged_to_nobody() -> None:
+    pool = Pool(10_000)
+    payer, share = Payer(pool, 1), Share(pool)
+
+    assert not share.admit(100, payer)
+
+    assert (0, 0, 0, 0) == (payer.used_bytes, share.used_bytes, pool.used_bytes, pool.frames)
+
+
+def test_payer_is_charged_no_more_for_what_is_released() -> None:
+    pool = Pool(10_000)
+    payer, share = Payer(pool, 50), Share(pool)
+    assert share.admit(100, payer)
+
+    share.release(100, payer)
+
+    assert (0, 0) == (payer.used_bytes, pool.used_bytes)
+
+
+def test_who_feeds_a_share_feeds_its_payers_part() -> None:
+    pool, origin, other = Pool(1000), Nobody(), Nobody()
+    payer = pool.payers[origin] = Payer(pool, 50)
+
+    Share(pool).fed_by(origin, 1.0)
+    Share(pool).fed_by(other, 1.0)
+
+    assert {origin: 1.0} == payer.feeders
