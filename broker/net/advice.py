@@ -6,9 +6,13 @@ Advice is never relied on, so a flood of drops must not become a flood of answer
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer, rejected
+from broker.net.permissions import EVERYTHING, Permit
 from broker.wire.frame import encode_link
+from broker.wire.layout import TO_SERVICE_AT
 
 REJECTS_PER_SECOND = 100  # enough to tell an operator and a retrying sender, too few to matter on any network
 
@@ -34,6 +38,11 @@ class Advice:
             self._left = REJECTS_PER_SECOND
 
 
-def render_rejected(frame: Buffer, disposition: Disposition) -> bytes:
-    """The REJECTED that tells what became of this dialog frame."""
-    return encode_link(rejected(frame, disposition))
+def render_rejected(frame: Buffer, disposition: Disposition, permit: Permit = EVERYTHING) -> bytes:
+    """The REJECTED that tells what became of this dialog frame, and which permission its sender lacks."""
+    told = rejected(frame, disposition)
+    if disposition is Disposition.NOT_PERMITTED:
+        name_end = TO_SERVICE_AT + int.from_bytes(frame[TO_SERVICE_AT - 2 : TO_SERVICE_AT], "big")
+        why = permit.why_not(bytes(frame[TO_SERVICE_AT:name_end]).decode(errors="replace"))
+        told = structs.replace(told, reason=f"{told.reason}: {why}")
+    return encode_link(told)

@@ -1,7 +1,8 @@
 """
 Back-pressure: links whose frames find little room are not read for a while.
 
-Room is kept for one more read of each link that feeds a bound, the share of one next hop or the whole pool. A link that
+Room is kept for one more read of each link that feeds a bound: the share of one next hop, the whole pool, or the part
+that frames of one peer may take where that is limited. A link that
 brings frames which have to wait, and finds less room than that, is not read until there is; those that wait for it are
 read again one by one, the longest first, each when there is room for what it may bring, beside what those bring that
 were let go and have not been read yet. So nothing is dropped while a next hop is only slow.
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.pool import Bound, has_room_for_one, is_tight
+from broker.forwarding.pool import Bound, Payer, Pool, has_room_for_one, is_tight
 from broker.forwarding.way import Origin
 from broker.net.link import Link
 
@@ -85,7 +86,9 @@ class Backpressure:
             history.shared_at = now
         if history.is_resting(now):
             return
-        for bound in (outbox.share, outbox.share.pool):
+        pool = outbox.share.pool
+        payer = pool.payers.get(origin)
+        for bound in (outbox.share, pool) if payer is None else (outbox.share, pool, payer):
             stall = self._stalls.get(bound)
             if not is_tight(bound, 0 if stall is None else len(stall.waiting)):
                 continue
@@ -98,10 +101,11 @@ class Backpressure:
             stall.gave_up_at = None
             stall.granted.pop(origin, None)
             stall.waiting[origin] = now
+            origin.slowed_by.add(_name(bound))
             origin.pause()
             self._arm(bound, stall)
             if now - history.shared_at < SHARED_SECONDS:
-                self._loop.call_later(SHARED_PAUSE_SECONDS, self._end_shared, stall, origin, now)
+                self._loop.call_later(SHARED_PAUSE_SECONDS, self._end_shared, bound, stall, origin, now)
             return
 
     def drain(self, outbox: Outbox, now: float) -> None:
@@ -128,9 +132,9 @@ class Backpressure:
         if self._look is not None:
             self._look.cancel()
         while self._stalls:
-            _, stall = self._stalls.popitem()
+            bound, stall = self._stalls.popitem()
             for link in list(stall.waiting):
-                self._resume(stall, link, self._loop.time())
+                self._resume(bound, stall, link, self._loop.time())
             self._disarm(stall)
         self._seconds = 0.0
 
@@ -143,7 +147,7 @@ class Backpressure:
         }
         while stall.waiting and has_room_for_one(bound, len(stall.waiting), len(stall.granted)):
             link = next(iter(stall.waiting))
-            self._resume(stall, link, now)
+            self._resume(bound, stall, link, now)
             stall.granted[link] = (link.receives, now + GRANT_SECONDS)
         self._arm(bound, stall)
 
@@ -158,16 +162,17 @@ class Backpressure:
         for link, since in list(stall.waiting.items()):
             if stall.gave_up_at is None and since + self._seconds > now + LOOK_SECONDS:
                 break
-            self._resume(stall, link, now)
+            self._resume(bound, stall, link, now)
         self._arm(bound, stall)
 
-    def _end_shared(self, stall: _Stall, link: Link, since: float) -> None:
+    def _end_shared(self, bound: Bound, stall: _Stall, link: Link, since: float) -> None:
         """Others have waited long enough for what it brings them, if this is still the same pause."""
         if stall.waiting.get(link) == since:
-            self._resume(stall, link, self._loop.time())
+            self._resume(bound, stall, link, self._loop.time())
 
-    def _resume(self, stall: _Stall, link: Link, now: float) -> None:
+    def _resume(self, bound: Bound, stall: _Stall, link: Link, now: float) -> None:
         since = stall.waiting.pop(link)
+        link.slowed_by.discard(_name(bound))
         history = self._histories.setdefault(link, _History())
         history.ended_at, history.lasted = now, now - since
         link.resume()
@@ -185,3 +190,10 @@ class Backpressure:
         if stall.timer is not None:
             stall.timer.cancel()
         stall.timer = stall.due = None
+
+
+def _name(bound: Bound) -> str:
+    """What a status calls the bound for which a link is not read."""
+    if isinstance(bound, Payer):
+        return "limits.pool_share"
+    return "endpoint.message_forward_size" if isinstance(bound, Pool) else "endpoint.message_forward_share"

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import NameOID
+
+from broker.security.principal import NOBODY, Who
 
 PRINCIPAL_MAX = 256  # characters of a subject that are shown; what a peer's CA allows
+ISSUERS_MAX = 256  # certificates of CAs that are remembered, a few KiB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Identity:
 
     Shape: `principal_name` its subject, else its first name; `fingerprint` SHA-256 in lower-case hexadecimal digits;
     `hosts` names and addresses it covers, in lower case; `is_pinned` when it was itself named as trusted; `not_before`
-    and `not_after` UTC.
+    and `not_after` UTC; `who` it is where permissions are asked.
     """
 
     principal_name: str
@@ -36,6 +41,7 @@ class Identity:
     not_before: datetime
     not_after: datetime
     is_pinned: bool = False
+    who: Who = NOBODY
 
     def covers(self, host: str) -> bool:
         """Whether the holder may speak for a host, a name or an IP address."""
@@ -70,7 +76,25 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         is_pinned=fingerprint in pinned,
+        who=_who(certificate, fingerprint),
     )
+
+
+@lru_cache(maxsize=ISSUERS_MAX)
+def identify_issuer(der: bytes) -> Identity:
+    """Read the certificate of a CA, of which there are few and each stands above many peers; raises ValueError."""
+    return identify(der)
+
+
+def _who(certificate: x509.Certificate, fingerprint: str) -> Who:
+    """The most specific common name counts, which stands last in a certificate."""
+    common_names = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+    except x509.ExtensionNotFound:
+        uris = ()
+    return Who(certificate.subject.rfc4514_string(), common_names[-1] if common_names else "", uris, fingerprint)
 
 
 def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:

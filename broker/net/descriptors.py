@@ -14,6 +14,8 @@ import resource
 
 RESERVED = 256  # kept free: 64 connections coming about, those that have, admin and scrapers, files of databases
 RESERVED_SHARE = 4  # at most one in so many, where there are few
+OWN = 64  # that an instance has open for itself: the loop, listeners, logs, a few databases
+UNLIMITED = 1 << 31
 
 
 def raise_limit() -> int:
@@ -32,6 +34,15 @@ def is_reserved(descriptor: int) -> bool:
     if limit == resource.RLIM_INFINITY:
         return False
     return descriptor >= limit - min(RESERVED, limit // RESERVED_SHARE)
+
+
+def room_for_connections(besides: int) -> int:
+    """How many connections there may be beside so many others, what is in reserve left alone; one at least."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return UNLIMITED
+    kept = min(RESERVED, limit // RESERVED_SHARE) + min(OWN, limit // RESERVED_SHARE)
+    return max(1, limit - kept - besides)
 
 
 def are_short(descriptor: int) -> bool:

@@ -5,8 +5,8 @@ Where encryption is disabled there is nothing to do. A TLS handshake is a task o
 is read only by it until it is over. What `supported` means: who dials begins with TLS, and dials again in plain text
 once a peer has answered so, which is remembered for a while; who is dialled waits for the first byte, which tells.
 
-Strangers may begin as many handshakes as they like. When there are too many, the one that has taken the longest makes
-room: a peer that means it is done within milliseconds. Loop-only.
+What is brought to TLS may be replaced at any time: handshakes that begin from then on use the new, and one that was
+under way and ends well is judged by the new as well. Loop-only.
 
 Source: docs/protocol.md, "Transport".
 """
@@ -18,21 +18,28 @@ import contextlib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
 from broker.errors import TlsRefusedError
-from broker.net.certificate import Identity, identify
+from broker.net.certificate import Identity, identify, identify_issuer
 from broker.net.dialer import Where
+from broker.net.handshakes import Handshakes
+from broker.net.limits import HANDSHAKES
 from broker.net.listener import render_endpoint
-from broker.net.tls import ALPN, Encryption, Security
+from broker.net.principal import host_of
+from broker.net.stranger_log import StrangerLog
+from broker.net.tls import ALPN, Encryption, Security, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import Fatal, encode_link
 
-HANDSHAKES_MAX = 256  # of those who dialled us, at one time: each takes some 50 KiB, and a millisecond of its own
+if TYPE_CHECKING:
+    from broker.net.link import Link
+
 HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
@@ -74,15 +81,24 @@ class Entrance:
         timeout: Seconds for a handshake.
         faults: Counts what was refused, by the error's name.
         opened: Told of each accepted connection that has become a transport.
+        handshakes: Those under way with who dialled us.
     """
 
-    def __init__(self, security: Security, timeout: float, faults: Counter[str], opened: Opened) -> None:
+    def __init__(
+        self,
+        security: Security,
+        timeout: float,
+        faults: Counter[str],
+        opened: Opened,
+        handshakes: Handshakes | None = None,
+    ) -> None:
         self.security = security
         self._timeout = timeout
         self._faults = faults
         self._opened = opened
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[asyncio.Task[None], socket.socket] = {}  # in the order in which they came
+        self.strangers = StrangerLog()
+        self.handshakes = Handshakes(HANDSHAKES, lambda _: False) if handshakes is None else handshakes
         self._turn = asyncio.Lock()
         self._plain_until: dict[NetworkAddress, float] = {}
 
@@ -94,11 +110,11 @@ class Entrance:
         if self.security.encryption is Encryption.DISABLED:
             self._opened(Opening(PlainTransport(sock), address, now))
             return
-        if len(self._under_way) >= HANDSHAKES_MAX:
-            next(iter(self._under_way)).cancel("too many TLS handshakes at one time")
+        host = host_of(address)
+        self.handshakes.make_room(host)
         sock.setblocking(False)
         task = self._loop.create_task(self._admit(sock, address, now), name=f"handshake {address}")
-        self._under_way[task] = sock
+        self.handshakes.add(task, sock, host)
         task.add_done_callback(self._ended)
 
     async def _admit(self, sock: socket.socket, address: str, now: float) -> None:
@@ -126,8 +142,7 @@ class Entrance:
             )
             _say_last(sock, encode_link(Fatal(code=error.code, text="this endpoint takes TLS only: set encryption")))
             raise error
-        assert self.security.server is not None
-        return await self._handshake(sock, self.security.server, is_accept=True)
+        return await self._handshake(sock, self.security, is_accept=True)
 
     # --- those whom we dial ---
 
@@ -160,10 +175,9 @@ class Entrance:
         self._plain_until[address] = self._loop.time() + PLAIN_SECONDS
 
     async def _secure_dialled(self, sock: socket.socket, address: NetworkAddress) -> Transport:
-        assert self.security.client is not None
         try:
             async with asyncio.timeout(self._timeout):
-                transport = await self._handshake(sock, self.security.client, is_accept=False)
+                transport = await self._handshake(sock, self.security, is_accept=False)
             _check_host(transport.identity, address.host)
         except BaseException as error:
             sock.close()
@@ -174,14 +188,26 @@ class Entrance:
 
     # --- both ---
 
+    def secure(self, security: Security, links: Iterable[Link]) -> None:
+        """
+        Bring this to TLS from now on; of these links those whose peers it does not accept are closed, and told why.
+
+        Those stay whose peers saw the certificate that this instance showed before.
+        """
+        self.security = replace(security, scratch=self.security.scratch)
+        for link in list(links):
+            if link.transport.cipher and not security.accepts(link.transport.chain):
+                link.fail(
+                    TlsRefusedError("your certificate is not trusted any more: have it, or its CA, added to trust")
+                )
+
     async def close(self) -> None:
         """End every handshake."""
-        tasks = list(self._under_way)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.handshakes.close()
 
-    async def _handshake(self, sock: socket.socket, context: ssl.SSLContext, *, is_accept: bool) -> TlsTransport:
+    async def _handshake(self, sock: socket.socket, security: Security, *, is_accept: bool) -> TlsTransport:
+        context = security.server if is_accept else security.client
+        assert context is not None, "who has no contexts makes no handshakes"
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context.wrap_bio(incoming, outgoing, server_side=is_accept)
         received = 0
@@ -208,18 +234,12 @@ class Entrance:
             incoming.write(data)
         if tls.selected_alpn_protocol() != ALPN:
             raise TlsRefusedError(f"the peer does not name {ALPN} as its protocol (ALPN)")
-        identity = self._identity(tls)
-        return TlsTransport(sock, tls, incoming, outgoing, identity=identity, scratch=self.security.scratch)
-
-    def _identity(self, tls: ssl.SSLObject) -> Identity | None:
-        """What the peer has proved; None where nobody is asked to."""
-        der = tls.getpeercert(binary_form=True)
-        if der is None or not self.security.is_authenticating:
-            return None
-        try:
-            return identify(der, pinned=self.security.pinned)
-        except ValueError as error:
-            raise TlsRefusedError(f"the certificate of the peer cannot be read ({error}): make it anew") from None
+        chain = _proved(tls, security)
+        if security is not self.security and not self.security.accepts(chain):  # replaced meanwhile
+            raise TlsRefusedError(
+                "the peer's certificate is not trusted any more: add it, or its CA, to endpoint.trust"
+            )
+        return TlsTransport(sock, tls, incoming, outgoing, chain=chain, scratch=self.security.scratch)
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, TlsRefusedError):
@@ -230,15 +250,26 @@ class Entrance:
 
     def _refused(self, address: str, reason: str) -> None:
         self._faults[TlsRefusedError.__name__] += 1
-        log.warning("connection refused", peer=address, reason=reason)
+        self.strangers.warning("connection refused", peer=address, reason=reason)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        sock = self._under_way.pop(task)
+        sock = self.handshakes.remove(task)
         if task.cancelled():  # also one that never began
             sock.close()
         elif task.exception() is not None:
             sock.close()
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
+
+
+def _proved(tls: ssl.SSLObject, security: Security) -> tuple[Identity, ...]:
+    """What a peer has proved, its own certificate first; empty where nobody is asked to."""
+    if not security.is_authenticating:
+        return ()
+    own, *issuers = verified_chain(tls)
+    try:
+        return identify(own, pinned=security.pinned), *map(identify_issuer, issuers)
+    except ValueError as error:
+        raise TlsRefusedError(f"the certificate of the peer cannot be read ({error}): make it anew") from None
 
 
 def _check_host(identity: Identity | None, host: str) -> None:

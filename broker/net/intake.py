@@ -150,6 +150,8 @@ class Intake:
             return
         try:
             self._take(start, size)
+            if link.meter is not None:
+                link.meter.spend(link)
         except Exception as error:  # noqa: BLE001 - the bug of one link is not to be that of all
             link.owner.on_failed(link, error)
 

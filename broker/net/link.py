@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker.errors import PeerError
 from broker.flow import Disposition
@@ -25,10 +25,14 @@ from broker.forwarding.way import Buffer
 from broker.net.advice import Advice, render_rejected
 from broker.net.intake import Intake
 from broker.net.link_state import LinkState
+from broker.net.permissions import EVERYTHING
 from broker.net.transport import Transport
 from broker.wire.connection import Connection, Event, Online, Reply
 from broker.wire.frame import decode_link
 from broker.wire.handshake import PEER_NAME_MAX, Agreement
+
+if TYPE_CHECKING:
+    from broker.net.meter import Meter
 
 CONTROL_MAX_BYTES = 64 * 1024  # link frames waiting for a stalled peer; past it whatever else is said is shed
 LINGER_SECONDS = 1.0  # how long the last words to a peer may take to be read before the socket is closed
@@ -72,7 +76,8 @@ class Link:
 
     Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
     `opened_at` loop time; `connection` its protocol state; `error` the rule that the peer broke; the counters count
-    bytes, frames and system calls since it was opened, `received` dialog frames by kind.
+    bytes, frames and system calls since it was opened, `received` dialog frames by kind; `meter` what its peer brings,
+    where that is limited; `permit` what its peer may do; `slowed_by` the settings for which it is not read now.
     """
 
     def __init__(
@@ -92,6 +97,9 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self.online_at: float | None = None
+        self.meter: Meter | None = None
+        self.permit = EVERYTHING
+        self.slowed_by: set[str] = set()
         self.transport = transport
         self.connection = connection
         self.owner: Owner  # from `start` on
@@ -109,12 +117,15 @@ class Link:
         self._advice = Advice(self.opened_at)
         self._lingered = 0
 
-    def start(self, owner: Owner) -> None:
-        """Say HELLO and begin to read."""
+    def start(self, owner: Owner, refused: PeerError | None = None) -> None:
+        """Say HELLO and begin to read; to a peer that may not connect, only say so."""
         self.owner = owner
         self.transport.set_nodelay()
         self._intake.start()
-        self.say(self.connection.hello())
+        if refused is None:
+            self.say(self.connection.hello())
+        else:
+            self.fail(refused)
 
     @property
     def peer_name(self) -> str:
@@ -170,7 +181,7 @@ class Link:
         """Advise the peer that a frame was not taken, within a rate and a bound."""
         self.frames_rejected += 1
         if self._advice.allow():
-            self.say(render_rejected(frame, disposition))
+            self.say(render_rejected(frame, disposition, self.permit))
 
     def pause(self) -> None:
         """Read nothing until `resume`: what this link brings finds no room. Each call has its own `resume`."""
@@ -272,7 +283,7 @@ class Link:
 
     def take(self, slab: bytearray, end: int, now: float) -> int:
         """The pass over dialog frames, then the link's own frames; bytes consumed. Raises PeerError."""
-        batch = self._forwarder.take(slab, end, now, self)
+        batch = self._forwarder.take(slab, end, now, self, self.permit.profile)
         if batch.link_frames:
             self.hear(batch.link_frames, now)
         if batch.error is not None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from broker.net.link import Link
+from broker.net.link_state import LinkState
 
 ENDS = 16  # links that end in one turn; each takes some 50 us, most of it to tell of it
 RENEW_SECONDS = 0.05  # after which the loop is asked again to tell of a socket: see `Transport.renew_reader`
@@ -44,6 +45,10 @@ class Pace:
         if self._done < ENDS and len(self._ended) == 1:
             self._done += 1
             self._end()
+
+    async def tick(self, links: Iterable[Link]) -> None:
+        """It is time for all these links, in as many turns as that takes."""
+        await self.visit(links, _tick)
 
     async def visit(self, links: Iterable[Link], look: Callable[[Link], None]) -> None:
         """Look at all these links, in as many turns as that takes."""
@@ -96,3 +101,8 @@ class Pace:
             except Exception as error:  # noqa: BLE001 - as above
                 self._on_failed(link, error)
         self._renewal = self._loop.call_soon(self._renew) if self._heard else None
+
+
+def _tick(link: Link) -> None:
+    if link.state is not LinkState.CLOSED:
+        link.tick(asyncio.get_running_loop().time())

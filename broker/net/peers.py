@@ -12,29 +12,33 @@ Loop-only. Whatever changes here can change a route's health, so the forwarder i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
 from broker.forwarding.forwarder import Forwarder
 from broker.net.addresses import Addresses
+from broker.net.admission import Admission
 from broker.net.announced import announced
 from broker.net.askers import Askers, Prove
 from broker.net.backpressure import Backpressure
+from broker.net.descriptors import room_for_connections
 from broker.net.dialer import Attempts
 from broker.net.dialling import Dialling
 from broker.net.entrance import Entrance, Opening
+from broker.net.handshakes import Handshakes
 from broker.net.heard import Heard
+from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.link import LINGER_SECONDS, Link
 from broker.net.link_state import LinkState
 from broker.net.outlets import Outlets
 from broker.net.pace import Pace
+from broker.net.permissions import Permissions
 from broker.net.processes import Processes
+from broker.net.stirred import Stirred
 from broker.net.tasks import Tasks
 from broker.net.tls import NO_SECURITY, Security
 from broker.net.watcher import Nobody, Watcher
@@ -54,24 +58,12 @@ OnRejected = Callable[[Rejected], None]
 OnRoom = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """
-    Shape: seconds for HELLO to be complete, for a connection to come about, and for which a link that finds no room for
-    what it brings is not read at most.
-    """
-
-    handshake: float
-    connect: float
-    backpressure: float = 0.25
-
-
 class Peers:
     """
     The links of this instance and the addresses they serve.
 
     Shape: `links` all that are not closed, by number; `faults` links that ended because the peer broke a rule, by the
-    error's name; `timeouts` in seconds; `backpressure` pauses links for the forwarder.
+    error's name; `timeouts` in seconds; `backpressure` pauses links for the forwarder; `admission` who may have one.
     """
 
     def __init__(
@@ -83,6 +75,7 @@ class Peers:
         on_room: OnRoom,
         prove: Prove,
         security: Security = NO_SECURITY,
+        limits: PeerLimits = NO_LIMITS,
     ) -> None:
         self.hello = hello
         self.links: dict[int, Link] = {}
@@ -90,7 +83,12 @@ class Peers:
         self.forwarder: Forwarder
         self.watcher: Watcher = Nobody()
         self.backpressure = Backpressure(timeouts.backpressure)
-        self.entrance = Entrance(security, timeouts.handshake, self.faults, partial(self._open, dialled=None))
+        self.permissions = Permissions()
+        shaking = 0 if security.server is None else limits.handshakes
+        self.admission = Admission(limits, room_for_connections(shaking))
+        handshakes = Handshakes(limits.handshakes, self.admission.is_known)
+        opened = partial(self._open, dialled=None)
+        self.entrance = Entrance(security, timeouts.handshake, self.faults, opened, handshakes)
         self._heard = Heard()
         self._askers = Askers(prove)
         self._dialled: dict[int, NetworkAddress] = {}
@@ -105,7 +103,7 @@ class Peers:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._dialling = Dialling(self.entrance, self._addresses, timeouts.connect, self._open, self._on_unreached)
-        self._stirred = asyncio.Event()  # set when something may have left or ended, for `close`
+        self._stirred = Stirred()
         self._is_stopping = False
 
     def start(self, forwarder: Forwarder) -> None:
@@ -189,8 +187,12 @@ class Peers:
         if dialled is not None:
             self._dialled[link.number] = dialled
         log.debug("link opened", link=link.number, peer=link.address, is_accept=link.is_accept)
+        refusal = self.admission.enter(link, self.forwarder.pool)
+        denied = self.permissions.admit_first(link, self.entrance.security.own)
         try:
-            link.start(self)
+            link.start(self, denied)
+            if refusal:
+                self.admission.turn_away(link, refusal)
         except OSError as error:
             link.close(error.strerror or str(error))
 
@@ -207,7 +209,12 @@ class Peers:
                 self.forwarder.found_self({dialled}, self._loop.time())
             link.close("the address leads to this very instance")
             return
+        denied = self.permissions.admit(link)
+        if denied is not None:
+            link.fail(denied)
+            return
         self._heard.greet(link)
+        self.admission.greeted(link)
         if dialled is not None:
             attempts = self.attempts[dialled]
             attempts.succeeded()
@@ -264,7 +271,7 @@ class Peers:
         if link.error is not None:
             self.faults[type(link.error).__name__] += 1
         if not self._is_stopping:
-            note = log.warning if link.agreement is None else log.info
+            note = self.entrance.strangers.warning if link.agreement is None else log.info
             note("link closed", link=link.number, peer=link.address, reason=link.reason)
         self._processes.remove(link)
         dialled = self._dialled.pop(link.number, None)
@@ -277,6 +284,7 @@ class Peers:
     def on_closed(self, link: Link) -> None:
         """Nothing is left of the link but what it counted."""
         del self.links[link.number]
+        self.admission.leave(link, self.forwarder.pool)
         self._heard.close(link)
         self._askers.forget(link)
         self._stirred.set()
@@ -356,16 +364,13 @@ class Peers:
             await asyncio.sleep(pause)
             now = self._loop.time()
             if now - due < TICK_SECONDS:  # else we were held up, and what peers said meanwhile has yet to be read
-                await self._pace.visit(list(self.links.values()), self._tick_link)
+                await self._pace.tick(list(self.links.values()))
             now = self._loop.time()
             self.forwarder.expire(now)
             self.backpressure.look_again()
             self._stirred.set()
             self._addresses.forget_old(now)
-
-    def _tick_link(self, link: Link) -> None:
-        if link.state is not LinkState.CLOSED:
-            link.tick(self._loop.time())
+            self.admission.meters.look(now)
 
     async def close(self, *, reason: str, seconds: float) -> None:
         """Tell every peer, let what is held leave for so many seconds, then close all links."""
@@ -374,10 +379,10 @@ class Peers:
         for link in list(self.links.values()):
             if link.agreement is not None:
                 link.say(goaway)
-        await self._until(lambda: not self._outlets.is_draining, seconds)
+        await self._stirred.until(lambda: not self._outlets.is_draining, seconds)
         for link in list(self.links.values()):
             link.drain()
-        await self._until(
+        await self._stirred.until(
             lambda: all(link.state is not LinkState.DRAINING for link in self.links.values()),
             min(seconds, LINGER_SECONDS),
         )
@@ -389,11 +394,3 @@ class Peers:
         for link in list(self.links.values()):
             link.close(reason)
         self.forwarder.abandon(self._loop.time())
-
-    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
-        """Wait until it is so, for so many seconds at most; looked at whenever a link stirs, and at every tick."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not is_so():
-                    self._stirred.clear()
-                    await self._stirred.wait()

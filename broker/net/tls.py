@@ -3,7 +3,8 @@ What an endpoint brings to TLS: its certificate and key, whom it trusts, and the
 
 TLS 1.3 only, ALPN `sbrk/1`. With authentication both sides show a certificate, and both check: it is, or leads to, one
 of the trusted ones, and it is valid today. Whether it covers a host is asked where there is one, by whoever dialled.
-Files are read here, once, at the start.
+Files are read here, whole, and a `Security` is never changed: where files change there is another one, because OpenSSL
+only ever adds to whom a context trusts.
 
 Source: docs/protocol.md, "Transport".
 """
@@ -19,7 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.errors import CertificateUnusableError
@@ -43,7 +43,8 @@ class Encryption(StrEnum):
 class Security:
     """
     Shape: `server` and `client` contexts, None where encryption is disabled; `own` what this instance's certificate
-    says; `pinned` fingerprints of the certificates that are themselves trusted; `scratch` is for the transports.
+    says, `own_chain` those that are sent behind it; `trusted` whom the peers' certificates have to lead to, `pinned`
+    their fingerprints; `scratch` is for the transports.
     """
 
     encryption: Encryption = Encryption.DISABLED
@@ -51,8 +52,19 @@ class Security:
     server: ssl.SSLContext | None = None
     client: ssl.SSLContext | None = None
     own: Identity | None = None
+    own_chain: tuple[Identity, ...] = ()
+    trusted: tuple[Identity, ...] = ()
     pinned: frozenset[str] = frozenset()
     scratch: bytearray = field(default_factory=bytearray, repr=False)
+
+    def accepts(self, chain: Sequence[Identity]) -> bool:
+        """
+        Whether a peer that was accepted by this chain still is; in doubt not: it may connect anew and is judged again.
+
+        Args:
+            chain: What OpenSSL verified, from the peer's own certificate to the one that was trusted.
+        """
+        return not self.is_authenticating or any(one.fingerprint in self.pinned for one in chain)
 
 
 NO_SECURITY = Security()
@@ -79,11 +91,11 @@ def load_security(
     Raises:
         CertificateUnusableError: a file that is not there, not what it should be, or out of date.
     """
-    own = _own(certificate)
+    own, *own_chain = _own(certificate)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Entrance`
     trusted = load_trust(trust) if is_authenticating else []
-    pinned = frozenset(one.fingerprint(SHA256()).hex() for one in trusted)
+    anchors = {one.fingerprint: one for one in map(_identify, trusted)}
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols([ALPN])
@@ -93,7 +105,17 @@ def load_security(
         if trusted:
             context.load_verify_locations(cadata=b"".join(one.public_bytes(Encoding.DER) for one in trusted))
     server.num_tickets = TICKETS
-    return Security(encryption, is_authenticating, server, client, own, pinned, bytearray(READ_BYTES))
+    return Security(
+        encryption,
+        is_authenticating,
+        server,
+        client,
+        own=own,
+        own_chain=tuple(own_chain),
+        trusted=tuple(anchors.values()),
+        pinned=frozenset(anchors),
+        scratch=bytearray(READ_BYTES),
+    )
 
 
 def load_trust(patterns: Sequence[str]) -> list[x509.Certificate]:
@@ -129,9 +151,21 @@ def is_readable_by_others(path: Path) -> bool:
         return False
 
 
-def _own(path: Path) -> Identity:
-    first = _certificates("certificate", path)[0]
-    own = _identify(first)
+def verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:
+    """
+    What OpenSSL verified of a peer, as DER: its own certificate first, last the one that is trusted. Empty if nothing.
+
+    Public from Python 3.13 on; before, the object below has it under the same name.
+    """
+    if hasattr(tls, "get_verified_chain"):
+        return tuple(tls.get_verified_chain())
+    found = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way
+    return tuple(ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in found or ())
+
+
+def _own(path: Path) -> list[Identity]:
+    found = [_identify(one) for one in _certificates("certificate", path)]
+    own = found[0]
     now = datetime.now(UTC)
     if own.not_after <= now:
         problem = f"expired at {own.not_after:%Y-%m-%d %H:%M:%S} UTC"
@@ -139,7 +173,7 @@ def _own(path: Path) -> Identity:
     if own.not_before > now:
         problem = f"is not valid before {own.not_before:%Y-%m-%d %H:%M:%S} UTC"
         raise CertificateUnusableError("certificate", str(path), problem, "set the clock of this machine, or wait")
-    return own
+    return found
 
 
 def _identify(certificate: x509.Certificate) -> Identity:

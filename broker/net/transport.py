@@ -38,11 +38,12 @@ class Transport(Protocol):
     """
     What carries the bytes of one link.
 
-    Shape: `holds` whether it keeps bytes that it counted as sent; `identity` what the peer proved; `cipher` the TLS
-    cipher suite, empty without TLS.
+    Shape: `holds` whether it keeps bytes that it counted as sent; `identity` what the peer proved, `chain` how: its
+    certificate, and those up to the one that is trusted; `cipher` the TLS cipher suite, empty without TLS.
     """
 
     identity: Identity | None
+    chain: tuple[Identity, ...]
     cipher: str
 
     @property
@@ -131,6 +132,7 @@ class PlainTransport(_OnSocket):
 
     holds = False
     identity: Identity | None = None
+    chain: tuple[Identity, ...] = ()
     cipher = ""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -152,7 +154,7 @@ class TlsTransport(_OnSocket):
         tls: What encrypts and decrypts.
         incoming: Ciphertext for `tls`; what is in it came behind the handshake.
         outgoing: Ciphertext from `tls`.
-        identity: What the peer proved; None when it was not asked.
+        chain: What the peer proved, its own certificate first; empty when it was not asked.
         scratch: As large as the largest read, and of all transports: nothing stays in it.
     """
 
@@ -163,11 +165,12 @@ class TlsTransport(_OnSocket):
         incoming: ssl.MemoryBIO,
         outgoing: ssl.MemoryBIO,
         *,
-        identity: Identity | None,
+        chain: tuple[Identity, ...],
         scratch: bytearray,
     ) -> None:
         super().__init__(sock)
-        self.identity = identity
+        self.chain = chain
+        self.identity = chain[0] if chain else None
         cipher = tls.cipher()
         self.cipher = cipher[0] if cipher else ""
         self._tls = tls

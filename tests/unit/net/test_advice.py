@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from broker.flow import Disposition
 from broker.net.advice import REJECTS_PER_SECOND, Advice, render_rejected
+from broker.net.permissions import Permissions, Permit
+from broker.security.grants import Grants
+from broker.security.principal import who_is
 from broker.wire.frame import Header, Rejected, decode_link, encode_dialog
 
 HEADER = Header(
@@ -35,6 +38,21 @@ def test_rejected_tells_which_frame_and_why() -> None:
             code=11289,
             reason="pool limit exceeded",
         )
+
+
+def test_who_lacks_a_permission_is_told_which() -> None:
+    permissions = Permissions()
+    permissions.grants = Grants(is_default_deny=True)
+    permit = Permit(who_is("CN=a"), permissions.grants.profile(who_is("CN=a")), permissions)
+
+    rejected = decode_link(render_rejected(encode_dialog(HEADER, b""), Disposition.NOT_PERMITTED, permit))
+
+    assert isinstance(rejected, Rejected)
+    assert (11215, "not permitted: no GRANT SEND ON SERVICE::[t] TO [CN=a] or public") == (
+        rejected.code,
+        rejected.reason,
+    )
+    assert "CN=a may not send: no GRANT SEND ON SERVICE::[t] TO [CN=a] or public" == permissions.last_refusal
 
 
 def test_so_much_is_said_in_a_second_and_no_more() -> None:

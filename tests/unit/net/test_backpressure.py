@@ -294,3 +294,12 @@ async def test_link_that_closes_while_it_is_held_back_is_forgotten(crossing: Cro
 
     assert crossing.senders[0].is_closed
     assert crossing.senders[0] not in crossing.near.loop.readers
+
+
+async def test_paused_link_says_for_which_bound_and_says_so_no_more_when_it_is_read(crossing: Crossing) -> None:
+    crossing.feed(0, NORTH, 30)
+    assert {"endpoint.message_forward_share"} == crossing.links[0].slowed_by
+
+    crossing.stuck.breathe()
+
+    assert ([False, False], set()) == (crossing.paused, crossing.links[0].slowed_by)

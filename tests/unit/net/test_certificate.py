@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import UTC, datetime
 
-from broker.net.certificate import identify
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from broker.net.certificate import identify, identify_issuer
+from broker.security.principal import Who
 from tests.support.certificates import make
 
 
@@ -32,6 +40,34 @@ def test_certificate_without_a_subject_is_called_by_its_first_name(hosts: tuple[
     pair = make("", *hosts)
 
     assert (hosts[0] if hosts else pair.fingerprint) == identify(pair.der).principal_name
+
+
+def test_certificate_tells_who_it_is_where_permissions_are_asked() -> None:
+    pair = make("a,b", "a.example", "spiffe://shop.example/a", "spiffe://shop.example/b")
+
+    who = identify(pair.der).who
+
+    uris = ("spiffe://shop.example/a", "spiffe://shop.example/b")
+    assert Who(r"CN=a\,b", "a,b", uris, pair.fingerprint) == who
+    assert r"CN=a\,b" == who.name
+
+
+def test_certificate_without_names_is_known_by_its_fingerprint() -> None:
+    pair = make("")
+
+    assert f"sha256:{pair.fingerprint}" == identify(pair.der).who.name
+
+
+def test_most_specific_common_name_counts() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in ("realm", "orders")]
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(x509.Name(names)).issuer_name(x509.Name(names))
+    builder = builder.public_key(key.public_key()).serial_number(1).not_valid_before(now).not_valid_after(now)
+
+    who = identify(builder.sign(key, SHA256()).public_bytes(Encoding.DER)).who
+
+    assert ("CN=orders,CN=realm", "orders") == (who.subject, who.common_name)
 
 
 def test_long_subject_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +108,12 @@ def test_subject_alone_covers_nothing() -> None:
 def test_what_is_no_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ParseError|parsing"):
         identify(b"no certificate")
+
+
+def test_certificate_of_a_ca_is_read_once() -> None:
+    ca = make("ca", is_authority=True)
+
+    assert identify(ca.der) == identify_issuer(ca.der)
+    assert identify_issuer(ca.der) is identify_issuer(bytes(ca.der))
+    with pytest.raises(ValueError, match=r"(?i)asn|parse|der"):
+        identify_issuer(b"no certificate")

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.net.descriptors import RESERVED, RESERVED_SHARE, are_short, is_reserved, raise_limit
+from broker.net.descriptors import (
+    OWN,
+    RESERVED,
+    RESERVED_SHARE,
+    UNLIMITED,
+    are_short,
+    is_reserved,
+    raise_limit,
+    room_for_connections,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +77,19 @@ def test_where_there_is_no_limit_nothing_is_short(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     assert not is_reserved(1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("limit", "besides", "expected"),
+    [(4096, 256, 4096 - RESERVED - OWN - 256), (200, 20, 200 - 2 * (200 // RESERVED_SHARE) - 20), (400, 1000, 1)],
+)
+def test_connections_have_what_is_not_in_reserve(limit: int, besides: int, expected: int) -> None:
+    limit_to(limit)
+
+    assert expected == room_for_connections(besides)
+
+
+def test_without_a_limit_there_is_room_for_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    assert UNLIMITED == room_for_connections(256)

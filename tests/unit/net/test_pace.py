@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from broker.net import pace as module
 from broker.net.link import Link
+from broker.net.link_state import LinkState
 from broker.net.pace import ENDS, RENEW_SECONDS, RENEWALS, Pace
 
 
@@ -127,3 +129,13 @@ async def test_nothing_happens_any_more_when_it_is_closed() -> None:
     await asyncio.sleep(1)
 
     assert (ENDS, 0) == (paced.ended, paced.links[0].renewed)
+
+
+@pytest.mark.parametrize("state", list(LinkState))
+async def test_time_passes_for_every_link_that_is_not_closed(state: LinkState) -> None:
+    ticks: list[float] = []
+    link: Any = SimpleNamespace(state=state, tick=ticks.append)
+
+    await Paced().pace.tick([link])
+
+    assert (state is not LinkState.CLOSED) == bool(ticks)

@@ -12,7 +12,8 @@ import pytest
 
 from broker.errors import CertificateUnusableError
 from broker.net import tls
-from broker.net.tls import NO_SECURITY, Encryption, is_readable_by_others, load_security, load_trust
+from broker.net.certificate import identify
+from broker.net.tls import NO_SECURITY, Encryption, is_readable_by_others, load_security, load_trust, verified_chain
 from tests.support.certificates import DAY, Pair, authority, make, security
 
 
@@ -183,3 +184,48 @@ def test_key_that_everybody_may_read_is_found(mode: int, *, expected: bool, tmp_
 
 def test_nobody_can_tell_of_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert not is_readable_by_others(tmp_path / "none")
+
+
+def test_certificates_behind_ones_own_are_those_that_are_sent(tmp_path: Path) -> None:
+    root = authority("root")
+    between = make("between", by=root, is_authority=True)
+    leaf = make("leaf", "localhost", by=between)
+    certificate, key = leaf.store(tmp_path, "leaf")
+    certificate.write_bytes(leaf.pem + between.pem)
+
+    security = load_security(Encryption.REQUIRED, certificate=certificate, private_key=key)
+
+    assert ("CN=leaf", ["CN=between"]) == (
+        security.own.principal_name,  # type: ignore[union-attr]
+        [one.principal_name for one in security.own_chain],
+    )
+
+
+def test_peer_is_accepted_as_long_as_one_of_its_chain_is_trusted(tmp_path: Path) -> None:
+    ca, other, leaf = authority(), authority("other CA"), make("leaf")
+    chain = [identify(one.der) for one in (leaf, ca)]
+
+    sides = {
+        name: security(tmp_path, name, make(name), *pairs)
+        for name, pairs in {"by its CA": [ca, other], "itself": [leaf], "no more": [other], "nobody asks": []}.items()
+    }
+
+    assert {"by its CA": True, "itself": True, "no more": False, "nobody asks": True} == {
+        name: side.accepts(chain) for name, side in sides.items()
+    }
+    assert not sides["by its CA"].accepts([])
+
+
+def test_whom_to_trust_is_known_by_name_each_once(tmp_path: Path) -> None:
+    ca, other = authority(), authority("other CA")
+
+    side = security(tmp_path, "a", make("a"), ca, other, ca)
+
+    assert ["CN=test CA", "CN=other CA"] == [one.principal_name for one in side.trusted]
+    assert {ca.fingerprint, other.fingerprint} == side.pinned
+
+
+def test_nothing_is_verified_before_the_handshake() -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="a")
+
+    assert () == verified_chain(tls)

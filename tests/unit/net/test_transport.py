@@ -53,7 +53,7 @@ class Ends:
         incoming.write(self._from_peer.read())
         tls.do_handshake()
         sock: Any = self.sock
-        self.transport = TlsTransport(sock, tls, incoming, outgoing, identity=None, scratch=side.scratch)
+        self.transport = TlsTransport(sock, tls, incoming, outgoing, chain=(), scratch=side.scratch)
 
     @staticmethod
     def _step(tls: ssl.SSLObject) -> None:

@@ -1,0 +1,138 @@
+"""
+How much one peer brings: bytes and messages a second, and what of the forward pool its frames take.
+
+A peer that brings more than it may is read less: its connections are paused until what it brought has been paid for,
+so nothing is dropped. A peer that was idle may bring as much as a second allows at once. All connections of a peer
+have one meter, which outlives them until nothing is owed. Of the forward pool a peer has its part (`Payer`): near its
+end it is paused as by back-pressure, above it its frames are dropped as those are that find no room. Loop-only.
+
+Source: the token bucket of RFC 2697, with a debt instead of a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.forwarding.pool import Payer, Pool, forget_feeders
+from broker.net.limits import PeerLimits
+from broker.net.principal import peer_of
+
+if TYPE_CHECKING:
+    from broker.net.link import Link
+
+BURST_SECONDS = 1.0  # worth of what a peer may bring at once
+SHORT_SECONDS = 0.001  # a pause that would be shorter is left out, and stays owed
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Tokens of one kind. Shape: `rate` a second, 0 for no limit; `tokens` below 0 are owed; `at` loop time."""
+
+    limit: str
+    rate: int
+    tokens: float
+    at: float
+
+    def take(self, count: int, now: float) -> float:
+        """Pay for so much; the seconds until it is paid."""
+        if not self.rate:
+            return 0.0
+        self.tokens = min(self.rate * BURST_SECONDS, self.tokens + (now - self.at) * self.rate) - count
+        self.at = now
+        return max(0.0, -self.tokens / self.rate)
+
+
+class Meter:
+    """One peer's. Shape: `payer` its part of the pool, None where it has no limit; `free_at` when nothing is owed."""
+
+    def __init__(self, limits: PeerLimits, payer: Payer | None, pauses: Counter[str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
+        rates = {"bytes_per_second": limits.bytes_per_second, "messages_per_second": limits.messages_per_second}
+        self._buckets = [_Bucket(name, rate, rate * BURST_SECONDS, now) for name, rate in rates.items()]
+        self._pauses = pauses
+        self._seen: dict[Link, tuple[int, int]] = {}
+        self._paused: dict[Link, str] = {}
+        self.payer = payer
+        self.free_at = now
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def enter(self, link: Link) -> None:
+        """One more connection of this peer."""
+        self._seen[link] = (0, 0)
+
+    def leave(self, link: Link) -> None:
+        """A connection is closed."""
+        del self._seen[link]
+        now = self._loop.time()
+        self.free_at = now + max(bucket.take(0, now) for bucket in self._buckets)
+
+    def spend(self, link: Link) -> None:
+        """A connection was read."""
+        bytes_before, messages_before = self._seen[link]
+        bytes_now, messages_now = self._seen[link] = link.bytes_received, link.received.total()
+        now = self._loop.time()
+        brought = (bytes_now - bytes_before, messages_now - messages_before)
+        waits = [(bucket.take(count, now), bucket.limit) for bucket, count in zip(self._buckets, brought, strict=True)]
+        seconds, limit = max(waits)
+        reason = f"limits.{limit}"
+        if seconds > SHORT_SECONDS and not self._paused.get(link):
+            self._pauses[limit] += 1
+            self._paused[link] = reason
+            link.slowed_by.add(reason)
+            link.pause()
+            self._loop.call_later(seconds, self._resume, link)
+
+    def _resume(self, link: Link) -> None:
+        link.slowed_by.discard(self._paused.pop(link))
+        link.resume()
+
+
+class Meters:
+    """
+    The meters of all peers; none where nothing is limited.
+
+    Shape: `pauses` how often a connection was not read for a while, by the limit.
+    """
+
+    def __init__(self, limits: PeerLimits) -> None:
+        self.pauses: Counter[str] = Counter()
+        self._limits = limits
+        self._meters: dict[str, Meter] = {}
+        self._names: dict[Link, str] = {}
+
+    def enter(self, link: Link, pool: Pool) -> None:
+        """A connection was made."""
+        if not self._limits.are_paced:
+            return
+        name = self._names[link] = peer_of(link)
+        meter = self._meters.get(name)
+        if meter is None:
+            payer = Payer(pool, self._limits.pool_share) if self._limits.pool_share else None
+            meter = self._meters[name] = Meter(self._limits, payer, self.pauses)
+        meter.enter(link)
+        link.meter = meter
+        if meter.payer is not None:
+            pool.payers[link] = meter.payer
+
+    def leave(self, link: Link, pool: Pool) -> None:
+        """A connection is closed; what its frames take of the pool is still that of its peer."""
+        name = self._names.pop(link, None)
+        if name is None:
+            return
+        pool.payers.pop(link, None)
+        link.meter = None
+        self._meters[name].leave(link)
+
+    def look(self, now: float) -> None:
+        """Now and then: of a peer that has gone, owes nothing and has nothing in the pool, nothing is kept."""
+        for name, meter in list(self._meters.items()):
+            if meter.payer is not None:
+                forget_feeders(meter.payer, now)
+            if not meter and now >= meter.free_at and (meter.payer is None or not meter.payer.used_bytes):
+                del self._meters[name]

@@ -1,0 +1,164 @@
+"""A real daemon and those who take too much of it: everybody else is served, and the admin API answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.demo.topology import Daemon, Topology
+from broker.routing.address import NetworkAddress
+from broker.wire.frame import Fatal, Hello, Ping, Pong
+from tests.support.loopback import Raw, message, raw, until
+
+KNOWN = "127.0.0.2"  # a host that a route names; strangers come from another one
+DESCRIPTORS = 200  # that the daemon may have: few, so that few strangers are a crowd
+STORM = 300  # connections at a time
+LONG = {"heartbeat_ms": 3_600_000}  # nobody is silent for too long
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path) as topology:
+        yield topology
+
+
+def gateway(net: Topology, limits: dict[str, Any], **endpoint: Any) -> Daemon:
+    daemon = net.add("gateway", forwarding=True, settings={"limits": limits, "endpoint": endpoint})
+    net.script("gateway", "msdb", f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://{KNOWN}:9';\n")
+    return daemon
+
+
+def address(daemon: Daemon) -> NetworkAddress:
+    return NetworkAddress("127.0.0.1", daemon.port)
+
+
+@asynccontextmanager
+async def neighbour(daemon: Daemon) -> AsyncIterator[Raw]:
+    """Who comes from the host that a route names, and has been greeted."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.bind((KNOWN, 0))
+    try:
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", daemon.port)), 30)
+        peer = Raw(sock)
+        await peer.greet(name="neighbour", **LONG)
+        await peer.hear(Hello)
+        yield peer
+    finally:
+        sock.close()
+
+
+@asynccontextmanager
+async def storm(daemon: Daemon) -> AsyncIterator[list[int]]:
+    """Strangers that connect, say nothing, and connect again when they are closed; yields how many were."""
+    ended = [0]
+    is_over = asyncio.Event()
+
+    async def come() -> None:
+        while not is_over.is_set():  # a cancellation may get lost in `asyncio.wait_for`, where something has just come
+            with contextlib.suppress(OSError):
+                async with raw(address(daemon)) as peer:
+                    await peer.end_of_bytes()
+            ended[0] += 1
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(come()) for _ in range(STORM)]
+    try:
+        yield ended
+    finally:
+        is_over.set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="the daemon is to have few descriptors")
+def test_storm_of_strangers_locks_out_neither_a_known_peer_nor_the_admin(net: Topology) -> None:
+    daemon = gateway(net, {"reserved_connections": 20}, handshake_timeout="5m")
+    daemon.prefix = ("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")
+    daemon.start()
+
+    async def weather_it() -> dict[str, Any]:
+        async with neighbour(daemon) as early, storm(daemon) as ended:
+            await until(lambda: ended[0] > STORM, seconds=60)
+            for _ in range(10):
+                async with neighbour(daemon) as late:
+                    await late.say(Ping(b"12345678"))
+                    await late.hear(Pong)
+                status = await asyncio.to_thread(daemon.status)
+            await early.say(Ping(b"and good"))
+            await early.hear(Pong)
+        return status
+
+    status = asyncio.run(weather_it())
+
+    assert len(status["connections"]) <= status["transport"]["connections_max"] + 70
+    assert status["transport"]["connections_max"] == DESCRIPTORS - 2 * (DESCRIPTORS // 4)
+    assert status["transport"]["refused"]["connections"] > STORM
+    assert "accepting paused" not in daemon.log.read_text()
+
+
+def test_peer_above_its_connections_is_told_and_the_others_stay(net: Topology) -> None:
+    daemon = gateway(net, {"connections_per_peer": 2})
+    daemon.start()
+
+    async def come_three_times() -> Fatal:
+        async with raw(address(daemon), name="one", **LONG) as one, raw(address(daemon), name="two", **LONG) as two:
+            for peer in (one, two):
+                await peer.hear(Hello)
+            async with raw(address(daemon), name="three", **LONG) as three:
+                fatal: Fatal = await three.hear(Fatal)
+                await three.end()
+            await two.say(Ping(b"12345678"))
+            await two.hear(Pong)
+            return fatal
+
+    fatal = asyncio.run(come_three_times())
+
+    assert "127.0.0.1 has 2 connections here already, the most (limits.connections_per_peer)" in fatal.text
+    assert {"connections_per_peer": 1} == daemon.status()["transport"]["refused"]
+    assert "limits.connections_per_peer" in daemon.log.read_text()
+
+
+@pytest.mark.parametrize("limit", ["bytes_per_second", "messages_per_second"])
+def test_peer_that_brings_too_much_is_slowed_and_nothing_is_lost(net: Topology, limit: str) -> None:
+    rate = {"bytes_per_second": 200_000, "messages_per_second": 200}[limit]
+    daemon = gateway(net, {limit: rate}, message_forward_size="64MiB")
+    daemon.start()
+    count = 600  # of 1,000 bytes: three seconds' worth, of which the first is free
+
+    async def flood() -> tuple[float, set[str], list[bytes]]:
+        hop = f"tcp://{KNOWN}:9"
+        slowed: set[str] = set()
+        async with raw(address(daemon), name="flood", **LONG) as sender, neighbour(daemon) as receiver:
+            await receiver.say(Ping(b"12345678"))
+            async with raw(address(daemon), name="hop", addresses=[hop], **LONG) as taker:
+                await taker.hear(Hello)
+                began = time.monotonic()
+                sending = asyncio.create_task(
+                    sender.say(*(message("//far", number, bytes(1000 - 130)) for number in range(count)))
+                )
+                while sum(frame[4] >= 0x10 for frame in taker.frames) < count:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(taker.read(), 0.2)
+                    status = await asyncio.to_thread(daemon.status)
+                    slowed |= {one["slowed_by"] for one in status["connections"] if one["name"] == "flood"}
+                await sending
+                return time.monotonic() - began, slowed, taker.frames
+
+    seconds, slowed, frames = asyncio.run(flood())
+
+    assert 1.5 < seconds
+    assert f"limits.{limit}" in slowed
+    assert count == sum(frame[4] >= 0x10 for frame in frames)
+    status = daemon.status()
+    assert ({}, 0) == (status["forwarding"]["dropped"], status["forwarding"]["unaccounted"])

@@ -1,0 +1,250 @@
+"""Who may connect and send, on real sockets with real certificates: each refusal, and what both sides hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.flow import Disposition
+from broker.forwarding.kernel_choice import KERNELS
+from broker.net.tls import NO_SECURITY
+from broker.routing.choose import Health
+from broker.routing.facts import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.principal import parse_principal
+from broker.wire.frame import Fatal
+from tests.support.certificates import Pair, authority, make, security
+from tests.support.loopback import HERE, Instance, instance, message, numbers, raw, until
+
+pytestmark = pytest.mark.usefixtures("guard")
+
+CONNECT, SEND = Permission.CONNECT, Permission.SEND
+MISSING = "no GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=orders] or public"
+
+
+@pytest.fixture(scope="module")
+def ca() -> Pair:
+    return authority()
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as entries:
+        yield entries
+
+
+class Street:
+    """Neighbours with certificates of one CA. Shape: `grants` of each are its own; nothing by default."""
+
+    def __init__(self, directory: Path, ca: Pair, stack: AsyncExitStack) -> None:
+        self._directory = directory
+        self._ca = ca
+        self._stack = stack
+
+    async def house(self, name: str, *rules: Rule, pair: Pair | None = None, **tuning: Any) -> Instance:
+        pair = pair or make(name, "127.0.0.1", by=self._ca)
+        side = security(self._directory, os.urandom(4).hex(), pair, self._ca)
+        one = await self._stack.enter_async_context(instance(security=side, **tuning))
+        permit(one, *rules)
+        return one
+
+    async def plain(self, *rules: Rule, **tuning: Any) -> Instance:
+        one = await self._stack.enter_async_context(instance(security=NO_SECURITY, **tuning))
+        permit(one, *rules)
+        return one
+
+
+@pytest.fixture
+async def street(tmp_path: Path, ca: Pair) -> AsyncIterator[Street]:
+    async with AsyncExitStack() as stack:
+        yield Street(tmp_path, ca, stack)
+
+
+def rule(permission: Permission, principal: str, securable: str = "*", state: State = State.GRANT) -> Rule:
+    return Rule(permission, securable, parse_principal(principal), state)
+
+
+def permit(one: Instance, *rules: Rule) -> None:
+    """These rules hold from now on."""
+    grants = Grants(rules, is_default_deny=one.peers.entrance.security.is_authenticating)
+    one.peers.permissions.change(grants, one.peers.links.values())
+    one.forwarder.changed()
+
+
+def send(one: Instance, frames: list[bytes]) -> None:
+    """As a database there would."""
+    slab = bytearray(b"".join(frames))
+    one.forwarder.take(slab, len(slab), asyncio.get_running_loop().time(), Origin())
+
+
+class Origin:
+    """Where frames of the test come from."""
+
+    def __init__(self) -> None:
+        self.received: Any = dict.fromkeys(range(256), 0)
+
+    def reject(self, frame: object, disposition: object) -> None:
+        """Advice that nobody needs."""
+
+
+async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(street: Street, logs: list[Any]) -> None:
+    billing = await street.house("billing", rule(CONNECT, "CN=other"))
+    orders = await street.house("orders", rule(CONNECT, "public"))
+    orders.route(far=billing.address)
+
+    send(orders, [message("//far")])
+    await until(lambda: MISSING in orders.peers.problem_of(billing.address))
+
+    assert Health.SUPPRESSED is orders.peers.health_of(billing.address)
+    assert f"FATAL from the peer: CN=orders may not connect: {MISSING}" == orders.peers.problem_of(billing.address)
+    closed = [(one["log_level"], one["reason"]) for one in logs if one["event"] == "link closed"]
+    assert ("warning", f"CN=orders may not connect: {MISSING}") in closed
+    assert billing.peers.faults["ConnectDeniedError"] >= 1
+    assert not any(link.online_at for link in billing.peers.links.values())
+    assert orders.forwarder.pool.frames == 1
+
+
+async def test_who_dials_asks_as_well(street: Street) -> None:
+    billing = await street.house("billing", rule(CONNECT, "public"))
+    orders = await street.house("orders")
+    orders.route(far=billing.address)
+
+    send(orders, [message("//far")])
+
+    missing = "CN=billing may not connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=billing] or public"
+    await until(lambda: missing in orders.peers.problem_of(billing.address))
+
+
+async def test_peer_that_shows_no_certificate_is_public(street: Street) -> None:
+    gateway = await street.plain(rule(CONNECT, "CN=orders"))
+
+    async with raw(gateway.address) as peer:
+        fatal = await peer.hear(Fatal)
+
+    refusal = "public may not connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [public]"
+    assert (28048, refusal) == (fatal.code, fatal.text)
+
+
+async def test_denied_peer_is_told_the_statement_that_denies_it(street: Street) -> None:
+    gateway = await street.plain(rule(CONNECT, "public", state=State.DENY), rule(CONNECT, "*"))
+
+    async with raw(gateway.address) as peer:
+        fatal = await peer.hear(Fatal)
+
+    assert "public may not connect: DENY CONNECT ON ENDPOINT::[Broker] TO [public]" == fatal.text
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+async def test_message_without_the_grant_is_dropped_counted_and_answered_with_the_missing_statement(
+    street: Street, kernel: Any
+) -> None:
+    everybody = rule(CONNECT, "public")
+    here = await street.house("gateway", everybody, rule(SEND, "orders", "//he*"), kernel=kernel)
+    orders = await street.house("orders", everybody)
+    orders.route(secret=here.address, heron=here.address)
+
+    send(orders, [message(f"//{name}", n) for n, name in enumerate(["secret", "heron", "secret"])])
+    await until(lambda: len(orders.advice) == 3)
+
+    why = "not permitted: no GRANT SEND ON SERVICE::[//secret] TO [CN=orders] or public"
+    assert {(11215, why): 2, (9798, "no route"): 1} == _counted(orders.advice)
+    assert {Disposition.NOT_PERMITTED: 2, Disposition.NO_ROUTE: 1} == here.forwarder.dropped
+    assert f"CN=orders may not send: {why.removeprefix('not permitted: ')}" == here.peers.permissions.last_refusal
+    assert b"//secret" in here.forwarder.last_dropped[Disposition.NOT_PERMITTED][1]
+    assert here.forwarder.unaccounted == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+async def test_peers_are_kept_apart_and_those_alike_share_what_is_remembered(street: Street, kernel: Any) -> None:
+    here = await street.house("gateway", rule(CONNECT, "public"), rule(SEND, "CN=a*", "//here"), kernel=kernel)
+    houses = [await street.house(name, rule(CONNECT, "public")) for name in ("a1", "a2", "b")]
+
+    for round_number in range(3):
+        for number, house in enumerate(houses):
+            _route_to_here(house, here)
+            send(house, [message("//here", 10 * number + round_number)])
+    await until(lambda: len(here.delivered) == 6 and here.forwarder.dropped[Disposition.NOT_PERMITTED] == 3)
+
+    assert [0, 1, 2, 10, 11, 12] == sorted(numbers(here.delivered))
+    profiles = {link.permit.who.name: link.permit.profile for link in here.peers.links.values()}
+    assert profiles["CN=a1"] is profiles["CN=a2"] is not profiles["CN=b"]
+    assert here.forwarder.unaccounted == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+async def test_change_of_grants_holds_for_the_next_frame(street: Street, kernel: Any) -> None:
+    may_connect = rule(CONNECT, "public")
+    here = await street.house("gateway", may_connect, rule(SEND, "orders", "//here"), kernel=kernel)
+    orders = await street.house("orders", may_connect)
+    _route_to_here(orders, here)
+
+    send(orders, [message("//here", 0)])
+    await until(lambda: len(here.delivered) == 1)
+    permit(here, may_connect, rule(SEND, "orders", "//here"), rule(SEND, "public", "//here", State.DENY))
+    send(orders, [message("//here", 1)])
+    await until(lambda: here.forwarder.dropped[Disposition.NOT_PERMITTED] == 1)
+    permit(here, may_connect, rule(SEND, "orders", "//*"))
+    send(orders, [message("//here", 2)])
+    await until(lambda: len(here.delivered) == 2)
+
+    assert [0, 2] == numbers(here.delivered)
+
+
+async def test_link_whose_grant_is_gone_is_closed_and_one_that_has_it_stays(street: Street) -> None:
+    here = await street.house("gateway", rule(CONNECT, "public"), rule(SEND, "public", "*"))
+    houses = [await street.house(name, rule(CONNECT, "public")) for name in ("stays", "goes")]
+    for house in houses:
+        _route_to_here(house, here)
+        send(house, [message("//here")])
+    await until(lambda: len(here.delivered) == 2)
+
+    permit(here, rule(CONNECT, "stays"), rule(SEND, "public", "*"))
+    await until(lambda: "may not connect" in houses[1].peers.problem_of(here.address))
+
+    assert {"CN=stays"} == {link.permit.who.name for link in here.peers.links.values() if link.can_send}
+    assert Health.CONNECTED is houses[0].peers.health_of(here.address)
+
+
+async def test_instance_that_dials_itself_needs_no_grant_for_itself(street: Street) -> None:
+    here = await street.house("gateway")
+    here.route(loop=here.address)
+
+    send(here, [message("//loop")])
+    await until(lambda: here.address in here.forwarder.here.own)
+
+    assert {Disposition.ROUTE_INVALID: 1} == here.forwarder.dropped
+
+
+async def test_another_instance_with_our_certificate_needs_a_grant_like_everybody(street: Street, ca: Pair) -> None:
+    pair = make("twin", "127.0.0.1", by=ca)
+    here = await street.house("twin", pair=pair)
+    twin = await street.house("twin", rule(CONNECT, "public"), pair=pair)
+    _route_to_here(twin, here)
+
+    send(twin, [message("//here")])
+    await until(lambda: "CN=twin may not connect" in twin.peers.problem_of(here.address))
+
+    assert [] == here.delivered
+
+
+def _route_to_here(house: Instance, here: Instance) -> None:
+    """The house forwards what is for //here, although it has a service of that name itself."""
+    table = build_table([Route("out", here.address, remote_service_name="//here")], now=datetime.now(UTC))
+    house.forwarder.surround(table=table, hosted=hosted({HERE: []}), is_forwarding=True)
+
+
+def _counted(advice: list[Any]) -> dict[tuple[int, str], int]:
+    told: dict[tuple[int, str], int] = {}
+    for one in advice:
+        told[one.code, one.reason] = told.get((one.code, one.reason), 0) + 1
+    return told

@@ -1,0 +1,188 @@
+"""Certificate files that change under real daemons: what is shown and trusted from then on, and what is told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.demo.topology import Daemon, Topology, wait_for
+from broker.net.tls import ALPN
+from tests.support.certificates import DAY, Pair, authority, make
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path / "net") as topology:
+        yield topology
+
+
+class Gateway:
+    """A gateway that authenticates, and its files."""
+
+    def __init__(self, net: Topology, directory: Path, *, workers: int, **endpoint: Any) -> None:
+        self.ca = authority()
+        self.directory = directory
+        self.write(make("first", "127.0.0.1", by=self.ca))
+        self.trust(self.ca)
+        settings = {
+            "encryption": "required",
+            "authentication": "certificate",
+            "certificate": str(directory / "own.pem"),
+            "private_key": str(directory / "own.key"),
+            "trust": [str(directory / "trust.pem")],
+            "workers": workers,
+        }
+        self.daemon = net.add("gateway", forwarding=True, settings={"endpoint": settings | endpoint})
+        self.daemon.start()
+
+    def write(self, pair: Pair) -> None:
+        pair.store(self.directory, "own")
+
+    def trust(self, *pairs: Pair) -> None:
+        """As tools do it: another file, put in the place of the old one."""
+        new = self.directory / "trust.new"
+        new.write_bytes(b"".join(one.pem for one in pairs))
+        new.replace(self.directory / "trust.pem")
+
+    def status(self) -> dict[str, Any]:
+        transport: dict[str, Any] = self.daemon.status()["transport"]
+        return transport
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels, as a scraper sees it."""
+        found = _get(self.daemon, "/metrics")
+        [line] = [one for one in found.splitlines() if one.startswith(f"{name} ")]
+        return float(line.split()[1])
+
+
+def _get(daemon: Daemon, path: str) -> str:
+    with socket.create_connection(("127.0.0.1", daemon.observe_port), timeout=SECONDS) as sock:
+        sock.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        return b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
+
+
+class Client:
+    """Who connects with a certificate of its own."""
+
+    def __init__(self, directory: Path, pair: Pair, port: int) -> None:
+        self._port = port
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname = False
+        self._context.verify_mode = ssl.CERT_NONE
+        self._context.set_alpn_protocols([ALPN])
+        self._context.load_cert_chain(*pair.store(directory, "client"))
+
+    def connect(self) -> ssl.SSLSocket:
+        sock = socket.create_connection(("127.0.0.1", self._port), timeout=SECONDS)
+        return self._context.wrap_socket(sock)
+
+    def is_heard(self) -> bool:
+        """Whether the gateway says HELLO to it."""
+        with contextlib.suppress(OSError), self.connect() as tls:
+            return bool(tls.recv(1))
+        return False
+
+    def shown(self) -> str:
+        """The fingerprint of what the gateway shows."""
+        with self.connect() as tls:
+            return hashlib.sha256(tls.getpeercert(binary_form=True) or b"").hexdigest()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_renewed_certificate_is_shown_by_every_worker_within_seconds(
+    net: Topology, tmp_path: Path, workers: int
+) -> None:
+    gateway = Gateway(net, tmp_path, workers=workers)
+    client = Client(tmp_path, make("client", by=gateway.ca), gateway.daemon.port)
+    before = client.shown()
+    renewed = make("renewed", "127.0.0.1", by=gateway.ca)
+
+    gateway.write(renewed)
+    wait_for(
+        lambda: {client.shown() for _ in range(8 * workers)} == {renewed.fingerprint},
+        seconds=SECONDS,
+        what="the new one",
+    )
+
+    assert before != renewed.fingerprint
+    assert "CN=renewed" in {one["name"] for one in gateway.status()["certificates"] if one["role"] == "own"}
+    assert 1 == gateway.metric("broker_tls_reloads_total")
+    rows = gateway.daemon.query("SELECT certificate_id FROM sys.service_broker_endpoints")
+    assert [renewed.fingerprint] == [row["certificate_id"] for row in rows]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ca_that_is_removed_lets_nobody_in_and_ends_who_is_there(net: Topology, tmp_path: Path, workers: int) -> None:
+    gateway = Gateway(net, tmp_path, workers=workers)
+    other = authority("other CA")
+    client = Client(tmp_path, make("client", "127.0.0.1", by=gateway.ca), gateway.daemon.port)
+    assert client.is_heard()
+
+    with client.connect() as staying:
+        assert staying.recv(1)
+        gateway.trust(other)
+        with contextlib.suppress(OSError):
+            while staying.recv(1 << 16):
+                pass  # its end is what is waited for
+    wait_for(lambda: not any(client.is_heard() for _ in range(4 * workers)), seconds=SECONDS, what="its being refused")
+
+    assert ["CN=other CA"] == [one["name"] for one in gateway.status()["certificates"] if one["role"] == "trust"]
+    assert "the peer's certificate is not trusted" in gateway.daemon.log.read_text()
+
+
+def test_files_that_cannot_be_used_change_nothing_and_raise_an_alarm_until_they_can(
+    net: Topology, tmp_path: Path
+) -> None:
+    gateway = Gateway(net, tmp_path, workers=1)
+    client = Client(tmp_path, make("client", by=gateway.ca), gateway.daemon.port)
+    before = client.shown()
+
+    (tmp_path / "own.pem").write_text("-----BEGIN CERTIFICATE-----\nhalf of one")
+    problem = wait_for(lambda: gateway.status()["problem"], seconds=SECONDS, what="an alarm")
+
+    assert "endpoint.certificate" in problem
+    assert (before, True) == (client.shown(), client.is_heard())
+    assert any("certificate files are not in use" in warning for warning in gateway.status()["warnings"])
+    assert 1 == gateway.metric("broker_tls_reload_failures_total")
+    ready = _get(gateway.daemon, "/readyz?verbose")
+    assert ready.startswith("HTTP/1.0 200")
+    assert "[!] certificate files: endpoint.certificate" in ready
+    assert 1 == gateway.daemon.log.read_text().count("certificates not loaded, those before stay")
+
+    gateway.write(make("repaired", "127.0.0.1", by=gateway.ca))
+    wait_for(lambda: not gateway.status()["problem"], seconds=SECONDS, what="the repaired files")
+    assert before != client.shown()
+
+
+def test_certificate_that_ends_soon_is_a_warning_and_a_metric(net: Topology, tmp_path: Path) -> None:
+    gateway = Gateway(net, tmp_path, workers=1)
+    soon = make("soon", "127.0.0.1", by=gateway.ca, ends=7 * DAY)
+    gateway.write(soon)
+
+    def is_used() -> bool:
+        return any(one["name"] == "CN=soon" for one in gateway.status()["certificates"])
+
+    wait_for(is_used, seconds=SECONDS, what="the certificate")
+
+    assert any("the certificate of this instance ends in 6 days" in one for one in gateway.status()["warnings"])
+    name = "broker_tls_certificate_expiry_timestamp_seconds"
+    ends = int(soon.certificate.not_valid_after_utc.timestamp())
+    [line] = [one for one in _get(gateway.daemon, "/metrics").splitlines() if f'{name}{{name="CN=soon"' in one]
+    assert ends == int(float(line.split()[-1]))
+
+
+def test_plain_text_is_told_wherever_one_looks(net: Topology) -> None:
+    gateway = net.add("plain", forwarding=True)
+    gateway.start()
+
+    assert ["connections are not encrypted"] == gateway.status()["transport"]["warnings"]
+    assert "connections are not encrypted" in gateway.log.read_text()

@@ -1,0 +1,200 @@
+"""Who may have a connection: in all, of one peer, and the room that strangers never get."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from broker.net.admission import TURNED_AWAY_MAX, Admission
+from broker.net.certificate import Identity
+from broker.net.entrance import Opening
+from broker.net.limits import NO_LIMITS, PeerLimits
+from broker.net.link_state import LinkState
+from broker.net.transport import PlainTransport
+from broker.routing.address import NetworkAddress
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.wire.frame import Fatal, Hello
+from tests.support.peers import NORTH, Neighbourhood, said
+from tests.support.played import PlayedLoop, PlayedSocket
+
+NOW = datetime.now(UTC)
+ORDERS = Identity("CN=orders", "ab", (), NOW, NOW)
+LIMITS = PeerLimits(connections=6, reserved_connections=2)
+
+
+class Door:
+    """Peers with limits; whoever comes is `come`."""
+
+    def __init__(self, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.near = Neighbourhood(loop, monkeypatch)
+        self.near.start()
+        self._loop = loop
+
+    def limit(self, limits: PeerLimits, room: int = 1000) -> Admission:
+        self.near.peers.admission = Admission(limits, room)
+        return self.near.peers.admission
+
+    def come(self, host: str, *, is_greeting: bool = True) -> PlayedSocket:
+        sock = PlayedSocket(self._loop)
+        self.near.socks.append(sock)
+        self.near.peers.accept(sock, f"tcp://{host}:40000")  # type: ignore[arg-type]
+        if is_greeting and not sock.is_closed:
+            self.near.greet(sock, arbitration=bytes([len(self.near.socks)]) * 16)
+        return sock
+
+    @property
+    def hosts(self) -> list[str]:
+        """Of those that are here, in the order in which they came."""
+        here = (link for link in self.near.links if link.state is not LinkState.LINGERING)
+        return [link.address.removeprefix("tcp://").removesuffix(":40000") for link in here]
+
+
+@pytest.fixture
+async def door(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Door:
+    return Door(loop, monkeypatch)
+
+
+def fatal(sock: PlayedSocket) -> Fatal:
+    [found] = [one for one in said(sock) if isinstance(one, Fatal)]
+    return found
+
+
+async def test_without_limits_only_descriptors_count(door: Door) -> None:
+    admission = door.limit(NO_LIMITS, room=3)
+
+    for number in range(5):
+        door.come(f"10.1.0.{number}")
+
+    assert (3, {"connections": 2}) == (len(door.hosts), dict(admission.refused))
+
+
+async def test_stranger_never_gets_the_room_of_those_who_are_known(door: Door) -> None:
+    admission = door.limit(LIMITS)
+
+    socks = [door.come(f"10.1.0.{number}") for number in range(5)]
+
+    assert [f"10.1.0.{number}" for number in range(4)] == door.hosts
+    assert (28034, True) == (fatal(socks[4]).code, "(limits.connections)" in fatal(socks[4]).text)
+    assert {"connections": 1} == dict(admission.refused)
+    assert {"HandshakeRefusedError": 1} == dict(door.near.peers.faults)
+
+
+async def test_host_that_a_route_names_finds_room_when_strangers_do_not(door: Door) -> None:
+    door.limit(LIMITS).on_routes([build_table([Route("r", NetworkAddress("10.9.9.9"))], now=NOW)])
+    for number in range(5):
+        door.come(f"10.1.0.{number}")
+
+    door.come("10.9.9.9")
+    door.come("10.9.9.9")
+    door.come("10.9.9.9")
+
+    assert ["10.9.9.9", "10.9.9.9"] == door.hosts[4:]
+
+
+async def test_mirror_of_a_route_is_known_and_a_name_is_not_looked_up(door: Door) -> None:
+    mirrored = Route(
+        "m",
+        NetworkAddress("name.example"),
+        remote_service_name="//m",
+        mirror_address=NetworkAddress("fe80::1"),
+    )
+    admission = door.limit(LIMITS)
+
+    admission.on_routes([build_table([mirrored], now=NOW)])
+
+    assert (True, False) == (admission.is_known("fe80::1"), admission.is_known("name.example"))
+
+
+async def test_routes_that_are_gone_make_nobody_known(door: Door) -> None:
+    admission = door.limit(LIMITS)
+    admission.on_routes([build_table([Route("r", NetworkAddress("10.9.9.9"))], now=NOW)])
+    assert admission.is_known("10.9.9.9")
+
+    admission.on_routes([build_table([], now=NOW)])
+
+    assert not admission.is_known("10.9.9.9")
+
+
+async def test_host_that_was_reached_by_dialling_is_known(door: Door) -> None:
+    admission = door.limit(LIMITS)
+    door.near.reachable.add(NORTH)
+    door.near.send(NORTH)
+    await asyncio.sleep(0)
+    door.near.greet(door.near.socks[-1])
+
+    assert (True, False) == (admission.is_known(NORTH.host), admission.is_known("10.0.0.7"))
+
+
+async def test_who_has_proved_who_it_is_finds_room_and_makes_its_host_known(door: Door) -> None:
+    admission = door.limit(LIMITS)
+    for number in range(4):
+        door.come(f"10.1.0.{number}")
+    door.come("10.2.0.1", is_greeting=False)
+    assert 4 == len(door.hosts)
+
+    sock: Any = PlayedSocket(door._loop)
+    transport = PlainTransport(sock)
+    transport.identity = ORDERS
+    door.near.peers._open(Opening(transport, "tcp://10.3.0.1:1", 0.0), None)
+    door.near.greet(sock, arbitration=b"x" * 16)
+
+    assert (5, True) == (len(door.hosts), admission.is_known("10.3.0.1"))
+
+
+async def test_who_has_said_no_hello_makes_room_the_longest_first(door: Door) -> None:
+    admission = door.limit(LIMITS)
+    for number in range(4):
+        door.come(f"10.1.0.{number}", is_greeting=number % 2 == 0)
+
+    door.come("10.2.0.1")
+    door.come("10.2.0.2")
+    door.come("10.2.0.3")
+
+    assert ["10.1.0.0", "10.1.0.2", "10.2.0.1", "10.2.0.2"] == door.hosts
+    assert {"connections": 3} == dict(admission.refused)
+
+
+async def test_peer_has_so_many_connections_and_no_more(door: Door) -> None:
+    admission = door.limit(PeerLimits(connections_per_peer=2))
+
+    socks = [door.come("10.1.0.1") for _ in range(3)]
+    door.come("10.1.0.2")
+
+    assert ["10.1.0.1", "10.1.0.1", "10.1.0.2"] == door.hosts
+    assert "10.1.0.1 has 2 connections here already" in fatal(socks[2]).text
+    assert {"connections_per_peer": 1} == dict(admission.refused)
+
+
+async def test_connection_that_ends_leaves_its_place(door: Door) -> None:
+    door.limit(PeerLimits(connections_per_peer=1))
+    door.come("10.1.0.1").end()
+
+    sock = door.come("10.1.0.1")
+
+    assert ["10.1.0.1"] == door.hosts
+    assert [Hello] == [type(one) for one in said(sock)]
+
+
+async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
+    door.limit(replace(LIMITS, connections=2, reserved_connections=1))
+    door.come("10.1.0.0")
+
+    socks = [door.come(f"10.2.0.{number}", is_greeting=False) for number in range(TURNED_AWAY_MAX + 10)]
+
+    assert TURNED_AWAY_MAX == sum(not sock.is_closed for sock in socks)
+    assert TURNED_AWAY_MAX + 1 == len(door.near.links)
+
+
+async def test_no_more_hosts_are_remembered_than_may_be(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.net.admission.KNOWN_MAX", 2)
+    admission = door.limit(LIMITS)
+
+    for number in range(3):
+        admission._know(f"10.1.0.{number}")
+
+    assert [False, True, True] == [admission.is_known(f"10.1.0.{number}") for number in range(3)]

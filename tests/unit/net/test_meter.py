@@ -1,0 +1,234 @@
+"""What one peer brings: it is read less when it brings more than it may, and its frames take their part of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.flow import Disposition
+from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool
+from broker.net.admission import Admission
+from broker.net.limits import PeerLimits
+from broker.net.link import Link
+from broker.wire.frame import encode_dialog
+from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
+from tests.support.played import PlayedLoop, PlayedSocket
+
+RATE = 100_000
+
+
+class Source:
+    """Neighbours that send, and a next hop that takes everything or nothing."""
+
+    def __init__(self, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.near = Neighbourhood(loop, monkeypatch)
+        self.near.start()
+        self.number = 0
+        self._loop = loop
+
+    def limit(self, **limits: int) -> None:
+        self.near.peers.admission = Admission(PeerLimits(**limits), 1000)
+        self.hop = self.near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
+
+    def come(self, host: str = "10.1.0.1") -> tuple[PlayedSocket, Link]:
+        sock: Any = PlayedSocket(self._loop)
+        self.near.peers.accept(sock, f"tcp://{host}:40000")
+        self.near.greet(sock, arbitration=bytes([10 + len(self.near.links)]) * 16)
+        return sock, self.near.links[-1]
+
+    def frames(self, count: int, size: int = 1000) -> bytes:
+        self.number += count
+        header = replace(PLAIN, to_service=f"{NORTH}/x")
+        numbers = range(self.number - count, self.number)
+        return b"".join(encode_dialog(replace(header, sequence_number=number), bytes(size)) for number in numbers)
+
+
+@pytest.fixture
+async def source(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Source:
+    return Source(loop, monkeypatch)
+
+
+async def test_without_limits_nothing_is_measured(source: Source) -> None:
+    source.limit()
+
+    _, link = source.come()
+
+    assert link.meter is None
+
+
+async def test_peer_that_brings_more_than_it_may_is_not_read_until_it_has_paid(
+    source: Source, loop: PlayedLoop
+) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    data = source.frames(150)
+
+    sock.feed(data)
+
+    assert (True, {"limits.bytes_per_second"}) == (link.is_paused, link.slowed_by)
+    owed = (link.bytes_received - RATE) / RATE
+    await asyncio.sleep(owed - 0.01)
+    assert link.is_paused
+    await asyncio.sleep(0.02)
+    assert (False, set()) == (link.is_paused, link.slowed_by)
+    assert {"bytes_per_second": 1} == dict(source.near.peers.admission.meters.pauses)
+
+
+async def test_nothing_is_lost_by_it_and_the_rate_is_kept(source: Source, loop: PlayedLoop) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    data = source.frames(1000)
+
+    sock.feed(data, piece=20_000)
+    while link.bytes_received < len(data):
+        await asyncio.sleep(0.01)
+        sock.read()
+
+    assert len(data) == len(sent(source.hop))
+    assert (len(data) - RATE) / RATE - 0.5 <= loop.time() <= len(data) / RATE
+    assert 0 == source.near.forwarder.unaccounted
+
+
+async def test_small_messages_are_counted_as_well(source: Source) -> None:
+    source.limit(messages_per_second=100)
+    sock, link = source.come()
+
+    sock.feed(source.frames(100, size=1))
+    assert not link.is_paused
+    sock.feed(source.frames(50, size=1))
+
+    assert (True, {"limits.messages_per_second"}) == (link.is_paused, link.slowed_by)
+    await asyncio.sleep(0.55)
+    assert not link.is_paused
+
+
+async def test_all_connections_of_a_peer_share_what_it_may_bring_and_others_do_not(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    hosts = ("10.1.0.1", "10.1.0.1", "10.1.0.2")
+    (one, first), (other, second), (foreign, third) = (source.come(host) for host in hosts)
+
+    one.feed(source.frames(80))
+    assert not first.is_paused
+    other.feed(source.frames(80))
+    foreign.feed(source.frames(80))
+
+    assert (False, True, False) == (first.is_paused, second.is_paused, third.is_paused)
+
+
+async def test_peer_that_comes_again_still_owes(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    sock.feed(source.frames(250))
+    link.close("the test")
+
+    again, link = source.come()
+    again.feed(source.frames(1))
+
+    assert link.is_paused
+
+
+async def test_of_a_peer_that_has_gone_and_owes_nothing_nothing_is_kept(source: Source) -> None:
+    source.limit(bytes_per_second=RATE, pool_share=50)
+    sock, link = source.come()
+    sock.feed(source.frames(250))
+    link.close("the test")
+    meters = source.near.peers.admission.meters
+    assert "10.1.0.1" in meters._meters
+
+    await asyncio.sleep(5.0)
+
+    assert {"10.9.9.9"} == set(meters._meters)
+    assert {source.near.links[0]} == set(source.near.forwarder.pool.payers)
+
+
+async def test_paused_link_that_is_closed_is_let_go(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    sock.feed(source.frames(150))
+
+    link.close("the test")
+    await asyncio.sleep(5.0)
+
+    assert sock.is_closed
+
+
+# --- the forward pool ---
+
+
+@pytest.fixture
+async def full(source: Source) -> Source:
+    """A next hop that takes nothing, and a peer that may have a quarter of the pool: room for ten frames."""
+    source.limit(pool_share=25)
+    pool, cost = source.near.forwarder.pool, len(source.frames(1)) + HELD_OVERHEAD
+    pool.limit_bytes, pool.share_percent, pool.read_cost = 40 * cost, 100, cost
+    source.hop.room = 0
+    return source
+
+
+async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full: Source) -> None:
+    pool = full.near.forwarder.pool
+    full.near.peers.backpressure._seconds = 0.0
+    sock, link = full.come()
+
+    sock.feed(full.frames(20))
+
+    payer = pool.payers[link]
+    assert pool.used_bytes == payer.used_bytes <= payer.limit_bytes
+    assert {Disposition.POOL_LIMIT: 10} == dict(full.near.forwarder.dropped)
+    assert (10, 10) == (pool.over_payer, link.frames_rejected)
+
+
+async def test_others_still_have_room(full: Source) -> None:
+    full.near.peers.backpressure._seconds = 0.0
+    sock, _ = full.come()
+    sock.feed(full.frames(20))
+
+    other, link = full.come("10.1.0.2")
+    other.feed(full.frames(10))
+
+    assert 0 == link.frames_rejected
+    assert 20 == full.near.forwarder.pool.frames
+
+
+async def test_peer_near_its_part_is_paused_before_anything_is_dropped(full: Source) -> None:
+    sock, link = full.come()
+
+    for _ in range(30):
+        sock.feed(full.frames(1))
+
+    assert (True, {"limits.pool_share"}) == (link.is_paused, link.slowed_by)
+    assert {} == dict(full.near.forwarder.dropped)
+    full.hop.breathe()
+    await asyncio.sleep(0.1)
+    for _ in range(100):
+        sock.read()
+    assert (30, set()) == (link.received.total(), link.slowed_by)
+    assert (0, 0) == (full.near.forwarder.pool.used_bytes, full.near.forwarder.unaccounted)
+
+
+async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None:
+    full.near.peers.backpressure._seconds = 0.0
+    sock, link = full.come()
+    sock.feed(full.frames(10))
+    payer = full.near.forwarder.pool.payers[link]
+    link.close("the test")
+    again, link = full.come()
+
+    again.feed(full.frames(1))
+    assert payer is full.near.forwarder.pool.payers[link]
+    assert 1 == link.frames_rejected
+    full.hop.breathe()
+
+    assert 0 == payer.used_bytes
+
+
+async def test_part_is_that_of_the_pool_as_it_is_now() -> None:
+    pool = Pool(1000, read_cost=7)
+    payer = Payer(pool, 30)
+
+    pool.limit_bytes = 2000
+
+    assert (600, 7) == (payer.limit_bytes, payer.read_cost)

@@ -1,0 +1,54 @@
+"""Warnings that strangers cause do not fill the disk, and how many were left out is told."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.net import stranger_log
+from broker.net.stranger_log import BURST, LINES_PER_SECOND, StrangerLog
+
+
+class Clock:
+    """Time as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stranger_log, "time", clock)
+    return clock
+
+
+def test_usual_number_of_lines_is_written_as_it_is(clock: Clock) -> None:
+    lines = StrangerLog()
+
+    with capture_logs() as logs:
+        for number in range(3):
+            clock.now += 1.0
+            lines.warning("connection refused", peer=number)
+
+    assert [("connection refused", number, "warning") for number in range(3)] == [
+        (entry["event"], entry["peer"], entry["log_level"]) for entry in logs
+    ]
+
+
+def test_crowd_is_counted_instead(clock: Clock) -> None:
+    lines = StrangerLog()
+
+    with capture_logs() as logs:
+        for _ in range(BURST + 1000):
+            lines.warning("connection refused")
+        assert (BURST, 1000) == (len(logs), lines.left_out)
+        clock.now += 1.0
+        for _ in range(100):
+            lines.warning("connection refused")
+
+    assert {"event": "lines left out", "count": 1000, "log_level": "warning"} == logs[BURST]
+    assert (BURST + 1 + LINES_PER_SECOND, 100 - LINES_PER_SECOND) == (len(logs), lines.left_out)
