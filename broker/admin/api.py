@@ -16,6 +16,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
+from broker.admin.audit import Audit
+from broker.admin.caller import Caller
 from broker.admin.census import CensusAnswer, CensusRequest, census_of
 from broker.admin.explaining import answer, find_contact
 from broker.admin.message import (
@@ -32,20 +34,23 @@ from broker.admin.message import (
     ViewAnswer,
     ViewRequest,
 )
+from broker.admin.permission import STATEMENT_LEAST
 from broker.admin.planning import plan_script
 from broker.admin.subject import Subject
 from broker.admin.why import WhyAnswer, WhyRequest
 from broker.admin.why_here import FORWARDED, answer_why, look
+from broker.control.admin_role import AdminRole
 from broker.control.catalog import MSDB
 from broker.control.check import check_running
 from broker.control.concern import Concern
 from broker.control.execute import execute
 from broker.control.progress import Progress
 from broker.ddl.parser import read_script
-from broker.errors import SettingError, StatementError, UnknownNameError
+from broker.errors import BrokerError, SettingError, StatementError, UnknownNameError
+from broker.observe.audit import AUDIT, audit_rows
 from broker.observe.backlog import read_backlog
 from broker.observe.ledger import add_ledgers, read_ledger
-from broker.observe.query import Views, find_name
+from broker.observe.query import Snapshot, Views, find_name
 from broker.observe.status import add_backlog
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
@@ -57,13 +62,16 @@ _T = TypeVar("_T")
 
 
 class Api:
-    """The operations on one instance. Loop-only; `executor` has the threads for what blocks."""
+    """The operations on one instance. Loop-only; `executor` has threads for what blocks, `audit` sees every change."""
 
-    def __init__(self, subject: Subject, executor: Executor) -> None:
+    def __init__(self, subject: Subject, executor: Executor, audit: Audit) -> None:
         snapshots = subject.views()
         self._subject = subject
         self._executor = executor
-        self._snapshots = snapshots.by_view()
+        admin = subject.settings.admin
+        audited = partial(audit_rows, admin.audit, admin.audit_keep)
+        self._snapshots: dict[str, Snapshot] = {**snapshots.by_view(), AUDIT: audited}
+        self._audit = audit
         self._statuses = snapshots.transmission_statuses
 
     @property
@@ -78,30 +86,44 @@ class Api:
             mirrors=tuple(catalog.mirrors),
         )
 
-    async def sql(self, request: SqlRequest) -> SqlAnswer:
+    async def sql(self, request: SqlRequest, caller: Caller) -> SqlAnswer:
         """
-        A SELECT, or a script.
+        A SELECT, or a script. Bodies of messages are NULL for whoever is no admin.
 
         Raises:
+            ForbiddenError: the caller's role is not enough; nothing has changed.
             StatementError: it was refused; a script has changed nothing.
             StoreUnavailableError: a file that cannot be read or written.
+            AuditUnavailableError: the change could not be written down; nothing has changed.
         """
         database = self._database(request.database)
         first = _FIRST_WORD.match(request.statement)
         assert first is not None, "the pattern fits the empty text"
         if first[1].upper() in _QUESTIONS:
             database = self._readable(request.database)
-            result = await self._run(partial(self._views.select, request.statement, database=database))
+            may_read = caller.role is AdminRole.ADMIN
+            select = partial(self._views.select, request.statement, database=database, shows_bodies=may_read)
+            result = await self._run(select)
             return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
-        progress = Progress(size=len(request.statement))
-        statements = read_script(request.statement, source=progress.source)
-        messages = await execute(self._subject.catalog, statements, database=database, progress=progress)
+        return SqlAnswer(messages=await self._change(request, caller, database))
+
+    async def _change(self, request: SqlRequest, caller: Caller, database: str) -> list[str]:
+        """A script, wholly or not at all; what it did, and what was refused, is written down."""
+        entry = self._audit.begin(caller, "POST /v1/sql", database)
+        progress = Progress(size=len(request.statement), seen_by=entry)
+        try:
+            caller.expect(STATEMENT_LEAST, "a statement that changes something")
+            statements = caller.permitted(read_script(request.statement, source=progress.source))
+            messages = await execute(self._subject.catalog, statements, database=database, progress=progress)
+        except BrokerError as error:
+            entry.end_badly(error)
+            raise
         await self._subject.settle()
-        return SqlAnswer(messages=messages)
+        return messages
 
     async def view(self, request: ViewRequest) -> ViewAnswer:
         """
-        One page of a view.
+        One page of a view; bodies of messages are left to `sql`.
 
         Raises:
             UnknownNameError: no such view, or no such database.
@@ -116,7 +138,7 @@ class Api:
         statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers
         database = self._readable(request.database)
         try:
-            result = await self._run(partial(self._views.select, statement, database=database))
+            result = await self._run(partial(self._views.select, statement, database=database, shows_bodies=False))
         except UnknownNameError as error:
             raise UnknownNameError(error.number, error.problem) from None  # its place is in a text that nobody wrote
         rows = [list(row) for row in result.rows[: request.limit]]

@@ -1,66 +1,89 @@
 """
 The admin API over HTTP: requests to values, values to answers, errors to problems. What is done is in `api`.
 
-One application serves the Unix socket, a second one, guarded against web pages, the TCP port.
+Before anything is done, and before a body is read, a request has passed the guard, which looks at how it is written,
+and the door, which knows who asks. The Unix socket and the TCP port have an application each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from broker.admin.api import Api
-from broker.admin.guard import refusal
+from broker.admin.audit import Audit
+from broker.admin.body import Bodies
+from broker.admin.caller import Caller
+from broker.admin.connection import secure
+from broker.admin.door import Door, origin_of
+from broker.admin.guard import check_content, check_fields, check_site, check_target
 from broker.admin.openapi import describe
 from broker.admin.operation import OPERATIONS, Operation
 from broker.admin.problem import (
     BUG,
     BadRequestError,
-    BodyTooLargeError,
     ForbiddenError,
+    TooManyAttemptsError,
+    UnauthorizedError,
     http_problem,
     kind_of,
     problem_of,
 )
+from broker.control.admin_role import AdminRole
 
-BODY_MAX_BYTES = 160 * 1024 * 1024  # a script of a million routes, with room for how JSON writes it
 OPENAPI_PATH = "/v1/openapi.json"
+_CALLER = web.RequestKey("caller", Caller)
+_BY_ROUTE: dict[tuple[str, str], Operation] = {(one.method, one.path): one for one in OPERATIONS}
 
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def admin_app(api: Api, executor: Executor, *, version: str, is_guarded: bool) -> web.Application:
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """
+    What an application is made of.
+
+    Shape: `executor` where answers become JSON, which may take a while; `version` of the program, for the description.
+    """
+
+    api: Api
+    door: Door
+    audit: Audit
+    bodies: Bodies
+    executor: Executor
+    version: str
+
+
+def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.Application:
     """
     The application.
 
     Args:
-        api: What the operations do.
-        executor: Where answers become JSON, which may take a while.
-        version: Of the program, for the API's description.
-        is_guarded: Whether requests of web pages are refused; for a TCP port.
+        parts: What it is made of.
+        answers_to: Whether a host is this server, for a TCP port; None on the Unix socket.
     """
-    middlewares = [tell_problems, _guard] if is_guarded else [tell_problems]
-    app = web.Application(middlewares=middlewares, client_max_size=BODY_MAX_BYTES)
-    description = msgspec.json.encode(describe(OPERATIONS, version=version))
+    app = web.Application(middlewares=[tell_problems, _admitting(parts, answers_to)])
+    app.on_response_prepare.append(_secure)
+    description = msgspec.json.encode(describe(OPERATIONS, version=parts.version))
 
     async def openapi(_: web.Request) -> web.Response:
         return web.Response(body=description, content_type="application/json")
 
     app.router.add_get(OPENAPI_PATH, openapi)
     for operation in OPERATIONS:
-        handler = _handler(operation, api, executor)
-        if operation.method == "GET":
-            app.router.add_get(operation.path, handler)
-        else:
-            app.router.add_post(operation.path, handler)
+        app.router.add_route(operation.method, operation.path, _handler(operation, parts))
+        if operation.method == hdrs.METH_GET:
+            app.router.add_route(hdrs.METH_HEAD, operation.path, _handler(operation, parts))
     return app
 
 
@@ -77,38 +100,85 @@ async def tell_problems(request: web.Request, handler: Handler) -> web.StreamRes
         return problem_of(error)
 
 
-@web.middleware
-async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    problem = refusal(request.headers.get("Host"), request.headers.get("Origin"))
-    if problem is not None:
-        raise ForbiddenError(problem)
-    return await handler(request)
+async def _secure(_: web.BaseRequest, response: web.StreamResponse) -> None:
+    secure(response.headers)
 
 
-def _handler(operation: Operation, api: Api, executor: Executor) -> Handler:
+def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        check_target(request.raw_path)
+        check_fields(request.headers)
+        operation = _operation(request)
+        caller = Caller("unknown", origin_of(request)[2], AdminRole.NONE)
+        try:
+            check_site(request.headers, scheme=request.scheme, answers_to=answers_to)
+            caller = await parts.door.caller(request)
+            role = AdminRole.VIEWER if operation is None else operation.role
+            caller.expect(role, f"{request.method} {request.path}")
+        except (ForbiddenError, UnauthorizedError, TooManyAttemptsError) as error:
+            if operation is not None and operation.is_change:
+                parts.audit.begin(caller, f"{operation.method} {operation.path}").end_badly(error)
+            raise
+        if request.method == hdrs.METH_POST:
+            check_content(request.headers)
+        request[_CALLER] = caller
+        return await handler(request)
+
+    return admit
+
+
+def _operation(request: web.Request) -> Operation | None:
+    """What is asked for; None when there is no such thing."""
+    resource = request.match_info.route.resource
+    method = hdrs.METH_GET if request.method == hdrs.METH_HEAD else request.method
+    return None if resource is None else _BY_ROUTE.get((method, resource.canonical))
+
+
+def _handler(operation: Operation, parts: Parts) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        argument = await _argument(operation, request)
-        answer = await operation.call(api, argument)
-        body = await asyncio.get_running_loop().run_in_executor(executor, msgspec.json.encode, answer)
+        async with _argument(operation, request, parts.bodies) as argument:
+            if operation.is_change:
+                answer = await operation.call(parts.api, argument, request[_CALLER])
+            else:
+                answer = await operation.call(parts.api, argument)
+        body = await asyncio.get_running_loop().run_in_executor(parts.executor, msgspec.json.encode, answer)
         return web.Response(body=body, content_type="application/json")
 
     return handle
 
 
-async def _argument(operation: Operation, request: web.Request) -> Any:
+@asynccontextmanager
+async def _argument(operation: Operation, request: web.Request, bodies: Bodies) -> AsyncIterator[Any]:
     """
     The request as a value.
 
     Raises:
         BadRequestError: what was sent is no such value.
-        BodyTooLargeError: it is above the bound.
+        BodyTooLargeError, NoRoomError, BodyStalledError: as `Bodies.reading`.
     """
+    if operation.method == hdrs.METH_GET:
+        yield _value(lambda: msgspec.convert(_parameters(request), operation.request, strict=False))
+        return
+    async with bodies.reading(request, operation.body_max) as body:
+        yield _value(lambda: msgspec.json.decode(body or b"{}", type=operation.request))
+
+
+def _parameters(request: web.Request) -> dict[str, str]:
+    """
+    Path and query together.
+
+    Raises:
+        BadRequestError: one of them stands there twice.
+    """
+    pairs = [*request.query.items(), *request.match_info.items()]
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise BadRequestError("a parameter stands there twice")
+    return dict(pairs)
+
+
+def _value(read: Callable[[], Any]) -> Any:
     try:
-        if operation.method == "GET":
-            return msgspec.convert({**request.query, **request.match_info}, operation.request, strict=False)
-        body = await request.read()
-        return msgspec.json.decode(body or b"{}", type=operation.request)
-    except web.HTTPRequestEntityTooLarge as error:
-        raise BodyTooLargeError(BODY_MAX_BYTES) from error
+        return read()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the request is not understood: {error}") from error

@@ -1,6 +1,9 @@
 """
 Talking to a running daemon over its admin socket, or its admin port: what the commands use.
 
+A token goes over TLS, to loopback or through the socket file, never in plain text through a network. Over TLS the
+daemon's certificate is checked, against the CA that is named, else against those of the machine.
+
 Only the standard library, because every command pays for its imports before it says a word.
 """
 
@@ -9,12 +12,15 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from broker.errors import BrokerError, DaemonUnreachableError
+from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
 TIMEOUT_SECONDS = 60.0
 
@@ -29,6 +35,24 @@ class ProblemError(BrokerError):
     def __str__(self) -> str:
         detail = self.problem.get("detail") or self.problem.get("title") or f"HTTP {self.status}"
         return str(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """
+    What a client shows, and whom it believes.
+
+    Shape: `token` "" = none; `authority` PEM file of CAs, None = those of the machine; `certificate` and `private_key`
+    PEM files of the client's own, both or none.
+    """
+
+    token: str = field(default="", repr=False)
+    authority: Path | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+
+NO_CREDENTIALS = Credentials()
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -48,17 +72,27 @@ class AdminClient:
     Asks one daemon; each call is a connection of its own.
 
     Args:
-        where: The file of its socket, or the URL of its port, `http://host:port`.
+        where: The file of its socket, or the URL of its port, `http://host:port` or `https://host:port`.
         timeout: Seconds that connecting and each part of an answer may take.
+        credentials: What is shown there.
 
     Raises:
-        ValueError: a URL of another form.
+        ValueError: a URL of another form, or a token that would go through a network in plain text.
     """
 
-    def __init__(self, where: Path | str, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, where: Path | str, *, timeout: float = TIMEOUT_SECONDS, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         self.where = where
+        self.credentials = credentials
         self._timeout = timeout
-        self._port = None if isinstance(where, Path) else _host_and_port(where)
+        self._port = None if isinstance(where, Path) else _read_url(where)
+        if credentials.token and self._port is not None and not (self._port.is_tls or _is_loopback(self._port.host)):
+            raise ValueError(f"a token would go to {where} in plain text: use https, or a tunnel to its loopback")
+
+    def patient(self, seconds: float) -> AdminClient:
+        """The same client, with another timeout."""
+        return AdminClient(self.where, timeout=seconds, credentials=self.credentials)
 
     def get(self, target: str) -> Any:
         """The JSON behind a path; raises as `request`."""
@@ -73,13 +107,14 @@ class AdminClient:
         One request.
 
         Raises:
-            DaemonUnreachableError: nobody answers, or what answers is no daemon.
+            DaemonUnreachableError: nobody answers, what answers is no daemon, or not the one that it should be.
             ProblemError: the daemon refused.
+            CertificateUnusableError: a file of the credentials cannot be used.
         """
         connection = self._connection()
         try:
             payload = None if body is None else json.dumps(body)
-            connection.request(method, target, payload, {"Content-Type": "application/json"})
+            connection.request(method, target, payload, self._headers())
             response = connection.getresponse()
             answer = json.loads(response.read())
         except TimeoutError as error:
@@ -94,15 +129,69 @@ class AdminClient:
             raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
         return answer
 
+    def _headers(self) -> Mapping[str, str]:
+        token = self.credentials.token
+        shown = {"Authorization": f"Bearer {token}"} if token else {}
+        return {"Content-Type": "application/json", **shown}
+
     def _connection(self) -> http.client.HTTPConnection:
-        if self._port is not None:
-            host, port = self._port
-            return http.client.HTTPConnection(host, port, timeout=self._timeout)
-        return _UnixConnection(Path(self.where), self._timeout)
+        port = self._port
+        if port is None:
+            return _UnixConnection(Path(self.where), self._timeout)
+        if not port.is_tls:
+            return http.client.HTTPConnection(port.host, port.number, timeout=self._timeout)
+        context = _context(self.credentials)
+        return http.client.HTTPSConnection(port.host, port.number, timeout=self._timeout, context=context)
 
 
-def _host_and_port(url: str) -> tuple[str, int]:
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """Where a URL leads."""
+
+    host: str
+    number: int
+    is_tls: bool
+
+
+def _read_url(url: str) -> _Port:
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.path not in {"", "/"} or parts.query or parts.username:
-        raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422")
-    return parts.hostname, parts.port or http.client.HTTP_PORT
+    is_tls = parts.scheme == "https"
+    is_sound = parts.hostname and parts.path in {"", "/"} and not parts.query and not parts.username
+    if parts.scheme not in {"http", "https"} or not is_sound:
+        raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
+    usual = http.client.HTTPS_PORT if is_tls else http.client.HTTP_PORT
+    return _Port(str(parts.hostname), parts.port or usual, is_tls)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _context(credentials: Credentials) -> ssl.SSLContext:
+    """
+    TLS 1.3, and the daemon proves its name.
+
+    Raises:
+        CertificateUnusableError: a file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=credentials.authority)
+    except OSError as error:
+        problem = f"holds no certificate that can be read ({error.strerror or error})"
+        hint = "name the CA of the daemon's certificate"
+        raise CertificateUnusableError("trust", str(credentials.authority), problem, hint) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a certificate that is itself named need not be a CA's
+    if credentials.certificate is not None:
+        try:
+            context.load_cert_chain(
+                credentials.certificate, credentials.private_key, password=""
+            )  # so that nobody is asked for one
+        except OSError as error:
+            problem = f"cannot be used with its key ({error.strerror or error})"
+            hint = "name a certificate in PEM form, and its key without a password"
+            raise CertificateUnusableError("certificate", str(credentials.certificate), problem, hint) from error
+    return context

@@ -8,7 +8,7 @@ and question, so that both say the same words. Nothing is sent, and a running in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,11 @@ from uuid import UUID, uuid4
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.problem import BadRequestError
 from broker.control.catalog import MSDB
+from broker.control.permission import grants_of
 from broker.control.rehearsal import rehearse
 from broker.conversation.contact import Contact
 from broker.errors import SettingsError, UnknownNameError
+from broker.net.certificate import Identity
 from broker.net.listener import own_addresses
 from broker.observe.conversation import find_conversation
 from broker.observe.instance import Running
@@ -29,8 +31,11 @@ from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.explain import Names, explain
 from broker.routing.facts import Facts
+from broker.routing.permitted import with_permissions
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
+from broker.security.grants import Grants
+from broker.security.principal import NOBODY, PrincipalError, Who, who_is
 from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
 if TYPE_CHECKING:
@@ -53,7 +58,7 @@ class Place:
     An instance that can be asked.
 
     Shape: `broker_instance` 16 bytes, None when the instance has never run; `surroundings` of what arrives there;
-    `homes` its databases by name, msdb not among them.
+    `homes` its databases by name, msdb not among them; `grants` of msdb; `principal` as whom its peers know it.
     """
 
     name: str
@@ -62,6 +67,8 @@ class Place:
     homes: Mapping[str, Home]
     problem_of: Callable[[NetworkAddress], str] = lambda _: ""
     pair_told: Callable[[MirroredPair], str] = lambda _: ""
+    grants: Grants = field(default_factory=Grants)
+    principal: str | None = None
 
 
 def running_place(instance: Running) -> Place:
@@ -72,7 +79,21 @@ def running_place(instance: Running) -> Place:
     }
     here = instance.forwarder.here
     told = instance.mirrors.told
-    return Place(instance.name, instance.broker_instance, here, homes, instance.peers.problem_of, told)
+    return Place(
+        instance.name,
+        instance.broker_instance,
+        here,
+        homes,
+        instance.peers.problem_of,
+        told,
+        grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
+        principal_of(instance.peers.entrance.security.own),
+    )
+
+
+def principal_of(own: Identity | None) -> str | None:
+    """As whom peers know an instance with this certificate."""
+    return None if own is None else own.who.name
 
 
 def configured_place(settings: Settings, *, now: datetime) -> Place:
@@ -100,7 +121,8 @@ def configured_place(settings: Settings, *, now: datetime) -> Place:
         for played in rehearsal.users
     }
     instance = rehearsal.msdb.broker_instance if rehearsal.msdb.is_identified else None
-    return Place(settings.instance.name, instance, here, homes)
+    grants = grants_of(settings, rehearsal.msdb.permissions.values())
+    return Place(settings.instance.name, instance, here, homes, grants=grants)
 
 
 def find_contact(place: Place, request: ExplainRequest) -> Contact:
@@ -141,13 +163,26 @@ def answer(place: Place, request: ExplainRequest, contact: Contact | None = None
     facts, table = _facts(place, request, contact)
     databases = {home.broker_instance: name for name, home in place.homes.items()}
     names = Names(databases, place.problem_of, place.pair_told)
+    explanation = explain(facts, replace(place.surroundings, table=table), names)
+    if request.peer is not None:
+        explanation = with_permissions(explanation, _who(place, request.peer), place.grants)
     return ExplainAnswer(
         instance=place.name,
         broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
         addresses=sorted(map(str, place.surroundings.own)),
         is_conversation_drawn=request.conversation is None,
-        explanation=explain(facts, replace(place.surroundings, table=table), names),
+        explanation=explanation,
+        principal=place.principal,
     )
+
+
+def _who(place: Place, peer: str) -> Who:
+    """Who a peer is there: where nobody proves anything, all are alike."""
+    try:
+        who = who_is(peer)
+    except PrincipalError as error:
+        raise BadRequestError(str(error)) from None
+    return who if place.grants.is_default_deny else NOBODY
 
 
 def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tuple[Facts, RouteTable]:
@@ -169,9 +204,10 @@ def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tu
 def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Home | None:
     """Where the message begins its way; None when it arrives from outside."""
     name = None if request.database is None else _home_name(place, request.database)
-    if request.incoming and name not in {None, MSDB}:
+    is_incoming = request.incoming or request.peer is not None
+    if is_incoming and name not in {None, MSDB}:
         raise BadRequestError("a message begins in a database or comes from outside: leave out one of the two")
-    if request.incoming or name == MSDB:
+    if is_incoming or name == MSDB:
         return None
     if contact is not None:
         return next(home for home in place.homes.values() if home.broker_instance == contact.broker_instance)

@@ -3,7 +3,8 @@ The port of observation: `/metrics`, and the three questions an orchestrator ask
 
 `/livez`: does the loop turn; an answer is the proof. `/startupz`: has everything come up. `/readyz`: should traffic
 come here. The answer is one word, with `?verbose` one line for each check. A store or a worker that fails is told there
-and does not make the instance unready: its other databases, or its other workers, work on.
+and does not make the instance unready: its other databases, or its other workers, work on. An instance whose own
+certificate has expired is not ready: nobody connects to it any more.
 """
 
 from __future__ import annotations
@@ -71,9 +72,12 @@ def checks_of(subject: Subject) -> dict[str, Checks]:
         parts = [
             Check(name, is_good=not problem, detail=problem, is_vital=False) for name, problem in subject.parts.items()
         ]
+        problem = subject.certificate_problem
+        expired = [Check("certificate", is_good=False, detail=problem)] if problem else []
         return [
             Check("ready", is_good=subject.is_ready),
             Check("not stopping", is_good=not subject.stopping.is_set()),
+            *expired,
             *parts,
         ]
 

@@ -76,6 +76,10 @@ class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     database: DatabaseName = None
     incoming: Annotated[bool, Meta(description="It comes from outside; the same as database msdb.")] = False
     from_target: Annotated[bool, Meta(description="It is an answer of the target; counts with `to` only.")] = False
+    peer: Annotated[
+        str | None,
+        Meta(description="Who brings it: a principal as in GRANT, without *. Then it comes from outside."),
+    ] = None
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True):
@@ -86,6 +90,9 @@ class ExplainAnswer(msgspec.Struct, frozen=True):
     addresses: Annotated[list[str], Meta(description="Those that are known to lead to it.")]
     is_conversation_drawn: Annotated[bool, Meta(description="Whether the question named none.")]
     explanation: Explanation
+    principal: Annotated[
+        str | None, Meta(description="As whom its peers know it; null where it shows no certificate.")
+    ] = None
 
 
 class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -231,3 +238,4 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     line: int | None = None
     column: int | None = None
     caret: Annotated[str | None, Meta(description="The line of the text, and under it a caret at the place.")] = None
+    role: Annotated[str | None, Meta(description="The role that it takes, where one was missing.")] = None

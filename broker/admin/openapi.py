@@ -17,7 +17,19 @@ from broker.admin.operation import Operation
 from broker.admin.problem import MEDIA_TYPE
 
 _REF = "#/components/schemas/{name}"
-_ALWAYS = (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)  # what any request may be told
+# What any request may be told.
+_ALWAYS = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+)
+_OF_BODIES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+_SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "Made by broker token new."},
+    "certificate": {"type": "mutualTLS", "description": "A client certificate that admin.trust leads to."},
+}
 
 
 def describe(operations: Iterable[Operation], *, version: str) -> dict[str, Any]:
@@ -35,13 +47,16 @@ def describe(operations: Iterable[Operation], *, version: str) -> dict[str, Any]
         "openapi": "3.1.0",
         "info": {"title": "broker admin API", "version": version},
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {"schemas": schemas, "securitySchemes": _SCHEMES},
     }
 
 
 def _describe(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     request = schemas[operation.request.__name__]
     described: dict[str, Any] = {"summary": operation.summary, "operationId": operation.call.__name__}
+    role = operation.role.word
+    # The empty one: on the Unix socket, and as far as admin.loopback_role goes, nothing is shown.
+    described |= {"x-role": role, "security": [{}, *({scheme: [role]} for scheme in _SCHEMES)]}
     if operation.method == "GET":
         described["parameters"] = [
             {
@@ -57,7 +72,7 @@ def _describe(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     answer = {"type": "object"} if operation.answer is None else _reference(operation.answer)
     described["responses"] = {"200": {"description": "Done.", "content": _json(answer)}} | {
         str(int(status)): {"description": status.phrase, "content": {MEDIA_TYPE: {"schema": _reference(Problem)}}}
-        for status in (*_ALWAYS, *operation.refusals)
+        for status in sorted({*_ALWAYS, *operation.refusals, *(_OF_BODIES if operation.method == "POST" else ())})
     }
     return described
 

@@ -28,6 +28,10 @@ from broker.admin.message import (
     ViewRequest,
 )
 from broker.admin.why import WhyAnswer, WhyRequest
+from broker.control.admin_role import AdminRole
+
+SCRIPT_MAX_BYTES = 160 * 1024 * 1024  # a script of a million routes, with room for how JSON writes it
+BODY_MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +40,34 @@ class Operation:
     One method of one path.
 
     Shape: `call` is a method of `Api`; `request` its argument, made of the path and the query for GET, of the body
-    for POST; `answer` what it returns, None for an object told elsewhere; `refusals` the statuses special to it.
+    for POST; `answer` what it returns, None for an object told elsewhere; `refusals` the statuses special to it; `role`
+    the least that may ask; `is_change` when it may change something: `call` is then given the caller as well, judges
+    what is asked and has it written down; `body_max` bytes.
     """
 
     method: Literal["GET", "POST"]
     path: str
     summary: str
-    call: Callable[[Api, Any], Awaitable[Any]]
+    call: Callable[..., Awaitable[Any]]
     request: type[msgspec.Struct] = Nothing
     answer: type[msgspec.Struct] | None = None
     refusals: tuple[HTTPStatus, ...] = ()
+    role: AdminRole = AdminRole.VIEWER
+    is_change: bool = False
+    body_max: int = BODY_MAX_BYTES
 
 
 OPERATIONS = (
     Operation(
         "POST",
         "/v1/sql",
-        "Carry out a SELECT over the system views, or a script of statements",
+        "Carry out a SELECT over the system views, or a script of statements, which takes the role operator or admin",
         Api.sql,
         request=SqlRequest,
         answer=SqlAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
+        is_change=True,
+        body_max=SCRIPT_MAX_BYTES,
     ),
     Operation(
         "GET",
@@ -84,6 +95,7 @@ OPERATIONS = (
         request=PlanRequest,
         answer=PlanAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
+        body_max=SCRIPT_MAX_BYTES,
     ),
     Operation(
         "GET",

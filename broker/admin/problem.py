@@ -10,6 +10,7 @@ Source: RFC 9457, "Problem Details for HTTP APIs".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -67,7 +68,38 @@ class BodyTooLargeError(RequestError):
 
 @dataclass
 class ForbiddenError(RequestError):
-    """The request comes from somewhere that may not ask."""
+    """Who asks may not. Shape: `role` the one that would do, "" where no role would."""
+
+    problem: str
+    role: str = ""
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass
+class UnauthorizedError(RequestError):
+    """Nobody knows who asks: nothing was shown, or something that counts for nothing."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; show a token in the header Authorization: Bearer, made by broker token new"
+
+
+@dataclass
+class TooManyAttemptsError(RequestError):
+    """Too many wrong tokens from one address; what it shows is not looked at for so many seconds."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"too many attempts from your address have failed: try again in {math.ceil(self.seconds)} s"
+
+
+@dataclass
+class MediaTypeError(RequestError):
+    """The body of a request is not said to be JSON."""
 
     problem: str
 
@@ -75,12 +107,38 @@ class ForbiddenError(RequestError):
         return self.problem
 
 
+@dataclass
+class BodyStalledError(RequestError):
+    """The body of a request did not come."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"nothing of the rest of the request came for {self.seconds:g} s"
+
+
+@dataclass
+class NoRoomError(ResourceError):
+    """Other requests take the memory that bodies may take."""
+
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"other requests take the {self.limit_bytes // 2**20} MiB that are for bodies: try again when they are done"
+        )
+
+
 KINDS: dict[type[BaseException], ProblemKind] = {
     UnknownNameError: ProblemKind(HTTPStatus.NOT_FOUND, "unknown-name", "There is no such thing"),
     DuplicateNameError: ProblemKind(HTTPStatus.CONFLICT, "duplicate-name", "The name is taken"),
     DdlSyntaxError: ProblemKind(HTTPStatus.BAD_REQUEST, "syntax", "The statement is not understood"),
     StatementError: ProblemKind(HTTPStatus.BAD_REQUEST, "statement", "The statement was refused"),
-    ForbiddenError: ProblemKind(HTTPStatus.FORBIDDEN, "forbidden", "Requests from there are refused"),
+    ForbiddenError: ProblemKind(HTTPStatus.FORBIDDEN, "forbidden", "You may not do this here"),
+    UnauthorizedError: ProblemKind(HTTPStatus.UNAUTHORIZED, "unauthorized", "Say who you are"),
+    TooManyAttemptsError: ProblemKind(HTTPStatus.TOO_MANY_REQUESTS, "attempts", "Too many attempts have failed"),
+    MediaTypeError: ProblemKind(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "media-type", "A request is JSON"),
+    BodyStalledError: ProblemKind(HTTPStatus.REQUEST_TIMEOUT, "stalled", "The request did not come"),
     BodyTooLargeError: ProblemKind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", "The request is too large"),
     RequestError: ProblemKind(HTTPStatus.BAD_REQUEST, "request", "The request was refused"),
     StoreUnavailableError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
@@ -99,9 +157,16 @@ def problem_of(error: BaseException) -> web.Response:
     kind = kind_of(error)
     members: dict[str, Any] = {"type": _TYPE + kind.slug, "title": kind.title, "status": int(kind.status)}
     members["detail"] = "see the log of the instance" if kind is BUG else str(error)
+    headers: dict[str, str] = {}
     if isinstance(error, StatementError):
         members |= _place(error)
-    return _answer(kind.status, members)
+    elif isinstance(error, ForbiddenError) and error.role:
+        members["role"] = error.role
+    elif isinstance(error, UnauthorizedError):
+        headers["WWW-Authenticate"] = 'Bearer realm="broker"'
+    elif isinstance(error, TooManyAttemptsError):
+        headers["Retry-After"] = str(math.ceil(error.seconds))
+    return _answer(kind.status, members, headers)
 
 
 def http_problem(error: web.HTTPException, path: str) -> web.Response:
@@ -114,6 +179,11 @@ def http_problem(error: web.HTTPException, path: str) -> web.Response:
         detail = f"{path} is asked with {headers['Allow']}"
     members = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
     return _answer(status, members, headers)
+
+
+def refused_unread(status: HTTPStatus, detail: str) -> web.Response:
+    """The answer to what is no request that could be read at all."""
+    return _answer(status, {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail})
 
 
 def _place(error: StatementError) -> dict[str, Any]:

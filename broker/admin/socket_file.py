@@ -1,5 +1,5 @@
 """
-The admin socket as a file: made so that only its owner may use it, taken over from a dead process, removed at the end.
+The admin socket as a file: for its owner and a group at most, taken over from a dead process, removed at the end.
 
 Who may open the file may steer the instance, so its mode is set before anybody could connect. A file that a killed
 process left behind is known by nobody answering on it; one that somebody answers on is never touched.
@@ -16,6 +16,7 @@ from pathlib import Path
 from broker.errors import ListenFailedError
 
 MODE = 0o600
+GROUP_MODE = 0o660
 BACKLOG = 128
 ANSWER_SECONDS = 1.0  # for a process on this machine to take a connection
 
@@ -24,15 +25,19 @@ class SocketFile:
     """
     A listening Unix socket and its file. Shape: `sock` listens until `close`.
 
+    Args:
+        path: The file.
+        group: Number of the group that may open it as well; None for none.
+
     Raises:
         ListenFailedError: somebody answers there, it is something else than a socket, or it cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, group: int | None = None) -> None:
         self._path = path
         try:
             _remove_stale(path)
-            self.sock = _listen(path)
+            self.sock = _listen(path, group)
             self._identity = _identity(path)
         except OSError as error:
             raise ListenFailedError(str(path), error.strerror or str(error)) from error
@@ -63,12 +68,14 @@ def _remove_stale(path: Path) -> None:
     raise ListenFailedError(str(path), "another instance answers there")
 
 
-def _listen(path: Path) -> socket.socket:
+def _listen(path: Path, group: int | None) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(sock.fileno(), MODE)  # Linux makes the file with this mode, so it is never open to others
         sock.bind(str(path))
-        path.chmod(MODE)
+        if group is not None:
+            os.chown(path, -1, group)  # before the mode, so that no other group gets in
+        path.chmod(MODE if group is None else GROUP_MODE)
         sock.setblocking(False)
         sock.listen(BACKLOG)
     except OSError:

@@ -21,6 +21,7 @@ from broker.observe.metrics import Reading, read_metrics
 from broker.observe.query import Snapshot
 from broker.observe.snapshot import Snapshots
 from broker.observe.status import backlog_paths, read_status
+from broker.observe.transport import certificate_part, own_certificate_problem
 from broker.routing.choose import Health
 from broker.routing.facts import Facts
 
@@ -67,6 +68,10 @@ class Subject(Protocol):
     @property
     def parts(self) -> Mapping[str, str]:
         """What may fail without the whole, by name, with what is wrong with it; empty when nothing is."""
+
+    @property
+    def certificate_problem(self) -> str:
+        """Why nobody can trust the certificate that it shows; empty while somebody can."""
 
     def views(self) -> Views:
         """The rows that are in no file."""
@@ -131,7 +136,13 @@ class OneProcess:
         """
         stores = {f"store of {name}": endpoint.problem for name, endpoint in self._instance.endpoints.items()}
         standings = self._instance.standings().items()
-        return stores | {f"role of {name}": one.problem for name, one in standings if one.source != "off"}
+        roles = {f"role of {name}": one.problem for name, one in standings if one.source != "off"}
+        return stores | roles | certificate_part(self._instance.certificates)
+
+    @property
+    def certificate_problem(self) -> str:
+        """Why nobody can trust the certificate that it shows."""
+        return own_certificate_problem(self._instance.certificates.security)
 
     def views(self) -> Snapshots:
         """The rows that are in no file."""

@@ -18,8 +18,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from broker.admin.client import AdminClient
+from broker.admin.client import NO_CREDENTIALS, AdminClient, Credentials
 from broker.admin.message import ExplainAnswer, ExplainRequest
+from broker.control.listen import ListenAddress
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explanation import Outcome
@@ -104,11 +105,16 @@ class Directory:
 
     Args:
         where: URL or socket file of the admin API by address of the instance. An address that is not in it is asked
-            on its own host's documented port, and whoever answers there must know the address as its own.
+            on its own host's documented port, over TLS unless that is loopback, and whoever answers there must know
+            the address as its own.
+        credentials: What is shown to the instances in `where`; to others no token is shown.
     """
 
-    def __init__(self, where: Mapping[NetworkAddress, Path | str]) -> None:
+    def __init__(
+        self, where: Mapping[NetworkAddress, Path | str], *, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         self._where = where
+        self._credentials = credentials
         self._silent: dict[NetworkAddress, NotAskedError] = {}
 
     def __call__(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
@@ -127,9 +133,21 @@ class Directory:
             raise
 
     def client_of(self, address: NetworkAddress) -> AdminClient:
-        """Where the instance at this address is asked."""
+        """
+        Where the instance at this address is asked.
+
+        Raises:
+            NotAskedError: a token would go there in plain text.
+        """
+        if address in self._where:
+            try:
+                return AdminClient(self._where[address], timeout=TIMEOUT_SECONDS, credentials=self._credentials)
+            except ValueError as error:
+                raise NotAskedError(address, str(error)) from error
         host = f"[{address.host}]" if ":" in address.host else address.host
-        return AdminClient(self._where.get(address, f"http://{host}:{ADMIN_PORT}"), timeout=TIMEOUT_SECONDS)
+        scheme = "http" if ListenAddress(address.host, 0).is_loopback else "https"
+        known = Credentials(authority=self._credentials.authority)
+        return AdminClient(f"{scheme}://{host}:{ADMIN_PORT}", timeout=TIMEOUT_SECONDS, credentials=known)
 
     def _ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         client = self.client_of(address)
@@ -167,6 +185,7 @@ def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
         conversation=UUID(told.conversation_id),
         incoming=True,
         from_target=told.is_from_target,
+        peer=answer.principal,
     )
 
 

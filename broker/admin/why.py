@@ -90,6 +90,7 @@ class SideShown(msgspec.Struct, frozen=True):
     error_code: Annotated[int | None, Meta(description="Of an Error message that nobody has received yet.")]
     error_text: str
     poison: PoisonShown | None
+    security: Annotated[str, Meta(description="Sealed to whom, or why not, in one sentence.")] = ""
 
 
 class ClosedShown(msgspec.Struct, frozen=True):

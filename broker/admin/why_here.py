@@ -222,6 +222,7 @@ def side_shown(database: str, side: Whereabouts) -> SideShown:
         error_code=inbound.error_code,
         error_text=inbound.error_text,
         poison=None if inbound.poison is None else _poison_shown(inbound.poison),
+        security=side.security,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from broker.errors import MAY_NOT_CONNECT
 from broker.flow import Disposition
 
 D = Disposition
@@ -18,6 +19,10 @@ _BY_DISPOSITION: Mapping[str, str] = {
     ),
     D.LIFETIME_EXCEEDED: "find the gateway on the way that holds frames; begin dialogs with a longer lifetime",
     D.EXPIRED_HERE: "make the next hop of {instance} take messages: broker status there tells what is wrong with it",
+    D.NOT_PERMITTED: (
+        "in msdb of {instance}: run the GRANT SEND that the reason names, if messages for [{service}] shall come that"
+        " way; broker explain --to [{service}] --peer PRINCIPAL there tells what holds"
+    ),
     D.ASKING_FOR_ROUTE: "see whether the service that is asked for routes runs, and CREATE ROUTE for [{service}] else",
     D.NO_ROUTE: (
         "in {table} of {instance}: CREATE ROUTE [{service}] WITH SERVICE_NAME = '{service}', ADDRESS ="
@@ -52,6 +57,14 @@ _BY_DISPOSITION: Mapping[str, str] = {
     D.SERVICE_NOT_FOUND: "CREATE SERVICE [{service}] in that database of {instance}, or correct the route",
     D.CONTRACT_REFUSED: "ALTER SERVICE [{service}] (ADD CONTRACT ...) there, or begin the dialog under another one",
     D.OTHER_INSTANCE: "see whether two databases have the same broker instance (a copied file): broker database",
+    D.SECURITY_UNRESOLVED: (
+        "the log of {instance} says which certificate (frame refused): name it in databases.NAME.peers there, renew it,"
+        " or compare the clocks of both sides"
+    ),
+    D.SEAL_BROKEN: "a machine on the way damages frames, or somebody tries to: look at those before {instance}",
+    D.NOT_SECURED: "end the dialog and begin it again: it is sealed at one side and in clear at {instance}",
+    D.SESSION_KEY_UNKNOWN: "nothing: {instance} has started anew, and the next resend brings it the key",
+    D.NOT_SEALED: "somebody sends in clear to a sealed dialog: look at the machines before {instance}",
     D.STORE_BUSY: "keep the transactions of applications on that database short, and see how fast its disk is",
     D.STORE_FAILED: "broker status and the log of {instance} say what is wrong: disk full, file locked or damaged",
 }
@@ -68,8 +81,11 @@ _BY_ERROR: Mapping[int, str] = {
         "CREATE SERVICE [{service}] in the database that the dialog or its route names, or correct BROKER_INSTANCE;"
         " then begin a new dialog"
     ),
+    -8494: "GRANT SEND ON SERVICE::[{service}] in the far database to the principal that the error names",
     -8495: "two databases answer for one dialog: give each its own broker instance, and begin a new dialog",
     -8498: "add the message type to the contract at both sides",
+    -9727: "CREATE REMOTE SERVICE BINDING for [{service}], or begin the dialog with encryption off",
+    -9731: "give the database a certificate and private_key, or make the remote service binding ANONYMOUS = ON",
     -9616: "send well-formed XML, or correct the VALIDATION of the message type",
 }
 
@@ -80,6 +96,14 @@ def remedy_of(disposition: str, *, instance: str, service: str, table: str = "ms
         disposition, "see the page on dispositions: {instance} tells the reason in broker status"
     )
     return _filled(text, instance=instance, service=service, table=table)
+
+
+def remedy_of_unreached(address: str, problem: str) -> str:
+    """What to do about a next hop that is not reached, for a reason that the instance here or there tells."""
+    if MAY_NOT_CONNECT in problem:
+        where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
+        return f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
+    return f"start the instance at {address}, open the way to it, or correct the route to it"
 
 
 def remedy_of_error(code: int | None, *, service: str) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from broker.admin.message import ExplainAnswer
 from broker.admin.why import Severity, SideShown, WhyFinding
-from broker.admin.why_remedy import remedy_of, remedy_of_error
+from broker.admin.why_remedy import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.dialog.status import REFUSED
 from broker.flow import Disposition
 from broker.routing.explanation import Outcome
@@ -90,7 +90,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
             symptom,
             why,
             f"it is tried again and again; {give_up}",
-            f"start the instance at {address}, open the way to it, or correct the route to it",
+            remedy_of_unreached(address, what),
         )
     refused = _refused(status)
     if refused is not None:
@@ -139,7 +139,7 @@ def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:
 def _refused(status: str) -> str | None:
     """The disposition that the next hop told."""
     _, found, rest = status.partition(REFUSED)
-    return rest.rpartition(" (")[0] or None if found else None
+    return rest.rpartition(" (")[0].partition(": ")[0] or None if found else None
 
 
 # --- what has come ----------------------------------------------------------------------------------------------

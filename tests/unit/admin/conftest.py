@@ -54,7 +54,8 @@ async def ask(instance: Instance) -> AsyncIterator[Ask]:
 
         async def asking(method: str, target: str, body: object = None) -> tuple[int, Any]:
             data = body if isinstance(body, bytes | io.BytesIO | None) else json.dumps(body).encode()
-            async with session.request(method, f"http://localhost{target}", data=data) as response:
+            headers = {"Content-Type": "application/json"} if method == "POST" else {}
+            async with session.request(method, f"http://localhost{target}", data=data, headers=headers) as response:
                 return response.status, json.loads(await response.read())
 
         yield asking

@@ -11,25 +11,35 @@ import pytest
 
 from broker import begin_dialog
 from broker.admin.api import Api
+from broker.admin.audit import Audit
+from broker.admin.audit_file import AuditFile
+from broker.admin.caller import Caller
 from broker.admin.census import CensusRequest
 from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.subject import OneProcess
 from broker.admin.why import WhyRequest
+from broker.control.admin_role import AdminRole
 from broker.daemon import Instance
 from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
 from broker.store import metadata
 
+PLAIN_TEXT = "endpoint.encryption"  # of which every instance of these tests is warned
+OWNER = Caller("user:root", "socket", AdminRole.ADMIN)
+
 
 @pytest.fixture
 async def api(instance: Instance) -> AsyncIterator[Api]:
     executor = ThreadPoolExecutor(1)
-    yield Api(OneProcess(instance), executor)
+    admin = instance.settings.admin
+    yield Api(
+        OneProcess(instance), executor, Audit(AuditFile(admin.audit, admin.audit_size, admin.audit_keep), executor)
+    )
     executor.shutdown()
 
 
 async def test_statement_is_carried_out_in_the_only_database(api: Api, instance: Instance) -> None:
-    answer = await api.sql(SqlRequest("CREATE QUEUE [Q]"))
+    answer = await api.sql(SqlRequest("CREATE QUEUE [Q]"), OWNER)
 
     assert answer.messages == ["queue Q created"]
     assert "Q" in instance.catalog.databases["orders"].rows.queues
@@ -43,7 +53,7 @@ async def test_script_of_several_statements_and_databases(api: Api, instance: In
         CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022';
     """
 
-    answer = await api.sql(SqlRequest(script))
+    answer = await api.sql(SqlRequest(script), OWNER)
 
     assert answer.messages == ["queue Q created", "service //a created", "route far created"]
     assert "far" in {route.name for route in instance.catalog.msdb.table}
@@ -52,7 +62,7 @@ async def test_script_of_several_statements_and_databases(api: Api, instance: In
 async def test_new_route_holds_from_the_next_frame_on(api: Api, instance: Instance) -> None:
     before = instance.forwarder.generation
 
-    await api.sql(SqlRequest("CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022'", "msdb"))
+    await api.sql(SqlRequest("CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022'", "msdb"), OWNER)
 
     assert instance.forwarder.generation > before
     assert [route.name for route in instance.forwarder.here.table.routes(None)] == ["AutoCreatedLocal", "far"]
@@ -68,19 +78,19 @@ async def test_new_route_holds_from_the_next_frame_on(api: Api, instance: Instan
     ],
 )
 async def test_question_is_answered_with_rows(api: Api, statement: str) -> None:
-    answer = await api.sql(SqlRequest(statement))
+    answer = await api.sql(SqlRequest(statement), OWNER)
 
     assert (answer.columns, answer.rows, answer.messages) == (["name"], [["AutoCreatedLocal"]], [])
 
 
 async def test_text_of_comments_alone_does_nothing(api: Api) -> None:
-    answer = await api.sql(SqlRequest("/* nothing */ -- at all"))
+    answer = await api.sql(SqlRequest("/* nothing */ -- at all"), OWNER)
 
     assert (answer.columns, answer.messages) == ([], [])
 
 
 async def test_database_may_be_spelt_in_any_case(api: Api) -> None:
-    answer = await api.sql(SqlRequest("CREATE QUEUE Q", "ORDERS"))
+    answer = await api.sql(SqlRequest("CREATE QUEUE Q", "ORDERS"), OWNER)
 
     assert answer.messages == ["queue Q created"]
 
@@ -88,19 +98,19 @@ async def test_database_may_be_spelt_in_any_case(api: Api) -> None:
 @pytest.mark.parametrize("statement", ["CREATE QUEUE Q", "SELECT name FROM sys.routes"])
 async def test_unknown_database_is_told(api: Api, statement: str) -> None:
     with pytest.raises(UnknownNameError, match="database 'nope'"):
-        await api.sql(SqlRequest(statement, "nope"))
+        await api.sql(SqlRequest(statement, "nope"), OWNER)
 
 
 async def test_mistake_changes_nothing(api: Api, instance: Instance) -> None:
     with pytest.raises(DuplicateNameError):
-        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QUEUE Q"))
+        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QUEUE Q"), OWNER)
 
     assert "Q" not in instance.catalog.databases["orders"].rows.queues
 
 
 async def test_syntax_error_comes_before_anything_is_done(api: Api, instance: Instance) -> None:
     with pytest.raises(DdlSyntaxError):
-        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QEUE R"))
+        await api.sql(SqlRequest("CREATE QUEUE Q; CREATE QEUE R"), OWNER)
 
     assert "Q" not in instance.catalog.databases["orders"].rows.queues
 
@@ -122,7 +132,7 @@ async def test_default_database_is_the_only_one(
 
 async def _routes(api: Api, count: int) -> None:
     script = ";".join(f"CREATE ROUTE r{number} WITH ADDRESS = 'tcp://h{number}:1'" for number in range(count))
-    await api.sql(SqlRequest(script))
+    await api.sql(SqlRequest(script), OWNER)
 
 
 async def test_pages_of_a_view_follow_each_other(api: Api) -> None:
@@ -167,7 +177,7 @@ async def test_unknown_view_is_told_without_a_text_that_nobody_wrote(api: Api, n
 
 
 async def test_why_is_answered_by_the_routes_that_hold_now(api: Api) -> None:
-    await api.sql(SqlRequest("CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://far:4022'"))
+    await api.sql(SqlRequest("CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://far:4022'"), OWNER)
 
     answer = await api.explain(ExplainRequest("//b"))
 
@@ -179,7 +189,7 @@ async def test_why_is_answered_by_the_routes_that_hold_now(api: Api) -> None:
 
 
 async def test_explaining_sends_nothing(api: Api, instance: Instance) -> None:
-    await api.sql(SqlRequest("CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:1'"))
+    await api.sql(SqlRequest("CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:1'"), OWNER)
 
     await api.explain(ExplainRequest("//b"))
 
@@ -187,7 +197,7 @@ async def test_explaining_sends_nothing(api: Api, instance: Instance) -> None:
 
 
 async def test_a_conversation_that_lives_here_is_found_in_its_file(api: Api, instance: Instance) -> None:
-    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q"))
+    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q"), OWNER)
     with closing(sqlite3.connect(instance.settings.databases["orders"].path)) as db, db:
         dialog = begin_dialog(db, from_service="//a", to_service="//b")
 
@@ -205,7 +215,7 @@ async def test_a_conversation_that_does_not_live_here_is_told(api: Api) -> None:
 
 
 async def test_a_conversation_is_told_with_everything_that_is_known(api: Api, instance: Instance) -> None:
-    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE S ON QUEUE Q"))
+    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE S ON QUEUE Q"), OWNER)
     with closing(sqlite3.connect(instance.endpoints["orders"].path)) as db, db:
         dialog = begin_dialog(db, from_service="S", to_service="//nowhere")
         dialog.send("x")
@@ -254,7 +264,7 @@ async def test_status_tells_what_waits_in_the_files(api: Api, instance: Instance
 async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) -> None:
     answer = await api.check(Nothing())
 
-    assert (answer.ok, answer.problems, answer.warnings) == (True, [], [])
+    assert (True, [], [PLAIN_TEXT]) == (answer.ok, answer.problems, [one.key for one in answer.warnings])
 
 
 async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None:
@@ -280,7 +290,7 @@ async def test_what_scripts_mean_is_a_warning_with_its_code(api: Api, instance: 
     answer = await api.check(Nothing())
 
     assert (True, []) == (answer.ok, answer.problems)
-    (finding,) = answer.warnings
+    (finding,) = (one for one in answer.warnings if one.key != PLAIN_TEXT)
     assert ("weight-unused", str(path), 1, 14) == (finding.key, finding.file, finding.line, finding.column)
     assert "leave WEIGHT out" in finding.hint
 
@@ -295,7 +305,7 @@ async def test_of_one_kind_of_finding_the_first_1000_are_told_and_the_others_cou
 
     answer = await api.check(Nothing())
 
-    assert 1000 == len(answer.warnings)
+    assert 1000 == len([one for one in answer.warnings if one.key != PLAIN_TEXT])
     assert [LeftOut("duplicate-route", str(path), 2)] == answer.left_out
 
 
@@ -308,7 +318,7 @@ async def test_store_that_cannot_be_written_is_no_bug_of_the_caller(
     monkeypatch.setattr(metadata, "put_queue", fails)
 
     with pytest.raises(StoreUnavailableError, match="disk I/O error"):
-        await api.sql(SqlRequest("CREATE QUEUE Q"))
+        await api.sql(SqlRequest("CREATE QUEUE Q"), OWNER)
 
 
 # --- mirrors ------------------------------------------------------------------------------------------------
@@ -327,7 +337,7 @@ async def mirror(instance: Instance) -> Instance:
 @pytest.mark.parametrize("name", ["orders", "ORDERS"])
 async def test_a_mirror_is_asked_nothing_and_told_nothing(api: Api, statement: str, name: str) -> None:
     with pytest.raises(StatementError, match="is a mirror here") as caught:
-        await api.sql(SqlRequest(statement, name))
+        await api.sql(SqlRequest(statement, name), OWNER)
 
     assert 954 == caught.value.number
 
@@ -336,14 +346,14 @@ async def test_a_mirror_is_asked_nothing_and_told_nothing(api: Api, statement: s
 @pytest.mark.parametrize("name", ["orders.sys.routes", "Orders.dbo.Inbox"])
 async def test_a_mirror_is_asked_nothing_by_a_name_of_three_parts_either(api: Api, name: str) -> None:
     with pytest.raises(StatementError, match=r"is a mirror here: ask its principal") as caught:
-        await api.sql(SqlRequest(f"SELECT * FROM {name}", "msdb"))
+        await api.sql(SqlRequest(f"SELECT * FROM {name}", "msdb"), OWNER)
 
     assert str(caught.value).startswith("Msg 954, Level 16, -:1:15\n")
 
 
 @pytest.mark.usefixtures("mirror")
 async def test_views_of_the_instance_are_told_beside_a_mirror(api: Api) -> None:
-    answer = await api.sql(SqlRequest("SELECT database_name FROM sys.database_mirroring"))
+    answer = await api.sql(SqlRequest("SELECT database_name FROM sys.database_mirroring"), OWNER)
     page = await api.view(ViewRequest("sys.databases"))
 
     assert [["orders"]] == answer.rows

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.admin.api import Api
-from broker.admin.app import BODY_MAX_BYTES
-from broker.admin.operation import OPERATIONS
+from broker.admin.operation import OPERATIONS, SCRIPT_MAX_BYTES
 from broker.daemon import Instance
 
 Ask: TypeAlias = Callable[..., Awaitable[tuple[int, Any]]]
@@ -67,7 +66,7 @@ async def test_refusal_is_a_problem_with_its_status(
 
 
 async def test_body_above_the_bound_is_refused(ask: Ask) -> None:
-    status, problem = await ask("POST", "/v1/sql", io.BytesIO(bytes(BODY_MAX_BYTES + 1)))
+    status, problem = await ask("POST", "/v1/sql", io.BytesIO(bytes(SCRIPT_MAX_BYTES + 1)))
 
     assert (status, problem["status"]) == (413, 413)
     assert problem["detail"].startswith("a request has at most 160 MiB; name a larger script in the configuration")

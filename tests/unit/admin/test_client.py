@@ -1,13 +1,18 @@
 """Asking a daemon over its admin socket: answers, refusals, and nobody there."""
 
+import contextlib
 import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.admin.client import AdminClient, ProblemError
-from broker.errors import DaemonUnreachableError
+from broker.admin.client import AdminClient, Credentials, ProblemError
+from broker.errors import CertificateUnusableError, DaemonUnreachableError
+from tests.support.certificates import Pair, authority, make
 
 
 def test_get_gives_what_the_json_says(fake_admin: Any) -> None:
@@ -102,7 +107,7 @@ def test_a_port_on_which_nobody_listens_is_named() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "admin.sock", "https://h:1", "http://", "http://h:1/v1", "http://h:1?x", "http://u@h:1", "http://h:99999"],
+    ["", "admin.sock", "http://", "http://h:1/v1", "http://h:1?x", "http://u@h:1", "http://h:99999"],
 )
 def test_what_is_no_url_of_a_port_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL like|Port out of range"):
@@ -117,3 +122,98 @@ def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> No
 
         with pytest.raises(DaemonUnreachableError, match=r"no answer within 0\.05 s; .* may still be carried out"):
             AdminClient(path, timeout=0.05).get("/v1/status")
+
+
+# --- what is shown, and whom it believes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://gateway.example:9422", "http://192.0.2.1:9422", "http://127.0.0.1.example"])
+def test_a_token_does_not_go_through_a_network_in_plain_text(url: str) -> None:
+    with pytest.raises(ValueError, match="in plain text: use https") as caught:
+        AdminClient(url, credentials=Credentials(token="secret"))
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://gateway:1"])
+def test_a_token_may_go_to_loopback_and_over_tls(where: str) -> None:
+    assert "secret" not in repr(AdminClient(where, credentials=Credentials(token="secret")).credentials)
+
+
+def test_a_patient_client_asks_the_same_with_the_same() -> None:
+    client = AdminClient("https://gateway:1", credentials=Credentials(token="x"))
+
+    patient = client.patient(3600.0)
+
+    assert (client.where, client.credentials) == (patient.where, patient.credentials)
+
+
+def _tls_server(directory: Path, pair: Pair, trusted: Pair | None = None) -> tuple[HTTPServer, list[str | None]]:
+    """A daemon's port that answers {} over TLS; and what it was shown."""
+    shown: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            peer = self.connection.getpeercert(binary_form=True)
+            shown.extend((self.headers["Authorization"], None if peer is None else "certificate"))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair.store(directory, "server"))
+    if trusted is not None:
+        context.load_verify_locations(cadata=trusted.der)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    return server, shown
+
+
+def _ask(server: HTTPServer, credentials: Credentials) -> Any:
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            server.handle_request()
+
+    server.timeout = 10
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(answer)
+        url = f"https://127.0.0.1:{server.server_address[1]}"
+        return AdminClient(url, timeout=10, credentials=credentials).get("/v1/status")
+
+
+def test_over_tls_token_and_certificate_are_shown_to_whom_the_authority_vouches_for(tmp_path: Path) -> None:
+    ca = authority()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    certificate, key = make("ops", by=ca).store(tmp_path, "ops")
+    server, shown = _tls_server(tmp_path, make("gateway", "127.0.0.1", by=ca), ca)
+    with server:
+        answer = _ask(server, Credentials("token", tmp_path / "ca.pem", certificate, key))
+
+    assert {} == answer
+    assert ["Bearer token", "certificate"] == shown
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_over_tls_a_stranger_is_shown_nothing(tmp_path: Path, host: str) -> None:
+    """Neither one whom nobody vouches for, nor one with the name of another host."""
+    ca = authority()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    pair = make("gateway", host) if host == "127.0.0.1" else make("gateway", host, by=ca)
+    server, shown = _tls_server(tmp_path, pair)
+    with server, pytest.raises(DaemonUnreachableError):
+        _ask(server, Credentials("token", tmp_path / "ca.pem"))
+
+    assert [] == shown
+
+
+@pytest.mark.parametrize("credentials", [{"authority": "none.pem"}, {"certificate": "none.pem", "private_key": "none"}])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, credentials: dict[str, str]) -> None:
+    files = {name: tmp_path / file for name, file in credentials.items()}
+
+    with pytest.raises(CertificateUnusableError, match=r"none\.pem"):
+        AdminClient("https://127.0.0.1:1", credentials=Credentials(**files)).get("/")  # type: ignore[arg-type]

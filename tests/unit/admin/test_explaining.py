@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import broker
-from broker.admin.explaining import Home, Place, answer, configured_place, find_contact, running_place
+from broker.admin.explaining import Home, Place, answer, configured_place, find_contact, principal_of, running_place
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.problem import BadRequestError
 from broker.control.execute import execute
@@ -21,14 +21,18 @@ from broker.control.load import load_settings
 from broker.daemon import Instance
 from broker.ddl.parser import parse_script
 from broker.errors import SettingsError, UnknownNameError
+from broker.net.certificate import identify
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.principal import parse_principal
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service
+from tests.support.certificates import make
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, STOCK, FAR = UUID(int=0x0D), UUID(int=0x57), UUID(int=0xFA)
@@ -273,3 +277,68 @@ def test_a_route_of_a_configuration_to_itself_is_searched_again_by_msdb(tmp_path
     two = described(tmp_path, "CREATE ROUTE me WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://localhost:4022';")
 
     assert ["orders", "msdb"] == [one.table for one in answer(two, ExplainRequest("S")).explanation.passes]
+
+
+def rule(permission: str, principal: str, securable: str = "*", state: str = "GRANT") -> Rule:
+    return Rule(Permission(permission), securable, parse_principal(principal), State(state))
+
+
+def asked_of(peer: str, *rules: Rule, is_default_deny: bool = True, to: str = "S") -> Any:
+    here = replace(place("orders"), grants=Grants(rules, is_default_deny=is_default_deny, endpoint="one"))
+    return answer(here, ExplainRequest(to, peer=peer)).explanation
+
+
+def test_what_a_peer_brings_comes_from_outside_and_the_rules_that_permit_are_named() -> None:
+    told = asked_of("CN=a", rule("CONNECT", "public"), rule("SEND", "a", "S*"))
+
+    assert ("CN=a", "tcp://msdb:4022") == (told.peer, told.next_hop)
+    assert [
+        ("CONNECT", True, "GRANT CONNECT ON ENDPOINT::[one] TO [public]"),
+        ("SEND", True, "GRANT SEND ON SERVICE::[S*] TO [a]"),
+    ] == [(one.permission, one.is_permitted, one.why) for one in told.permissions]
+
+
+@pytest.mark.parametrize(
+    ("rules", "why", "hint"),
+    [
+        ([rule("CONNECT", "a")], "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public", "GRANT SEND ON SERVICE::[S]"),
+        (
+            [rule("CONNECT", "a"), rule("SEND", "a"), rule("SEND", "*", "S", "DENY")],
+            "DENY SEND ON SERVICE::[S] TO [*]",
+            "USE msdb; REVOKE SEND ON SERVICE::[S] TO [*];",
+        ),
+        ([rule("SEND", "a")], "no GRANT CONNECT ON ENDPOINT::[one] TO [CN=a] or public", "GRANT CONNECT ON ENDPOINT"),
+    ],
+)
+def test_what_a_peer_may_not_bring_is_dropped_and_the_statement_named(rules: list[Rule], why: str, hint: str) -> None:
+    told = asked_of("CN=a", *rules)
+
+    assert ("dropped", "not permitted", 11215, None) == (told.outcome, told.disposition, told.number, told.next_hop)
+    assert f"not permitted (11215): {why}; the sender keeps" in told.sentence
+    assert hint in told.hints[0]
+    assert told.passes
+
+
+def test_where_nobody_proves_who_they_are_every_peer_is_public() -> None:
+    told = asked_of("CN=a", rule("SEND", "CN=a"), is_default_deny=False)
+
+    assert ("public", "not permitted") == (told.peer, told.disposition)
+    assert [True, False] == [one.is_permitted for one in told.permissions]
+
+
+@pytest.mark.parametrize("peer", ["*", "", "sha256:1"])
+def test_peer_is_one_principal(peer: str) -> None:
+    with pytest.raises(BadRequestError):
+        asked_of(peer)
+
+
+def test_what_a_peer_brings_begins_in_no_database_here() -> None:
+    with pytest.raises(BadRequestError, match="leave out one of the two"):
+        answer(place("orders"), ExplainRequest("S", peer="CN=a", database="orders"))
+
+
+def test_place_tells_as_whom_it_is_known() -> None:
+    certificate = identify(make("one").der)
+
+    assert (None, "CN=one") == (principal_of(None), principal_of(certificate))
+    assert "CN=one" == answer(replace(place(), principal="CN=one"), ExplainRequest("S")).principal

@@ -61,12 +61,21 @@ async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -
 
 def test_store_that_fails_is_told_and_stops_nothing() -> None:
     parts = {"store of orders": "disk I/O error", "store of billing": ""}
-    subject: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), parts=parts)
+    subject: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), parts=parts, certificate_problem="")
 
     checks = checks_of(subject)["/readyz"]()
 
     assert ["[!] store of orders: disk I/O error"] == [str(check) for check in checks if not check.is_good]
     assert all(check.is_good for check in checks if check.is_vital)
+
+
+def test_instance_whose_own_certificate_has_expired_is_not_ready() -> None:
+    problem = "the certificate of this instance has expired"
+    subject: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), parts={}, certificate_problem=problem)
+
+    checks = checks_of(subject)["/readyz"]()
+
+    assert [f"[-] certificate: {problem}"] == [str(check) for check in checks if check.is_vital and not check.is_good]
 
 
 async def test_lag_of_the_loop_is_told(get: Get) -> None:

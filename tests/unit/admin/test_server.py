@@ -77,11 +77,11 @@ async def test_question_under_way_does_not_hold_up_the_end(
     asked = asyncio.Event()
     select = Views.select
 
-    def slow_select(views: Views, statement: str, *, database: str | None) -> QueryResult:
+    def slow_select(views: Views, statement: str, *, database: str | None, shows_bodies: bool) -> QueryResult:
         loop.call_soon_threadsafe(asked.set)
         while instance.is_ready:
             time.sleep(0.001)
-        return select(views, statement, database=database)
+        return select(views, statement, database=database, shows_bodies=shows_bodies)
 
     monkeypatch.setattr(Views, "select", slow_select)
     loop = asyncio.get_running_loop()
@@ -89,7 +89,8 @@ async def test_question_under_way_does_not_hold_up_the_end(
         async with serve(configuration) as instance:
             reader, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket))
             body = b'{"statement": "SELECT * FROM sys.service_broker_endpoints"}'
-            writer.write(b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             await asked.wait()
         answer = await reader.read()
         writer.close()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import stat
 from pathlib import Path
@@ -93,3 +94,25 @@ def test_file_that_is_gone_already_does_not_matter(tmp_path: Path) -> None:
     file.close()
 
     assert file.sock.fileno() == -1
+
+
+def test_a_group_that_is_named_may_use_the_file_as_well(tmp_path: Path) -> None:
+    group = min(os.getgroups() or [os.getegid()])
+    file = SocketFile(tmp_path / "admin.sock", group=group)
+
+    status = (tmp_path / "admin.sock").stat()
+
+    file.close()
+    assert (0o660, group) == (stat.S_IMODE(status.st_mode), status.st_gid)
+
+
+def test_a_group_that_may_not_be_named_is_told_and_no_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.chown", refuse)
+
+    with pytest.raises(ListenFailedError, match="Operation not permitted"):
+        SocketFile(tmp_path / "admin.sock", group=4711)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -10,7 +11,9 @@ from broker.admin.subject import OneProcess, Subject
 from broker.control.role_keeper import OwnStanding
 from broker.daemon import Instance
 from broker.mirror.role import Role
+from broker.net.certificate import Identity
 from broker.net.dialer import Attempts
+from broker.net.tls import Encryption, Security
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.facts import Facts
@@ -65,3 +68,17 @@ async def test_a_role_in_doubt_is_a_part(instance: Instance, monkeypatch: pytest
     monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
     assert {"store of orders": "", "role of orders": "the storage is gone"} == OneProcess(instance).parts
+
+
+async def test_certificate_and_its_files_are_told_where_there_are_any(instance: Instance) -> None:
+    subject = OneProcess(instance)
+    assert "" == subject.certificate_problem
+    assert "certificate files" not in subject.parts
+    now = datetime.now(UTC)
+    own = Identity("CN=one", "ab", (), now, now)
+
+    instance.certificates.security = Security(Encryption.REQUIRED, own=own)
+    instance.certificates.problem = "endpoint.certificate: gone"
+
+    assert "endpoint.certificate: gone" == subject.parts["certificate files"]
+    assert "the certificate of this instance has expired" in subject.certificate_problem

@@ -197,7 +197,7 @@ def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_
             directory(NetworkAddress(host), ExplainRequest("S"))
 
 
-@pytest.mark.parametrize(("host", "url"), [("b.example", "http://b.example:9422"), ("::1", "http://[::1]:9422")])
+@pytest.mark.parametrize(("host", "url"), [("b.example", "https://b.example:9422"), ("::1", "http://[::1]:9422")])
 def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_there(
     monkeypatch: pytest.MonkeyPatch, host: str, url: str
 ) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.admin.why_remedy import remedy_of, remedy_of_error
+from broker.admin.why_remedy import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.flow import Disposition
 
 # What heals by itself, or is no end of a message.
@@ -63,3 +63,15 @@ def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int)
 )
 def test_other_errors(code: int | None, text: str) -> None:
     assert remedy_of_error(code, service="//S").startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("Connection refused", "start the instance at tcp://a:1"),
+        ("FATAL from the peer: CN=b may not connect: no GRANT", "in msdb of the instance at tcp://a:1: run the GRANT"),
+        ("CN=b may not connect: no GRANT", "in msdb of this instance: run the GRANT CONNECT"),
+    ],
+)
+def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:
+    assert remedy_of_unreached("tcp://a:1", problem).startswith(remedy)

@@ -14,6 +14,7 @@ from tests.support.why import AT, holding, place, side, way
 SPOT = Spot("orders-1", "orders", 0.0)
 GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
+DENIED = way(place("one", 1, "two", problem="FATAL from the peer: CN=a may not connect: no GRANT CONNECT"))
 POISON = PoisonShown(3, 5, AT, AT, "ValueError: x")
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
 
@@ -32,6 +33,13 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             "next hop not reached",
             TROUBLE,
             ("tcp://two:4022 is not reached: Connection", "start the instance"),
+        ),
+        (
+            holding(),
+            DENIED,
+            "next hop not reached",
+            TROUBLE,
+            ("no GRANT CONNECT", "in msdb of the instance at tcp://two:4022: run the GRANT CONNECT"),
         ),
         (
             holding(status="sent; refused by the next hop: pool limit exceeded (11289)"),
@@ -55,6 +63,16 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             (
                 "tcp://two:4022 has copies of them that wait there",
                 "broker why at tcp://two:4022 tells what the copies wait for: a next hop that does not take them, or",
+            ),
+        ),
+        (
+            holding(status="refused by the next hop: not permitted: no GRANT SEND ON SERVICE::[S] TO [CN=a] (11215)"),
+            GOOD,
+            "not permitted",
+            TROUBLE,
+            (
+                "no GRANT SEND ON SERVICE::[S] TO [CN=a]",
+                "in msdb of tcp://two:4022: run the GRANT SEND that the reason names",
             ),
         ),
         (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),

@@ -1,0 +1,68 @@
+"""
+Reading the bodies of requests within bounds: of size, of time, and of what all of them together take.
+
+A body is read only for somebody who may ask, so strangers take no memory. Its length is believed only where it is above
+the bound already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from broker.admin.problem import BadRequestError, BodyStalledError, BodyTooLargeError, NoRoomError
+
+STALL_SECONDS = 20.0  # for the next part of a body
+TOGETHER_MAX_BYTES = 400 * 1024 * 1024  # two of the largest, and many small ones
+
+
+class Bodies:
+    """The bodies that are in memory now. Loop-only. Shape: `used_bytes` 0 .. `limit_bytes`."""
+
+    def __init__(self, limit_bytes: int = TOGETHER_MAX_BYTES, *, stall_seconds: float = STALL_SECONDS) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._stall_seconds = stall_seconds
+
+    @asynccontextmanager
+    async def reading(self, request: web.Request, limit_bytes: int) -> AsyncIterator[bytes]:
+        """
+        The body of a request; it counts until the end of the block.
+
+        Raises:
+            BodyTooLargeError: it is above `limit_bytes`.
+            NoRoomError: others take the room.
+            BodyStalledError: it does not come.
+            BadRequestError: it ends before its end.
+        """
+        if (request.content_length or 0) > limit_bytes:
+            raise BodyTooLargeError(limit_bytes)
+        data = bytearray()
+        try:
+            async for part in self._parts(request):
+                if len(data) + len(part) > limit_bytes:
+                    raise BodyTooLargeError(limit_bytes)
+                if self.used_bytes + len(part) > self.limit_bytes:
+                    raise NoRoomError(self.limit_bytes)
+                self.used_bytes += len(part)
+                data += part
+            yield bytes(data)
+        finally:
+            self.used_bytes -= len(data)
+
+    async def _parts(self, request: web.Request) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                async with asyncio.timeout(self._stall_seconds):
+                    part = await request.content.readany()
+                if not part:
+                    return
+                yield part
+        except TimeoutError:
+            raise BodyStalledError(self._stall_seconds) from None
+        except (web.RequestPayloadError, HttpProcessingError, ConnectionError) as error:
+            raise BadRequestError("the body of the request ends before its end, or is cut wrongly") from error

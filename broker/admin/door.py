@@ -1,0 +1,156 @@
+"""
+Deciding who a request comes from, by the one thing that proves it.
+
+A token that is shown decides alone, wherever it is shown, so that a person can do with less than they may. Else, on the
+Unix socket, the user and the groups of the process at its other end; over TLS the client's certificate; and on a port
+of loopback the role that is for everybody there. Who shows nothing elsewhere is refused, and so is who comes to the
+port of loopback through a proxy, for then it is somebody else who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+
+import structlog
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import NameOID
+
+from broker.admin.attempts import Attempts
+from broker.admin.caller import Caller
+from broker.admin.peer import Peer, peer_of
+from broker.admin.problem import TooManyAttemptsError, UnauthorizedError
+from broker.admin.token_store import TokenStore
+from broker.control.admin_role import AdminRole, role_of
+from broker.control.administration import AdminSettings, Holders, is_owner, user_name
+from broker.security.principal import Who
+
+ANONYMOUS = "anonymous"
+_SCHEME = "bearer"
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+log = structlog.get_logger(__name__)
+
+
+class Door:
+    """
+    Who asks, for all listeners of an instance. Loop-only.
+
+    Args:
+        admin: The settings.
+        holders: Who has which role.
+        executor: Where files are read.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, admin: AdminSettings, holders: Holders, executor: Executor, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.attempts = Attempts()
+        self._holders = holders
+        self._executor = executor
+        self._clock = clock
+        self._tokens = TokenStore(admin.tokens, holders.tokens)
+        is_open = admin.listen is not None and admin.listen.is_loopback
+        self._of_everybody = role_of(admin.loopback_role) if is_open else AdminRole.NONE
+
+    async def caller(self, request: web.Request) -> Caller:
+        """
+        Who this comes from.
+
+        Raises:
+            UnauthorizedError: nothing was shown that tells, or something that counts for nothing.
+            TooManyAttemptsError: too much of that came from there lately.
+        """
+        peer, address, origin = origin_of(request)
+        shown = request.headers.get("Authorization")
+        if shown is not None:
+            return await self._of_token(shown, address, origin)
+        if peer is not None:
+            return self._of_process(peer, origin)
+        certificate = _certificate(request)
+        if certificate is not None:
+            return self._of_certificate(certificate, origin)
+        if self._of_everybody is AdminRole.NONE or any(name in request.headers for name in _FORWARDED):
+            raise UnauthorizedError("nothing in the request tells who asks")
+        way = 'show a token, or have admin.loopback_role = "{role}"'
+        return Caller(ANONYMOUS, origin, self._of_everybody, way)
+
+    async def _of_token(self, shown: str, address: str, origin: str) -> Caller:
+        wait = self.attempts.wait_s(address, now=self._clock())
+        if wait:
+            raise TooManyAttemptsError(wait)
+        scheme, _, secret = shown.partition(" ")
+        token = None
+        if scheme.lower() == _SCHEME:
+            loop, now = asyncio.get_running_loop(), datetime.now(UTC)
+            token = await loop.run_in_executor(self._executor, lambda: self._tokens.find(secret.strip(), now=now))
+        if token is None:
+            self.attempts.fail(address, now=self._clock())
+            log.warning("admin token refused", origin=origin)
+            raise UnauthorizedError("the token is not known here, was revoked or has expired")
+        way = f'[admin.roles] "token:{token.name}" = "{{role}}" gives it, or a new token'
+        return Caller(f"token:{token.name}", origin, token.role, way)
+
+    def _of_process(self, peer: Peer, origin: str) -> Caller:
+        holders, name = self._holders, user_name(peer.uid)
+        roles = [role for group, role in holders.groups.items() if group in peer.groups]
+        roles += [
+            holders.users.get(peer.uid, AdminRole.NONE),
+            AdminRole.ADMIN if is_owner(peer.uid) else AdminRole.NONE,
+        ]
+        way = f'[admin.roles] "user:{name}" = "{{role}}" in the configuration of the instance gives it'
+        return Caller(f"user:{name}", origin, max(roles), way)
+
+    def _of_certificate(self, der: bytes, origin: str) -> Caller:
+        who = who_shows(der)
+        roles = [role for holder, role in self._holders.certificates if holder.shows(who)]
+        way = f'[admin.roles] "certificate:{who.name}" = "{{role}}" in the configuration of the instance gives it'
+        return Caller(f"certificate:{who.name}", origin, max(roles, default=AdminRole.NONE), way)
+
+
+def origin_of(request: web.Request) -> tuple[Peer | None, str, str]:
+    """
+    Where a request comes from: the process, on a Unix socket; what failures are counted by; and both in words.
+
+    Shape: the second is the user's number on a Unix socket, else the IP address.
+    """
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the client has gone")
+    sock = transport.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:
+        peer = peer_of(sock.fileno())
+        return peer, f"user {peer.uid}", f"socket, process {peer.pid} of user {peer.uid}"
+    host, port = transport.get_extra_info("peername")[:2]
+    return None, host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def who_shows(der: bytes) -> Who:
+    """What somebody with this certificate has proved to be; only of one that TLS has verified."""
+    certificate = x509.load_der_x509_certificate(der)
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    try:
+        others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
+    except x509.ExtensionNotFound:
+        uris = ()
+    return Who(
+        subject=certificate.subject.rfc4514_string(),
+        common_name=str(names[-1].value) if names else "",
+        uris=uris,
+        fingerprint=certificate.fingerprint(SHA256()).hex(),
+    )
+
+
+def _certificate(request: web.Request) -> bytes | None:
+    """What the client showed and TLS verified; None when it showed nothing."""
+    tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+    return tls.getpeercert(binary_form=True) if isinstance(tls, ssl.SSLObject | ssl.SSLSocket) else None

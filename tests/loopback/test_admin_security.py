@@ -1,0 +1,438 @@
+"""The admin API as a whole against those who may not: every operation and role, pages of others, tricks, the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker
+from broker.admin.operation import OPERATIONS, Operation
+from broker.control.admin_role import AdminRole
+from broker.control.listen import ListenAddress
+from broker.control.token_file import new_token
+from broker.daemon import Instance, serve
+from tests.support.admin import JSON, ask, bearer, read_answer, request, speak
+from tests.support.certificates import authority, make
+from tests.support.command import run
+from tests.support.loopback import until
+
+GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+BODIES: Mapping[str, Any] = {
+    "/v1/sql": {"statement": "SELECT name FROM msdb.sys.routes"},
+    "/v1/explain": {"to": "//far"},
+    "/v1/plan": {"script": "DROP ROUTE AutoCreatedLocal", "database": "msdb"},
+    "/v1/check": {},
+}
+GIVEN = list(AdminRole)[1:]
+
+
+def target(operation: Operation) -> str:
+    return operation.path.replace("{name}", "sys.routes").replace("{id}", GUID)
+
+
+def token(instance: Instance, role: AdminRole) -> str:
+    return new_token(instance.settings.admin.tokens, role.word, role, now=datetime.now(UTC), expires_at=None)
+
+
+def lines(instance: Instance) -> list[dict[str, Any]]:
+    path = instance.settings.admin.audit
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def port(instance: Instance) -> ListenAddress:
+    assert instance.admin.admin_address is not None
+    return instance.admin.admin_address
+
+
+def digest(instance: Instance) -> str:
+    """Of everything that an instance keeps: its files' rows, its tables, what it remembers of ways."""
+    parts: list[object] = [instance.catalog.msdb.rows, list(instance.catalog.msdb.table), instance.forwarder.generation]
+    for path in sorted(instance.settings.instance.state_dir.glob("*.db")):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            parts.append(list(db.iterdump()))
+    names = {"audit.jsonl", "tokens"}
+    parts += [path.read_text() for path in sorted(instance.settings.instance.state_dir.iterdir()) if path.name in names]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+CONFIGURATION = """
+[instance]
+name = "one"
+state_dir = "."
+[endpoint]
+listen = []
+message_forwarding = true
+[databases.orders]
+path = "orders.db"
+[observe]
+listen = ""
+[admin]
+listen = "127.0.0.1:0"
+"""
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    """An instance with one database, whose admin API has a port of loopback."""
+    path = tmp_path / "broker.toml"
+    path.write_text(CONFIGURATION)
+    return path
+
+
+@pytest.fixture
+async def instance(configuration: Path) -> AsyncIterator[Instance]:
+    async with serve(configuration) as running:
+        yield running
+
+
+def digest_of_tables(instance: Instance) -> object:
+    """What the statements of a script would change."""
+    rows = {name: database.rows for name, database in instance.catalog.databases.items()}
+    return rows, sorted(route.name for route in instance.catalog.msdb.table)
+
+
+# --- roles ---------------------------------------------------------------------------------------------------
+
+
+async def test_every_operation_takes_the_role_that_it_declares(instance: Instance) -> None:
+    expected, answered = {}, {}
+    for role in GIVEN:
+        headers = bearer(token(instance, role))
+        for one in OPERATIONS:
+            answer = await ask(port(instance), one.method, target(one), headers=headers, body=BODIES.get(one.path))
+            expected[role, one.path] = 200 if role >= one.role else 403
+            answered[role, one.path] = answer.status
+
+    assert expected == answered
+
+
+async def test_who_is_nobody_gets_nothing_from_any_operation(configuration: Path) -> None:
+    new_token(configuration.parent / "tokens", "x", AdminRole.VIEWER, now=datetime.now(UTC), expires_at=None)
+    with configuration.open("a") as file:
+        file.write('loopback_role = "none"\n')
+    paths = [(one.method, target(one)) for one in OPERATIONS] + [("GET", "/v1/openapi.json"), ("GET", "/v1/nope")]
+    async with serve(configuration) as instance:
+        answers = {path: await ask(port(instance), method, path, body=BODIES.get(path)) for method, path in paths}
+
+    assert dict.fromkeys(answers, 401) == {path: answer.status for path, answer in answers.items()}
+
+
+async def test_a_statement_takes_more_than_a_question_by_the_same_path(instance: Instance) -> None:
+    """And the refusal names the role."""
+    told = {}
+    for role in GIVEN:
+        headers = bearer(token(instance, role))
+        for name, statement in (
+            ("operator", f"CREATE QUEUE q{role}"),
+            ("admin", f"CREATE QUEUE p{role}; DROP QUEUE p1"),
+        ):
+            answer = await ask(port(instance), "POST", "/v1/sql", headers=headers, body={"statement": statement})
+            told[role.word, name] = answer.status, answer.told.get("role")
+
+    assert {
+        ("viewer", "operator"): (403, "operator"),
+        ("viewer", "admin"): (403, "operator"),
+        ("operator", "operator"): (200, None),
+        ("operator", "admin"): (403, "admin"),
+        ("admin", "operator"): (200, None),
+        ("admin", "admin"): (404, None),  # there is no p1: the viewer has not made it
+    } == told
+    assert {"q2", "q3"} == instance.catalog.databases["orders"].rows.queues.keys()
+
+
+async def test_what_is_no_question_is_none_whatever_it_looks_like(instance: Instance) -> None:
+    headers = bearer(token(instance, AdminRole.VIEWER))
+    before = digest_of_tables(instance)
+    others = ["", "GO", "USE orders", "-- SELECT\nDROP QUEUE q", "/* SELECT */ CREATE QUEUE q", ";SELECT 1", "x"]
+    begun = ["WITH x AS (SELECT 1 a) DROP QUEUE q", "SELECT 1; CREATE QUEUE q", "SELECT 1 INTO x", "WITH"]
+
+    answered = {
+        text: (await ask(port(instance), "POST", "/v1/sql", headers=headers, body={"statement": text})).status
+        for text in (*others, *begun)
+    }
+
+    assert dict.fromkeys(others, 403) | dict.fromkeys(begun, 400) == answered
+    assert before == digest_of_tables(instance)
+
+
+async def test_what_applications_say_to_each_other_is_for_admins(instance: Instance, configuration: Path) -> None:
+    script = {"statement": "CREATE QUEUE q; CREATE SERVICE [//here] ON QUEUE q", "database": "orders"}
+    await ask(port(instance), "POST", "/v1/sql", body=script)
+    with closing(sqlite3.connect(configuration.with_name("orders.db"))) as db, db:
+        broker.begin_dialog(db, from_service="//here", to_service="//far").send(b"body")
+    question = {"statement": "SELECT message_body, body_bytes FROM sys.transmission_queue", "database": "orders"}
+
+    shown = {}
+    for role in (AdminRole.VIEWER, AdminRole.OPERATOR, AdminRole.ADMIN):
+        answer = await ask(port(instance), "POST", "/v1/sql", headers=bearer(token(instance, role)), body=question)
+        shown[role] = answer.told["rows"]
+    page = await ask(port(instance), "GET", "/v1/views/sys.transmission_queue?database=orders")
+
+    hidden = [[None, 4]]
+    assert {AdminRole.VIEWER: hidden, AdminRole.OPERATOR: hidden, AdminRole.ADMIN: [["0x626F6479", 4]]} == shown
+    assert [None] == [row[page.told["columns"].index("message_body")] for row in page.told["rows"]]
+
+
+async def test_the_description_names_the_role_of_every_operation(instance: Instance) -> None:
+    document = (await ask(port(instance), "GET", "/v1/openapi.json")).told
+
+    told = {(method, path): one["x-role"] for path, some in document["paths"].items() for method, one in some.items()}
+    assert {(one.method.lower(), one.path): one.role.word for one in OPERATIONS} == told
+    assert {"token", "certificate"} == document["components"]["securitySchemes"].keys()
+
+
+# --- asking changes nothing ----------------------------------------------------------------------------------
+
+
+async def test_asking_changes_nothing_by_any_path(instance: Instance) -> None:
+    asked = [(method, one) for one in OPERATIONS if one.method == "GET" for method in ("GET", "HEAD")]
+    before = digest(instance)
+
+    answers = [await ask(port(instance), method, target(one)) for method, one in asked]
+
+    assert [200] * len(asked) == [answer.status for answer in answers]
+    assert [method == "HEAD" for method, _ in asked] == [answer.body == b"" for answer in answers]
+    assert before == digest(instance)
+
+
+async def test_no_other_method_carries_a_statement_out(instance: Instance) -> None:
+    posted = [one.path for one in OPERATIONS if one.method == "POST"]
+    methods = ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"]
+    before = digest(instance)
+
+    answers = [
+        await ask(port(instance), method, path, headers=JSON, body={"statement": "CREATE QUEUE q"})
+        for path in posted
+        for method in methods
+    ]
+
+    assert {(405, "POST")} == {(answer.status, answer.headers["allow"]) for answer in answers}
+    assert before == digest(instance)
+
+
+# --- pages of others -----------------------------------------------------------------------------------------
+
+EVIL = {"Origin": "https://evil.example"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+PAGES: list[tuple[dict[str, str], int]] = [
+    (EVIL, 403),
+    ({"Origin": "null"}, 403),
+    ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Sec-Fetch-Site": "same-site"}, 403),
+    ({"Host": "evil.example:9422"}, 403),
+    ({"Host": "127.0.0.1.evil.example"}, 403),
+    ({"Host": ""}, 400),
+    (EVIL | FORM, 403),
+    (FORM | {"Sec-Fetch-Site": "same-origin"}, 415),
+    (FORM | {"Referer": "https://evil.example/"}, 415),
+    ({"Content-Type": "text/plain"}, 415),
+    ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+    ({"Content-Encoding": "gzip"}, 415),
+    ({"X-HTTP-Method-Override": "GET"}, 400),
+    ({"X-Original-URL": "/v1/status"}, 400),
+    ({"X-Forwarded-For": "192.0.2.7"}, 401),
+]
+
+
+async def test_what_a_page_of_another_site_posts_is_refused_and_changes_nothing(instance: Instance) -> None:
+    """It needs no cookie: the port of loopback lets everybody in, and yet it does nothing for a page."""
+    before = digest_of_tables(instance)
+    body = {"statement": "CREATE QUEUE q"}
+
+    answers = [await ask(port(instance), "POST", "/v1/sql", headers=headers, body=body) for headers, _ in PAGES]
+
+    assert [status for _, status in PAGES] == [answer.status for answer in answers]
+    assert [answer.status for answer in answers] == [answer.told["status"] for answer in answers]
+    assert before == digest_of_tables(instance)
+
+
+async def test_a_browser_that_asks_first_gets_no_leave(instance: Instance) -> None:
+    preflight = EVIL | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+    answer = await ask(port(instance), "OPTIONS", "/v1/sql", headers=preflight)
+
+    assert 403 == answer.status
+    assert [] == [name for name in answer.headers if name.startswith("access-control")]
+
+
+async def test_no_answer_is_kept_framed_run_or_has_a_cookie(instance: Instance) -> None:
+    for path in ("/v1/status", "/v1/nope", "/v1/sql", "/v1/openapi.json", "//"):
+        headers = (await ask(port(instance), "GET", path)).headers
+
+        assert ("no-store", "nosniff") == (headers["cache-control"], headers["x-content-type-options"])
+        assert headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
+        assert not {"set-cookie", "access-control-allow-origin"} & headers.keys()
+        assert "broker" == headers["server"]
+
+
+async def test_a_path_that_is_not_plain_is_refused(instance: Instance) -> None:
+    paths = ["//v1/status", "/v1//status", "/v1/../v1/status", "/v1/%2e%2e/v1/status", "/v1%2fstatus", "/v1/status%00"]
+    paths += ["/v1/status/", "/v1/./status", "http://127.0.0.1/v1/status", "/v1/status#x", "/" + "a" * 5000, "*"]
+
+    answers = {path: await ask(port(instance), "GET", path) for path in paths}
+
+    assert dict.fromkeys(paths, 400) == {path: answer.told["status"] for path, answer in answers.items()}
+
+
+async def test_a_header_that_counts_and_stands_there_twice_is_refused(instance: Instance) -> None:
+    answered = {}
+    for name in ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "Sec-Fetch-Site"):
+        head = request("POST", "/v1/sql", {name: "2"}, {"statement": "CREATE QUEUE q"})
+        twice = head.replace(b"\r\n", f"\r\n{name}: 2\r\n".encode(), 1)
+        answered[name] = read_answer(await speak(port(instance), twice)).status
+
+    assert dict.fromkeys(answered, 400) == answered
+    assert "q" not in instance.catalog.databases["orders"].rows.queues
+
+
+async def test_a_parameter_stands_there_once(instance: Instance) -> None:
+    answer = await ask(port(instance), "GET", "/v1/views/sys.routes?limit=1&limit=2")
+
+    assert (400, "a parameter stands there twice") == (answer.status, answer.told["detail"])
+
+
+async def test_a_body_is_not_read_for_who_may_not_ask(instance: Instance) -> None:
+    """The answer comes although the body never does."""
+    headers = {"Content-Length": str(100 * 2**20)} | bearer("wrong")
+
+    answer = await ask(port(instance), "POST", "/v1/sql", headers=headers)
+
+    assert 401 == answer.status
+
+
+async def test_only_scripts_may_be_long(instance: Instance) -> None:
+    answers = [
+        await ask(port(instance), "POST", path, headers={"Content-Length": str(2 * 2**20)}, body=b"x")
+        for path in ("/v1/explain", "/v1/check")
+    ]
+
+    assert [413, 413] == [answer.status for answer in answers]
+
+
+# --- audit ---------------------------------------------------------------------------------------------------
+
+
+async def test_every_change_is_written_down_with_who_and_what(instance: Instance) -> None:
+    headers = bearer(token(instance, AdminRole.OPERATOR))
+    script = "CREATE QUEUE q; ALTER QUEUE q WITH STATUS = OFF; USE msdb; CREATE ROUTE r WITH ADDRESS = 'tcp://far:1'"
+
+    answer = await ask(port(instance), "POST", "/v1/sql", headers=headers, body={"statement": script})
+
+    assert 200 == answer.status
+    told = lines(instance)
+    assert [
+        ("CREATE QUEUE", "orders", "q", None, "ON"),
+        ("ALTER QUEUE", "orders", "q", "ON", "OFF"),
+        ("CREATE ROUTE", "msdb", "r", None, None),
+    ] == [
+        tuple(line[key] for key in ("operation", "database", "target"))
+        + tuple((line.get(key) or {}).get("STATUS") for key in ("before", "after"))
+        for line in told
+    ]
+    assert "tcp://far:1" == told[2]["after"]["ADDRESS"]
+    assert {("token:operator", "operator", "done")} == {(line["who"], line["role"], line["outcome"]) for line in told}
+    assert 1 == len({line["request"] for line in told})
+    assert all(line["from"].startswith("127.0.0.1:") for line in told)
+
+
+async def test_what_was_refused_is_written_down_too(instance: Instance) -> None:
+    viewer = bearer(token(instance, AdminRole.VIEWER))
+    drop = {"statement": "DROP QUEUE none"}
+    for headers in (viewer, bearer("wrong"), EVIL, {}):
+        await ask(port(instance), "POST", "/v1/sql", headers=headers, body=drop)
+
+    await until(lambda: len(lines(instance)) == 4)
+    told = sorted(lines(instance), key=lambda line: line["at"])
+    assert [
+        ("token:viewer", "viewer", "a statement that changes something takes the role operator"),
+        ("unknown", "none", "the token is not known here"),
+        ("unknown", "none", "Origin is 'https://evil.example'"),
+        ("anonymous", "admin", "Msg 15151: cannot drop the queue 'none'"),
+    ] == [(line["who"], line["role"], re.split("[,;]", line["problem"])[0]) for line in told]
+    assert {"refused"} == {line["outcome"] for line in told}
+
+
+async def test_a_change_that_cannot_be_written_down_is_not_made(instance: Instance) -> None:
+    instance.settings.admin.audit.mkdir()
+    before = digest_of_tables(instance)
+
+    answer = await ask(
+        port(instance), "POST", "/v1/sql", body={"statement": "CREATE QUEUE q; USE msdb; DROP ROUTE AutoCreatedLocal"}
+    )
+    asked = await ask(port(instance), "POST", "/v1/sql", body=BODIES["/v1/sql"])
+
+    assert (503, 200) == (answer.status, asked.status)
+    assert answer.told["detail"].endswith("nothing is changed as long as no change can be written down")
+    assert before == digest_of_tables(instance)
+
+
+async def test_the_audit_is_a_view_that_a_viewer_may_read(instance: Instance) -> None:
+    await ask(port(instance), "POST", "/v1/sql", body={"statement": "CREATE QUEUE q"})
+    question = "SELECT principal_name, operation, target, definition_after, outcome FROM sys.dm_broker_audit"
+
+    answer = await ask(
+        port(instance),
+        "POST",
+        "/v1/sql",
+        headers=bearer(token(instance, AdminRole.VIEWER)),
+        body={"statement": question},
+    )
+
+    definition = '{"STATUS": "ON", "POISON_MESSAGE_HANDLING": "OFF"}'
+    assert [["anonymous", "CREATE QUEUE", "q", definition, "done"]] == answer.told["rows"]
+
+
+async def test_nothing_secret_is_in_the_audit_or_the_tokens(instance: Instance) -> None:
+    secret = token(instance, AdminRole.OPERATOR)
+    handle = GUID
+    statements = [
+        f"CREATE QUEUE [{'x' * 10}",
+        f"END CONVERSATION '{handle}' WITH ERROR = 1 DESCRIPTION = 'the-body-of-an-error'",
+        f"'{secret}'",
+        "CREATE QUEUE q",
+    ]
+    for statement in statements:
+        await ask(port(instance), "POST", "/v1/sql", headers=bearer(secret), body={"statement": statement})
+    await until(lambda: len(lines(instance)) == len(statements))
+
+    kept = instance.settings.admin.audit.read_text() + instance.settings.admin.tokens.read_text()
+    assert "the-body-of-an-error" not in kept
+    assert secret.removeprefix("broker_") not in kept
+
+
+# --- from the command line to another machine ----------------------------------------------------------------
+
+
+async def test_commands_steer_an_instance_over_tls_with_a_token(
+    tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca = authority()
+    make("gateway", "127.0.0.1", by=ca).store(tmp_path, "gateway")
+    with configuration.open("a") as file:
+        file.write('certificate = "gateway.pem"\nprivate_key = "gateway.key"\nloopback_role = "none"\n')
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    secret = run("token", "new", "ci", "--role", "operator", "-c", str(configuration)).stdout.strip()
+    monkeypatch.setenv("BROKER_ADMIN_CA", str(tmp_path / "ca.pem"))
+    commands = [["sql", "CREATE QUEUE q"], ["sql", "DROP QUEUE q"], ["audit", "tail", "-o", "json"]]
+
+    async with serve(configuration) as instance:
+        monkeypatch.setenv("BROKER_ADMIN_URL", f"https://{port(instance)}")
+        without = await asyncio.to_thread(run, "status")
+        monkeypatch.setenv("BROKER_ADMIN_TOKEN", secret)
+        created, dropped, told = [await asyncio.to_thread(run, *command) for command in commands]
+
+    assert [5, 0, 5, 0] == [result.exit_code for result in (without, created, dropped, told)]
+    assert "DROP QUEUE takes the role admin, and token:ci has the role operator here" in dropped.stderr
+    assert [("NEW TOKEN", "ci", "done"), ("CREATE QUEUE", "q", "done"), ("POST /v1/sql", None, "refused")] == [
+        (line["operation"], line["target"], line["outcome"]) for line in json.loads(told.stdout)
+    ]
