@@ -12,8 +12,15 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py \
     tests/property/test_forwarding_relay.py tests/property/test_decoders.py
 
+FUZZER := build/fuzzer
+SUPPLY := build/supply
+SITE = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+SECONDS ?= 300
+LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
+    --no-emit-find-links --quiet
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test style format types layers bench memory chaos docs coverage lock sanitize clean
+.PHONY: help setup demo test style format types layers bench memory chaos docs coverage lock sanitize fuzz licences sbom audit clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -78,11 +85,34 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m broker.control.reference docs/configuration.md
 	@$(BIN)/mkdocs build --strict --quiet
 
+fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, SECONDS in all, and keep new inputs in tests/fuzz/corpus
+	@PYTHONPATH=$(CURDIR):$(FUZZER) $(BIN)/python -m tests.fuzz.run --seconds $(SECONDS)
+
+$(FUZZER): requirements/fuzz.txt
+	@$(PIP) install --require-hashes --no-deps --upgrade --target $(FUZZER) -r requirements/fuzz.txt
+	@touch $(FUZZER)
+
+licences: setup  ## The licences of everything locked, in LICENSES.md; fails when one is unknown or not allowed
+	@$(BIN)/python -m tools.licences LICENSES.md
+
+sbom: licences $(SUPPLY)  ## The software bill of materials (CycloneDX 1.6) of what runs, and of the pipeline, in deploy/
+	@$(SUPPLY)/bin/python -m tools.sbom requirements/runtime.txt deploy/sbom.cdx.json --site $(SITE)
+	@$(SUPPLY)/bin/python -m tools.sbom requirements/pipeline.txt deploy/spark/sbom.cdx.json --site $(SITE)
+
+audit: $(SUPPLY)  ## Known vulnerabilities of everything locked; exit code 2 when no database of them can be reached
+	@$(SUPPLY)/bin/python -m tools.audit requirements/runtime.txt requirements/pipeline.txt requirements/dev.txt
+
+$(SUPPLY): requirements/supply.txt
+	@$(PYTHON) -m venv --clear $(SUPPLY)
+	@$(SUPPLY)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/supply.txt
+	@touch $(SUPPLY)
+
 lock: setup  ## Lock the requirements anew; needs uv
-	uv pip compile pyproject.toml --extra journal --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	    --no-emit-index-url --no-emit-find-links --quiet -o requirements/runtime.txt
-	uv pip compile pyproject.toml --extra journal --extra pipeline --group dev --universal --python-version 3.11 --generate-hashes --no-annotate \
-	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements/dev.txt
+	uv pip compile pyproject.toml --extra journal $(LOCKING) -o requirements/runtime.txt
+	uv pip compile pyproject.toml --extra journal --extra pipeline --group dev $(LOCKING) -o requirements/dev.txt
+	uv pip compile pyproject.toml --extra journal --extra pipeline -c requirements/dev.txt $(LOCKING) -o requirements/pipeline.txt
+	uv pip compile --group supply -c requirements/dev.txt $(LOCKING) -o requirements/supply.txt
+	uv pip compile --group fuzz $(LOCKING) -o requirements/fuzz.txt
 
 clean:  ## Remove everything that was made
 	rm -rf .venv site build *.egg-info broker/forwarding/*.so broker/forwarding/compiled_*.c report.html .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

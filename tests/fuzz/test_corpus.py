@@ -1,0 +1,116 @@
+"""Every input that fuzzing has kept, and every one it set out from, is taken or refused, in time and within memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from broker.errors import FrameMalformedError, PeerError
+from tests.fuzz import live, operator, peer
+from tests.fuzz.target import KIB, SECONDS_MAX, Target
+
+TARGETS = [*peer.targets(), *operator.targets(), *live.targets()]
+ROUNDS = 3
+GROWTH_MAX = 16 * KIB * KIB  # of the process, over that many rounds of everything
+
+
+def inputs(target: Target) -> list[bytes]:
+    return [*target.seeds(), *(path.read_bytes() for path in target.corpus())]
+
+
+def tell(target: Target, data: bytes) -> str:
+    """The beginning of an input that a test fails on, and where it is from."""
+    kept = next((path.name for path in target.corpus() if path.read_bytes() == data), "a seed")
+    return f"{target.name}: {kept}: {data[:200]!r}"
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_every_input_is_taken_or_refused_in_time(target: Target) -> None:
+    """The errors that the module documents are the only ones."""
+    for data in inputs(target):
+        began = time.monotonic()
+        try:
+            target.attempt(data)
+        except Exception as error:
+            error.add_note(tell(target, data))
+            raise
+
+        assert time.monotonic() - began < SECONDS_MAX, tell(target, data)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_no_input_takes_much_memory(target: Target) -> None:
+    for data in inputs(target)[::7]:  # tracing makes it ten times as slow
+        _, peak = target.measure(data)
+
+        assert peak < target.memory_max, tell(target, data)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_corpus_is_small_and_has_no_input_that_is_too_long(target: Target) -> None:
+    sizes = [path.stat().st_size for path in target.corpus()]
+
+    assert sizes, "nothing has been kept: make fuzz"
+    assert max(sizes) <= target.input_max
+    assert sum(sizes) <= 64 * KIB
+
+
+def test_memory_does_not_grow_with_what_is_refused() -> None:
+    """The first round fills caches that have bounds; the next ones may add nothing to speak of."""
+    process = psutil.Process()
+
+    def once() -> int:
+        for target in TARGETS:
+            for data in inputs(target):
+                target.attempt(data)
+        gc.collect()
+        return process.memory_info().rss
+
+    once()
+    before = once()
+    after = [once() for _ in range(ROUNDS)][-1]
+
+    assert after - before < GROWTH_MAX
+
+
+def fails(_: bytes) -> None:
+    raise KeyError("a bug")
+
+
+def refuses(_: bytes) -> None:
+    raise FrameMalformedError("as documented")
+
+
+@pytest.mark.parametrize(("take", "raises"), [(fails, KeyError), (refuses, None)])
+def test_an_error_that_is_not_documented_is_a_finding(
+    take: Callable[[bytes], None], raises: type[Exception] | None
+) -> None:
+    target = Target("t", take, (PeerError,), list)
+
+    if raises is None:
+        assert "malformed frame: as documented" == target.attempt(b"")
+    else:
+        with pytest.raises(raises):
+            target.attempt(b"")
+
+
+def test_memory_of_an_input_is_measured() -> None:
+    def take(data: bytes) -> None:
+        assert bytearray(len(data) * KIB)
+
+    target = Target("t", take, (), list)
+
+    _, peak = target.measure(bytes(4 * KIB))
+
+    assert peak >= 4 * KIB * KIB
+
+
+def test_folders_of_the_corpus_are_targets() -> None:
+    folders = {path.name for path in Path(peer.__file__).with_name("corpus").iterdir()}
+
+    assert {target.name for target in TARGETS} == folders
