@@ -8,11 +8,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.errors import ConversationError
+import click
+
+from broker.errors import CertificateUnusableError, ConversationError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.admin.client import AdminClient
+    from broker.admin.client import AdminClient, Credentials
     from broker.control.config import Settings
+
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE"
+URL_VARIABLE, AUTHORITY_VARIABLE = "BROKER_ADMIN_URL", "BROKER_ADMIN_CA"
+CERTIFICATE_VARIABLE, KEY_VARIABLE = "BROKER_ADMIN_CERTIFICATE", "BROKER_ADMIN_KEY"
+_TOKEN_MAX_BYTES = 4096
 
 
 def read_settings(config: Path | None) -> Settings:
@@ -27,16 +34,57 @@ def read_settings(config: Path | None) -> Settings:
     return load_settings(config, environ=os.environ)
 
 
-def admin_client(config: Path | None, socket: Path | None) -> AdminClient:
+def admin_client(config: Path | None, where: Path | str | None, *, timeout: float | None = None) -> AdminClient:
     """
-    A client of the daemon on this admin socket, else on the configuration's; nothing is sent yet.
+    A client of the daemon at this socket file or URL, else where the environment or the configuration says.
+
+    Nothing is sent yet. Where the environment names a URL, the configuration is not read.
 
     Raises:
         SettingsError: The configuration is needed, and something in it is wrong.
+        CertificateUnusableError: The file of a token cannot be read.
+        UsageError: What the environment holds cannot be shown there.
     """
-    from broker.admin.client import AdminClient  # noqa: PLC0415
+    from broker.admin.client import TIMEOUT_SECONDS, AdminClient  # noqa: PLC0415
 
-    return AdminClient(socket if socket is not None else read_settings(config).admin.socket)
+    found = where or os.environ.get(URL_VARIABLE) or read_settings(config).admin.socket
+    try:
+        return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials())
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def credentials() -> Credentials:
+    """
+    What the environment says to show to a daemon.
+
+    Raises:
+        CertificateUnusableError: The file of the token cannot be read.
+        UsageError: A certificate without a key.
+    """
+    from broker.admin.client import Credentials  # noqa: PLC0415
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    file = os.environ.get(TOKEN_FILE_VARIABLE, "")
+    if file and not token:
+        token = _read_token(Path(file))
+    authority, certificate, key = (
+        Path(text) if (text := os.environ.get(name, "")) else None
+        for name in (AUTHORITY_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE)
+    )
+    if (certificate is None) != (key is None):
+        raise click.UsageError(f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE} are set together")
+    return Credentials(token.strip(), authority, certificate, key)
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_TOKEN_MAX_BYTES).decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "holds no token"
+        hint = f"name in {TOKEN_FILE_VARIABLE} a file with what broker token new printed"
+        raise CertificateUnusableError("token", str(path), problem, hint) from error
 
 
 def open_database(config: Path | None, database: str) -> closing[sqlite3.Connection]:

@@ -33,7 +33,9 @@ broker sql --database orders < routes.sql
 @output_option
 @click.argument("statement", required=False)
 @with_exit_code
-def sql(config: Path | None, socket: Path | None, database: str | None, output: str, statement: str | None) -> None:
+def sql(
+    config: Path | None, socket: Path | str | None, database: str | None, output: str, statement: str | None
+) -> None:
     """
     Carry out a statement or script, or a SELECT over the views.
 
@@ -58,7 +60,7 @@ broker status --socket /run/broker/admin.sock -o json
 @socket_option
 @output_option
 @with_exit_code
-def status(config: Path | None, socket: Path | None, output: str) -> None:
+def status(config: Path | None, socket: Path | str | None, output: str) -> None:
     """
     Show the state of a running instance at a glance.
 

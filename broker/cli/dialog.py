@@ -40,6 +40,12 @@ tail -f orders.jsonl | broker send -c config/endpoint.toml -d orders --from //sh
     "--group", "related_conversation_group", metavar="GUID", help="Conversation group of the dialog; may be new."
 )
 @click.option(
+    "--encryption/--no-encryption",
+    default=None,
+    help="Whether the dialog has to be sealed where it leaves the instance; left out, when the database has a"
+    " certificate. A remote service binding seals it in any case.",
+)
+@click.option(
     "--file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     help="The body is this file, of any length; - is standard input.",

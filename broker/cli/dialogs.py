@@ -40,7 +40,7 @@ broker dialogs census -d orders.db -o json
 @click.option("-d", "--database", help="A database of the configuration, or the path of its file; else all of them.")
 @output_option
 @with_exit_code
-def census(config: Path | None, socket: Path | None, database: str | None, output: str) -> None:
+def census(config: Path | None, socket: Path | str | None, database: str | None, output: str) -> None:
     """
     Count what lives in a database, and tell what grows.
 
@@ -58,7 +58,7 @@ def census(config: Path | None, socket: Path | None, database: str | None, outpu
         _show(one["database"], one["census"], one["meaning"])
 
 
-def _of_daemon(config: Path | None, socket: Path | None, database: str | None) -> Any:
+def _of_daemon(config: Path | None, socket: Path | str | None, database: str | None) -> Any:
     from urllib.parse import quote  # noqa: PLC0415
 
     query = "" if database is None else f"?database={quote(database)}"

@@ -17,7 +17,8 @@ import click
 
 from broker.errors import BrokerError, DaemonUnreachableError
 
-NOT_FOUND, UNREACHABLE, HARMFUL, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 6, 7, 75, 78
+NOT_FOUND, UNREACHABLE, NOT_PERMITTED, HARMFUL, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 5, 6, 7, 75, 78
+_NOT_PERMITTED_STATUSES = frozenset({401, 403, 429})
 _NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
 
 
@@ -46,6 +47,8 @@ def exit_code(error: BrokerError) -> int:
         return UNREACHABLE
     number = getattr(error, "number", 0)
     if isinstance(error, ProblemError):
+        if error.status in _NOT_PERMITTED_STATUSES:
+            return NOT_PERMITTED
         number = error.problem.get("number", 0)
     return NOT_FOUND if number in _NOT_FOUND_NUMBERS else 1
 

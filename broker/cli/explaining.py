@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from broker.cli.access import admin_client, read_settings
+from broker.cli.access import admin_client, credentials, read_settings
 from broker.cli.exit_code import NOT_FOUND, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import examples, output_option
@@ -33,6 +33,7 @@ broker explain --to //shop/Billing --incoming -c config/gateway.toml
 )
 @click.option("-d", "--database", help="Where it begins; else the only user database, else it comes from outside.")
 @click.option("--incoming", is_flag=True, help="It comes from outside.")
+@click.option("--peer", metavar="PRINCIPAL", help="Who brings it from outside, as in GRANT: may they?")
 @click.option("--from-target", is_flag=True, help="It is an answer of the target.")
 @click.option("--through", is_flag=True, help="Ask the next instance too, and go on to the last one.")
 @where_option
@@ -50,7 +51,7 @@ broker explain --to //shop/Billing --incoming -c config/gateway.toml
 @output_option
 @with_exit_code
 def explain(
-    config: Path | None, socket: Path | None, output: str, where: Where, *, through: bool, **question: Any
+    config: Path | None, socket: Path | str | None, output: str, where: Where, *, through: bool, **question: Any
 ) -> None:
     """
     Show where a message would go, and why.
@@ -72,12 +73,13 @@ def explain(
 
 
 def _check_usage(
-    config: Path | None, socket: Path | None, where: Where, *, through: bool, question: Mapping[str, Any]
+    config: Path | None, socket: Path | str | None, where: Where, *, through: bool, question: Mapping[str, Any]
 ) -> None:
     if question["to"] is None and question["conversation"] is None:
         raise click.UsageError("name a service with --to, or a conversation that lives here with --conversation")
-    if question["incoming"] and question["database"] is not None:
-        raise click.UsageError("a message begins in a --database or is --incoming: leave out one of the two")
+    is_incoming = question["incoming"] or question["peer"] is not None
+    if is_incoming and question["database"] is not None:
+        raise click.UsageError("a message begins in a --database or is --incoming, from a --peer: leave out one")
     if config is not None and (socket is not None or through):
         raise click.UsageError("-c asks no running instance: leave it out, or --socket and --through")
     if where and not through:
@@ -93,7 +95,7 @@ def _offline(config: Path, request: ExplainRequest) -> ExplainAnswer:
     return answer(place, request, contact)
 
 
-def _live(socket: Path | None, request: ExplainRequest) -> ExplainAnswer:
+def _live(socket: Path | str | None, request: ExplainRequest) -> ExplainAnswer:
     """The answer of a running instance."""
     from broker.admin.through import ask  # noqa: PLC0415
 
@@ -117,7 +119,7 @@ def _show_way(first: ExplainAnswer, where: Where, output: str) -> NoReturn:
     from broker.admin.through import Directory, follow  # noqa: PLC0415
     from broker.observe.explained import Line, print_lines  # noqa: PLC0415
 
-    way = follow(first, Directory(where))
+    way = follow(first, Directory(where, credentials=credentials()))
     if output == "json":
         _show_json(way)
     else:

@@ -14,17 +14,21 @@ from __future__ import annotations
 import click
 
 from broker.cli.asking import sql, status
+from broker.cli.audit import audit
 from broker.cli.bench import bench
+from broker.cli.certs import certs
 from broker.cli.database import database
 from broker.cli.dialog import receive, send
 from broker.cli.dialogs import dialogs
 from broker.cli.explaining import explain
 from broker.cli.flows import flows
+from broker.cli.pair import pair
 from broker.cli.pipeline_jobs import pipeline
 from broker.cli.quarantine import quarantine
 from broker.cli.routes import routes
 from broker.cli.run import run
 from broker.cli.serving import check, demo, serve
+from broker.cli.token import token
 from broker.cli.why import why
 
 
@@ -53,9 +57,13 @@ for _command in (
     bench,
     run,
     quarantine,
+    certs,
+    pair,
     why,
     dialogs,
     flows,
     pipeline,
+    token,
+    audit,
 ):
     main.add_command(_command)

@@ -23,7 +23,7 @@ def _read_where(_context: click.Context, _parameter: click.Parameter, values: tu
             raise click.BadParameter(f"{text!r} is not like tcp://gateway-b:4022=http://127.0.0.1:9422")
         try:
             address = parse_address(address_text)
-            found_at = where if where.startswith("http:") else Path(where)
+            found_at = where if where.startswith(("http:", "https:")) else Path(where)
             AdminClient(found_at)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error

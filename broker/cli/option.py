@@ -28,8 +28,27 @@ configs_option = click.option(
     show_envvar=True,
     help="Configuration file; several times for several instances.",
 )
+
+
+class _WhereType(click.ParamType["Path | str"]):
+    """The file of an admin socket, or the URL of an admin port."""
+
+    name = "file or URL"
+
+    def convert(
+        self, value: Path | str, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Path | str:
+        """A URL as it is, anything else a path."""
+        del parameter, context
+        return value if isinstance(value, Path) or value.startswith(("http://", "https://")) else Path(value)
+
+
 socket_option = click.option(
-    "--socket", type=click.Path(path_type=Path), help="Admin socket of the instance; else the configuration's."
+    "--socket",
+    "--url",
+    "socket",
+    type=_WhereType(),
+    help="Admin socket of the instance, or URL of its admin port; else BROKER_ADMIN_URL, else the configuration's.",
 )
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from broker.cli.access import admin_client
+from broker.cli.access import admin_client, credentials
 from broker.cli.exit_code import HARMFUL, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import config_option, examples, output_option, socket_option
@@ -44,7 +44,7 @@ broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
 @with_exit_code
 def plan(
     config: Path | None,
-    socket: Path | None,
+    socket: Path | str | None,
     output: str,
     where: Where,
     script: Path,
@@ -64,10 +64,8 @@ def plan(
     """
     if where and not through:
         raise click.UsageError("--admin says where --through asks: add it")
-    from broker.admin.client import AdminClient  # noqa: PLC0415
-
     # Patient: many conversations take a while, and so does a script before this one.
-    client = AdminClient(admin_client(config, socket).where, timeout=ANSWER_SECONDS)
+    client = admin_client(config, socket, timeout=ANSWER_SECONDS)
     source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
     text = decode_script(data, source=source)
     request = {"script": text, "database": database, "source": source, "arrivals": through}
@@ -94,7 +92,7 @@ def _followed(client: AdminClient, arrivals: list[Any], where: Where, *, is_all:
     from broker.admin.through import Directory, ask  # noqa: PLC0415
 
     told = msgspec.convert(arrivals, list[ExplainAnswer])
-    followed = follow_plan(told, lambda request: ask(client, request), Directory(where))
+    followed = follow_plan(told, lambda request: ask(client, request), Directory(where, credentials=credentials()))
     found: dict[str, Any] = msgspec.to_builtins(followed)
     return found | {"count": len(told), "is_all": is_all}
 

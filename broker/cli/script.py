@@ -33,9 +33,7 @@ def run_long_script(client: AdminClient, text: str, database: str | None) -> Any
     Raises:
         DaemonUnreachableError, ProblemError: as `AdminClient.sql`.
     """
-    from broker.admin.client import AdminClient  # noqa: PLC0415
-
-    patient = AdminClient(client.where, timeout=ANSWER_SECONDS)
+    patient = client.patient(ANSWER_SECONDS)
     answer: Future[Any] = Future()
 
     def ask() -> None:

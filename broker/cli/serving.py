@@ -40,11 +40,13 @@ def serve(config: Path | None) -> None:
     SIGTERM ends it. Exit codes: 75 port taken or store locked, 78 bad configuration.
     """
     from broker import daemon  # noqa: PLC0415
+    from broker.net.core_dump import forbid_core_dumps  # noqa: PLC0415
     from broker.net.descriptors import raise_limit  # noqa: PLC0415
     from broker.observe.logs import configure_logging  # noqa: PLC0415
     from broker.workers import supervisor  # noqa: PLC0415
     from broker.workers.channel import WorkerFailedError  # noqa: PLC0415
 
+    forbid_core_dumps()
     raise_limit()  # workers have what their supervisor has
     try:
         settings = read_settings(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from uuid import UUID
 
 import click
 
-from broker.cli.access import read_settings
+from broker.cli.access import URL_VARIABLE, admin_client, credentials, read_settings
 from broker.cli.exit_code import NOT_FOUND, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import config_option, examples, output_option, socket_option
@@ -37,7 +38,7 @@ broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=htt
 @output_option
 @click.argument("guid", metavar="ID", type=click.UUID)
 @with_exit_code
-def why(config: Path | None, socket: Path | None, where: Where, output: str, guid: UUID) -> None:
+def why(config: Path | None, socket: Path | str | None, where: Where, output: str, guid: UUID) -> None:
     """
     Tell where a conversation or message is, why, and what to do.
 
@@ -59,7 +60,7 @@ def why(config: Path | None, socket: Path | None, where: Where, output: str, gui
         if note:
             click.echo(note, err=True)
         sys.exit(NOT_FOUND)
-    told = trace(first, WhyDirectory(where))
+    told = trace(first, WhyDirectory(where, credentials=credentials()))
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
     else:
@@ -68,16 +69,15 @@ def why(config: Path | None, socket: Path | None, where: Where, output: str, gui
         print_lines(_lines(told, note))
 
 
-def _first(config: Path | None, socket: Path | None, guid: UUID) -> tuple[WhyAnswer, str]:
+def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[WhyAnswer, str]:
     """The answer of the daemon, else that of the files; and what has to be known of it."""
-    from broker.admin.client import AdminClient  # noqa: PLC0415
     from broker.admin.why_through import ask_why  # noqa: PLC0415
 
-    if socket is not None:
-        return ask_why(AdminClient(socket), guid), ""
+    if socket is not None or os.environ.get(URL_VARIABLE):
+        return ask_why(admin_client(config, socket), guid), ""
     settings = read_settings(config)
     try:
-        return ask_why(AdminClient(settings.admin.socket), guid), ""
+        return ask_why(admin_client(config, settings.admin.socket), guid), ""
     except DaemonUnreachableError as error:
         if config is None:
             raise
@@ -116,6 +116,9 @@ def _lines(told: Trace, note: str) -> Iterator[Line]:
         place = finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"
         yield Line(f"{place}: {finding.cause}", _INDENT)
         yield Line(f"{finding.symptom}: {finding.why}", _DEEP)
+    for answer in told.answers:
+        for side in answer.sides:
+            yield Line(f"{side.service_name} in {side.database}: {side.security}", _INDENT)
     for path in told.paths:
         yield Line(f"way: {path}", _INDENT)
     for sentence in told.not_asked:

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from broker.control.progress import Progress
-from broker.control.stored import sound_rows
+from broker.control.stored import sound_permissions, sound_rows
 from broker.errors import StatementError, StoreUnavailableError
 from broker.routing.facts import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER
 from broker.routing.table import RouteTable, table_of_rows
+from broker.security.binding import RemoteServiceBinding
+from broker.security.grants import ENDPOINT_NAME, Rule
 from broker.store import metadata
 from broker.store.fault import sentence
+from broker.store.permission import bindings
 
 MSDB = "msdb"
 
@@ -37,10 +40,12 @@ Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Queues and services of one database as stored, by name."""
+    """Queues and services of one database as stored, by name; who may do what; and its remote service bindings."""
 
     queues: Mapping[str, metadata.Queue] = field(default_factory=dict)
     services: Mapping[str, metadata.Service] = field(default_factory=dict)
+    permissions: tuple[Rule, ...] = ()
+    bindings: Mapping[str, RemoteServiceBinding] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -88,8 +93,8 @@ class _NoRoles:
 
 
 def read_rows(db: sqlite3.Connection) -> Rows:
-    """The queues and services that are stored."""
-    return Rows(metadata.queues(db), metadata.services(db))
+    """What is stored but routes."""
+    return Rows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
 
 
 def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
@@ -107,11 +112,14 @@ class Catalog:
 
     Shape: `is_loaded` once the files were read; `scripts` those under way, the running one first; `mirrors` databases
     of which another instance is the principal, by name, with their broker instance where it is known; `fail_over`
-    changes that. Whoever changes a database holds `lock`.
+    changes that; `endpoint` the name of that of the instance. Whoever changes a database holds `lock`.
     """
 
-    def __init__(self, databases: Mapping[str, Database], on_change: Callable[[], Any]) -> None:
+    def __init__(
+        self, databases: Mapping[str, Database], on_change: Callable[[], Any], endpoint: str = ENDPOINT_NAME
+    ) -> None:
         self.databases = dict(databases)
+        self.endpoint = endpoint
         self.next_expiry: datetime | None = None
         self.is_loaded = False
         self.scripts: list[Progress] = []

@@ -1,4 +1,8 @@
-"""The certificate files that settings name: loaded for the endpoint, or judged by a check."""
+"""
+What the endpoint brings to its connections: the certificate files that settings name, loaded or judged by a check.
+
+Plain text has to be spelled out: where other machines reach the endpoint nobody gets it by leaving a key out.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,12 @@ def security_of(settings: Settings) -> Security:
     What the endpoint brings to TLS.
 
     Raises:
-        SettingError: a file that cannot be used, under the setting that names it.
+        SettingError: a file that cannot be used, under the setting that names it; or plain text that nobody asked for.
     """
     endpoint = settings.endpoint
     encryption = Encryption(endpoint.encryption)
     if encryption is Encryption.DISABLED:
+        _ask_for_plain_text(settings)
         return NO_SECURITY
     try:
         return load_security(
@@ -36,8 +41,17 @@ def security_of(settings: Settings) -> Security:
         raise settings.error(("endpoint", error.setting), problem, error.hint) from error
 
 
+def _ask_for_plain_text(settings: Settings) -> None:
+    endpoint = settings.endpoint
+    reached = [str(address) for address in endpoint.listen if not address.is_loopback]
+    if reached and "encryption" not in endpoint.model_fields_set:
+        problem = f'is not set, and other machines reach "{reached[0]}": connections would not be encrypted'
+        hint = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
+        raise settings.error(("endpoint", "encryption"), problem, hint)
+
+
 def certificate_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the endpoint from using its files: the first problem, as at the start."""
+    """What keeps the endpoint from starting: the first problem, as at the start."""
     try:
         security_of(settings)
     except SettingError as error:
@@ -46,11 +60,21 @@ def certificate_errors(settings: Settings) -> list[SettingError]:
 
 
 def certificate_warnings(settings: Settings) -> list[SettingError]:
-    """What is unwise about the files."""
-    endpoint = settings.endpoint
-    if endpoint.encryption == "disabled" or endpoint.private_key is None:
-        return []
-    if not is_readable_by_others(endpoint.private_key):
-        return []
-    problem = f"{endpoint.private_key} may be read by every user of this machine"
-    return [settings.error(("endpoint", "private_key"), problem, f"chmod 600 {endpoint.private_key}")]
+    """What is unwise about the files, or about having none."""
+    endpoint, found = settings.endpoint, []
+    is_reached = any(not address.is_loopback for address in endpoint.listen)  # then `unwise_settings` tells more
+    if plain_text_told(endpoint.encryption) and not is_reached:
+        problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
+        found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
+    key = endpoint.private_key
+    if endpoint.encryption != "disabled" and key is not None and is_readable_by_others(key):
+        problem = f"{key} may be read by every user of this machine"
+        found.append(settings.error(("endpoint", "private_key"), problem, f"chmod 600 {key}"))
+    return found
+
+
+def plain_text_told(encryption: str) -> str:
+    """What a status says of the setting; empty where every connection is encrypted."""
+    if encryption == "disabled":
+        return "connections are not encrypted"
+    return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""

@@ -18,10 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.control.administration import admin_errors
 from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.concern import Concern
 from broker.control.config import by_place
 from broker.control.custody import file_errors
+from broker.control.identities import identity_errors
 from broker.control.journal import journal_errors
 from broker.control.load import load_what_is_good
 from broker.control.place import KeyPath
@@ -105,7 +107,7 @@ def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = 
     """
     errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *file_errors(settings)]
     errors += [*_admin_socket(settings), *_askers(settings, rehearsal), *certificate_errors(settings)]
-    errors += journal_errors(settings)
+    errors += [*identity_errors(settings), *journal_errors(settings), *admin_errors(settings)]
     if not offline:
         errors += _listeners(settings)
     return sorted(errors, key=by_place)

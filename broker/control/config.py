@@ -20,8 +20,11 @@ from uuid import UUID
 from pydantic import Field, PrivateAttr
 
 from broker.control import value
-from broker.control.consistency import Finding, unwise_settings
+from broker.control.administration import AdminSettings
+from broker.control.consistency import unwise_settings
+from broker.control.finding import Finding
 from broker.control.journal import JournalSettings
+from broker.control.limits import LimitSettings
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath, Places, dotted
 from broker.control.setting import Reload, Section, setting
@@ -80,7 +83,8 @@ class EndpointSettings(Section):
     ] = setting(
         "disabled",
         "Whether connections are encrypted, with TLS 1.3. `supported` takes both kinds on one port, and dials in plain "
-        "text only where a peer has no TLS.",
+        "text only where a peer has no TLS. Plain text has to be spelled out: an instance that listens where other "
+        "machines reach it does not start without this key.",
         reason="TLS needs a certificate, which nobody can guess. `supported` is for the time in which a network "
         "changes over: who can touch the traffic can have it plain.",
         reload=Reload.RESTART,
@@ -95,7 +99,7 @@ class EndpointSettings(Section):
     certificate: Annotated[Path | None, _OPTIONAL_PATH] = setting(
         "",
         "PEM file with this instance's certificate, and behind it those between it and its CA; needed for TLS. "
-        "Relative to the configuration file's directory.",
+        "Relative to the configuration file's directory. Changed files are used within seconds, without a restart.",
         reason="There is no file one could guess.",
         reload=Reload.RESTART,
     )
@@ -217,6 +221,27 @@ class DatabaseSettings(Section):
         reason="An application may create everything itself.",
         reload=Reload.LIVE,
     )
+    certificate: Annotated[Path | None, _OPTIONAL_PATH] = setting(
+        "",
+        "PEM file with what others know this database by: the certificate that signs, and behind it those that are "
+        "sealed to; needed for sealed dialogs. Relative to the configuration file's directory. Changed files are used "
+        "within seconds, without a restart.",
+        reason="Without it dialogs are in clear, or anonymous from here.",
+        reload=Reload.RESTART,
+    )
+    private_key: Annotated[Path | None, _OPTIONAL_PATH] = setting(
+        "",
+        "PEM file with the keys of `certificate`, without a password. Relative to the configuration file's directory.",
+        reason="There is no file one could guess. Nobody but the instance's user should be able to read it.",
+        reload=Reload.RESTART,
+    )
+    peers: Annotated[tuple[str, ...], _PATTERNS] = setting(
+        [],
+        "PEM files with the certificates of far databases, each a path or a pattern as in `routes.files`. Relative to "
+        "the configuration file's directory.",
+        reason="A far database is known by its very certificate; nobody vouches for it.",
+        reload=Reload.RESTART,
+    )
     mirroring: Annotated[Literal["off", "lock", "command"], value.choice("off", "lock", "command")] = setting(
         "off",
         "Who is the principal of this database: `off` this instance, always; `lock` whichever of the instances that "
@@ -294,23 +319,6 @@ class DialogSettings(Section):
     )
 
 
-class AdminSettings(Section):
-    """`[admin]`: where the instance is steered."""
-
-    socket: Annotated[Path, _PATH] = setting(
-        "admin.sock",
-        "Unix socket of the admin API. A relative path is relative to `instance.state_dir`.",
-        reason="Who may write in the state directory may steer the instance. The system allows 107 bytes.",
-        reload=Reload.RESTART,
-    )
-    listen: Annotated[ListenAddress | None, value.listen(may_be_off=True, loopback_only=True)] = setting(
-        "",
-        "TCP address of the admin API and the status page; a loopback address.",
-        reason="Off: the socket is enough for the commands. Without TLS and tokens nobody else may reach it.",
-        reload=Reload.RESTART,
-    )
-
-
 class ObserveSettings(Section):
     """`[observe]`: what the instance tells about itself."""
 
@@ -351,6 +359,7 @@ class Settings(Section):
     admin: AdminSettings = Field(default_factory=AdminSettings)
     observe: ObserveSettings = Field(default_factory=ObserveSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
     _places: Places = PrivateAttr(default_factory=Places)
 
     def placed(self, places: Places) -> Settings:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from broker.control.administration import admin_contradictions, admin_oddities
+from broker.control.finding import Finding
+from broker.control.limits import limit_contradictions
 from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
 from broker.control.quantity import render_duration, render_size
+from broker.security.seal import OVERHEAD_MAX
 from broker.wire.layout import HEADER_BYTES, NAME_MAX_BYTES, SILENCE_FACTOR
 
 if TYPE_CHECKING:
@@ -25,17 +28,7 @@ if TYPE_CHECKING:
 SOCKET_PATH_MAX_BYTES = 107  # sun_path of Linux, without its final zero
 # What a frame carries beside the payload of a fragment: the header and both service names, and in the envelope the
 # names of contract and message type with their MessagePack keys and the time of sending.
-FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing found; `path` is the key to change, `also` the other keys it depends on."""
-
-    path: KeyPath
-    problem: str
-    hint: str
-    also: tuple[KeyPath, ...] = ()
+FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64 + OVERHEAD_MAX
 
 
 def contradictions(settings: Settings) -> list[Finding]:
@@ -49,6 +42,8 @@ def contradictions(settings: Settings) -> list[Finding]:
         *_tls(settings),
         *_dialog_sizes(settings),
         *_journal_sizes(settings),
+        *limit_contradictions(settings),
+        *admin_contradictions(settings.admin),
     ]
 
 
@@ -60,6 +55,7 @@ def unwise_settings(settings: Settings) -> list[Finding]:
         *_half_tls(settings),
         *_odd_times(settings),
         *_odd_hops(settings),
+        *admin_oddities(settings.admin),
     ]
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from broker.control.stored import stored_route
 from broker.routing.route import Route
-from broker.store import database, metadata
+from broker.security.binding import RemoteServiceBinding
+from broker.security.grants import Rule
+from broker.store import database, metadata, permission
 from broker.store.metadata import Priority
 
 
@@ -33,6 +35,8 @@ class Contents:
     message_types: frozenset[str] = frozenset()
     contracts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     priorities: Mapping[str, Priority] = field(default_factory=dict)
+    permissions: tuple[Rule, ...] = ()
+    bindings: Mapping[str, RemoteServiceBinding] = field(default_factory=dict)
 
 
 def read_contents(path: Path) -> Contents | None:
@@ -54,6 +58,8 @@ def read_contents(path: Path) -> Contents | None:
                 metadata.message_types(db),
                 metadata.contracts(db),
                 metadata.priorities(db),
+                permission.permissions(db)[0],
+                permission.bindings(db),
             )
     except sqlite3.Error:
         return None

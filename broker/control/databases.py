@@ -11,6 +11,7 @@ opened and closed in threads once the instance serves.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
+from broker.control.identities import Identities, credentials_of
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.role_keeper import OwnStanding, RoleKeeper
 from broker.control.role_source import role_source
@@ -30,15 +32,18 @@ from broker.control.script import script_files
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
+from broker.dialog.setting import DialogSettings
 from broker.dialog.status import Trouble
-from broker.dialog.transmitter import DialogSettings
 from broker.errors import StatementError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
 from broker.mirror.role import Role
+from broker.security.session import Credentials
+from broker.store.database import writing
 from broker.store.role_file import Reign, write_reign
+from broker.store.secured import note_own_certificate
 from broker.store.sqlite_store import SqliteStore
 from broker.wire.frame import Probe, ProbeReply
 
@@ -90,6 +95,8 @@ class Databases:
         self._endpoint_of: dict[bytes, Endpoint] = {}
         self._open: dict[str, tuple[Endpoint, ExitStack]] = {}
         self._taken: dict[str, tuple[SqliteStore, ExitStack]] = {}
+        self._credentials: dict[str, Credentials] = {}
+        self._watch: asyncio.Task[None] | None = None
         self._epochs: dict[str, int] = {}
         self._keepers: dict[str, RoleKeeper] = {}
         self._opened_at = time.time()
@@ -145,6 +152,8 @@ class Databases:
             endpoint.start()
         for keeper in self._keepers.values():
             await keeper.start()
+        if any(one.certificate or one.peers for one in self._settings.databases.values()):
+            self._watch = asyncio.create_task(Identities(self._settings, self.identify).watch(), name="identities")
 
     async def hand_over(self) -> None:
         """At the end: partners may have at once what they share, whatever else takes time here."""
@@ -153,6 +162,9 @@ class Databases:
 
     async def close_all(self) -> None:
         """End what is under way, and give all files back."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         for name in reversed(list(self._open)):
             await self._close(name)
         for store, taken in self._taken.values():  # the start has failed
@@ -285,6 +297,9 @@ class Databases:
         with ExitStack() as taken:
             db = take(self._settings, name, taken, least_epoch=least_epoch, told=told)
             path = path_of(self._settings, name)
+            credentials = self._credentials[name] = credentials_of(self._settings, name)
+            with writing(db):
+                note_own_certificate(db, credentials.principal)
             store = SqliteStore(path, db, fragment_size=self._settings.dialog.fragment_size)
             return store, taken.pop_all()
 
@@ -302,11 +317,27 @@ class Databases:
                 window_bytes=dialog.window_size,
             ),
             forwarder=self.forwarder,
+            credentials=self._credentials[name],
         )
         endpoint.transmitter.trouble_of = self._trouble_of
         self._open[name] = endpoint, taken
         self._epochs[name] = store.epoch
         return endpoint
+
+    async def identify(self, name: str, credentials: Credentials) -> None:
+        """A database has other certificates from now on, or knows others."""
+        known = self._credentials.get(name)
+        endpoint = self.endpoints.get(name)
+        if known is None or endpoint is None:
+            return  # a mirror; they are loaded when it comes
+        known.own, known.peers = credentials.own, credentials.peers
+
+        def note_in_writer(db: sqlite3.Connection) -> None:
+            with writing(db):
+                note_own_certificate(db, credentials.principal)
+
+        await endpoint.in_writer(note_in_writer)
+        endpoint.transmitter.on_paths()  # who has waited for a certificate looks again
 
     def _serve(self, name: str, endpoint: Endpoint) -> None:
         if endpoint.broker_instance in {self.msdb.broker_instance, *self._endpoint_of}:

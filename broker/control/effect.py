@@ -6,7 +6,7 @@ makes it what the script says, and DROP of something that is gone is done alread
 it is where the script does not say it, for that is no part of its making: it is turned off while it is in use.
 
 CREATE ROUTE has a file of its own, `broker.control.route_batch`, because there may be a million of them; message types,
-contracts and priorities are in `broker.control.agreement`.
+contracts and priorities are in `broker.control.agreement`, permissions in `broker.control.permission`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from broker.ddl.statements import (
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
 from broker.routing.route import BROKER_CONFIGURATION, PropertyError, Route, alter_route, row_of
 from broker.routing.table import RouteChange
+from broker.security.grants import ENDPOINT_NAME
 from broker.store import metadata
 from broker.store.identity import error_conversations
+from broker.store.permission import drop_permissions_on
 
 NOT_SUPPORTED = 50000  # what the original numbers a message with that has no number of its own
 BOUND = 3716  # the original's number for the DROP of what something else names
@@ -73,7 +75,8 @@ class Session:
     """
     Where a statement runs.
 
-    Shape: `now` UTC; `is_declared` for scripts of the configuration; `may_ask` and the name as of the database.
+    Shape: `now` UTC; `is_declared` for scripts of the configuration; `may_ask` and the name as of the database;
+    `endpoint` the name of that of the instance.
     """
 
     db: sqlite3.Connection
@@ -82,6 +85,7 @@ class Session:
     messages: Messages
     may_ask: bool = True
     database: str = ""
+    endpoint: str = ENDPOINT_NAME
     changes: RouteChanges = field(default_factory=RouteChanges)
 
 
@@ -190,6 +194,7 @@ def _(statement: DropService, session: Session) -> None:
         if priority is not None:
             raise bound("service", statement.name, "conversation priority", priority)
         metadata.drop_service(session.db, statement.name)
+        drop_permissions_on(session.db, statement.name)
     session.messages.add("service", statement.name, "dropped")
 
 

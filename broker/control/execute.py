@@ -22,13 +22,16 @@ from datetime import UTC, datetime
 from functools import partial
 
 from broker.control import agreement as _agreement  # noqa: F401 - its statements join `carry_out`
+from broker.control import permission as _permission  # noqa: F401 - likewise
+from broker.control.auditing import Change, carry_out_seen, create_routes_seen
 from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
-from broker.control.effect import RouteChanges, Session, carry_out, refuse_option
+from broker.control.effect import RouteChanges, Session, refuse_option
 from broker.control.progress import Messages, Progress, Stage
-from broker.control.route_batch import BATCH_MAX, create_routes
+from broker.control.route_batch import BATCH_MAX
 from broker.ddl.statements import (
     AlterDatabase,
     AlterRoute,
+    ChangePermission,
     CreateRoute,
     DatabaseOption,
     DropRoute,
@@ -41,7 +44,7 @@ from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUn
 from broker.routing.table import RouteTable
 from broker.store.database import check_epoch, copy_of_catalog
 
-_IN_MSDB = (AlterRoute, DropRoute, EndConversation, AlterDatabase)
+_IN_MSDB = (AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
 
 
@@ -291,6 +294,8 @@ class _Script:
             self.messages.add("database", name, "would be handed over")
         else:
             self.fails_over = statement, name
+            if self.progress.seen_by is not None:
+                self.progress.seen_by.note(Change(name, statement, {"ROLE": "PRINCIPAL"}, {"ROLE": "MIRROR"}))
 
     def _refuse_beside_fail_over(self, statement: Statement) -> None:
         if self.fails_over is not None:
@@ -301,9 +306,9 @@ class _Script:
         with blaming(statement):
             # Its only conversations are requests for routes, and an administrator may have to end one.
             if part.database.name == MSDB and not isinstance(statement, _IN_MSDB):
-                raise StatementError(15151, "msdb holds routes only; name a database with USE")
+                raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
             try:
-                carry_out(statement, part.session)
+                carry_out_seen(statement, part.session, self.progress.seen_by)
             except sqlite3.Error as error:
                 raise _unavailable(part.database, error) from error
         self.progress.statements += 1
@@ -313,7 +318,7 @@ class _Script:
             return
         part = self._part(database, borrowed)
         try:
-            create_routes(self._batch, part.session)
+            create_routes_seen(self._batch, part.session, self.progress.seen_by)
         except sqlite3.Error as error:
             raise _unavailable(part.database, error) from error
         self.progress.statements += len(self._batch)
@@ -335,8 +340,9 @@ class _Script:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise error if isinstance(error, StoreUnavailableError) else _unavailable(database, error) from error
+            endpoint = self._catalog.endpoint
             part = self._parts[name] = _Part(
-                database, Session(db, self._now, self._is_declared, self.messages, database.may_ask, name)
+                database, Session(db, self._now, self._is_declared, self.messages, database.may_ask, name, endpoint)
             )
         return part
 
@@ -364,6 +370,8 @@ class _Script:
         done: list[str] = []
         if self.progress.is_stopped:
             raise ScriptStoppedError
+        if self.progress.seen_by is not None:
+            self.progress.seen_by.seal(self.progress.statements)
         for name, part in self._parts.items():
             try:
                 part.session.db.execute("COMMIT")

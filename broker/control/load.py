@@ -75,7 +75,10 @@ def load_what_is_good(
     data, places = _read(path)
     errors: list[SettingError] = []
     for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
-        if _put(data, steps, value):
+        if not all(str(step).isprintable() for step in steps):
+            problem = "has a character in its name that cannot be printed"
+            errors.append(SettingError(f"{dotted(steps)} ({ascii(origin)[1:-1]})", problem, None, "remove it"))
+        elif _put(data, steps, value):
             places.elsewhere[steps] = origin
         else:
             hint = "set the key above it as a whole, a list in JSON"
@@ -256,7 +259,13 @@ def _absolute(settings: Settings, base: Path) -> Settings:
         return None if relative is None else directory / relative
 
     databases = {
-        name: database.model_copy(update={"path": state_dir / database.path, "scripts": patterns(database.scripts)})
+        name: database.model_copy(
+            update={
+                "path": state_dir / database.path,
+                **{key: below(base, getattr(database, key)) for key in ("certificate", "private_key")},
+                **{key: patterns(getattr(database, key)) for key in ("scripts", "peers")},
+            }
+        )
         for name, database in settings.databases.items()
     }
     return settings.model_copy(
@@ -271,7 +280,13 @@ def _absolute(settings: Settings, base: Path) -> Settings:
             ),
             "routes": settings.routes.model_copy(update={"files": patterns(settings.routes.files)}),
             "databases": databases,
-            "admin": settings.admin.model_copy(update={"socket": state_dir / settings.admin.socket}),
+            "admin": settings.admin.model_copy(
+                update={
+                    **{key: state_dir / getattr(settings.admin, key) for key in ("socket", "tokens", "audit")},
+                    **{key: below(base, getattr(settings.admin, key)) for key in ("certificate", "private_key")},
+                    "trust": patterns(settings.admin.trust),
+                }
+            ),
             "journal": settings.journal.model_copy(update={"directory": below(state_dir, settings.journal.directory)}),
         }
     )

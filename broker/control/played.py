@@ -25,32 +25,43 @@ from broker.control.agreement import (
 from broker.control.catalog import MSDB
 from broker.control.contents import Contents, read_contents
 from broker.control.effect import bound
+from broker.control.permission import BINDING, next_binding, rules_of
 from broker.conversation.well_known import DEFAULT
 from broker.ddl.route_play import play_route
 from broker.ddl.statements import (
     AlterMessageType,
     AlterPriority,
+    AlterRemoteServiceBinding,
     AlterRoute,
     AlterService,
+    ChangePermission,
     CreateContract,
     CreateMessageType,
     CreatePriority,
     CreateQueue,
+    CreateRemoteServiceBinding,
     CreateRoute,
     CreateService,
     DropContract,
     DropMessageType,
     DropPriority,
     DropQueue,
+    DropRemoteServiceBinding,
     DropRoute,
     DropService,
     QueueName,
+    RevokePermission,
     Statement,
     blaming,
 )
 from broker.errors import StatementError, UnknownNameError
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
+from broker.security.binding import RemoteServiceBinding
+from broker.security.grants import ENDPOINT_NAME, Permission, Rule
+from broker.security.principal import Principal
 from broker.store.metadata import Priority
+
+_IN_MSDB = (CreateRoute, AlterRoute, DropRoute, ChangePermission)
 
 
 @dataclass(slots=True)
@@ -60,9 +71,10 @@ class Played:
 
     Shape: `broker_instance` 16 bytes, made up when `is_identified` is False; `services` each with its queue,
     `service_contracts` with its contracts; `message_types` and `contracts`, each with its types, as statements made
-    them; `statements` what last made a route, and `service_statements` what made a service, by name: those without one
-    were in the file; `missed_drops` DROP ROUTE of a name that was not there. `is_known` False when nothing tells which
-    services it has.
+    them; `statements` what last made a route, `service_statements` what made a service, by name, and
+    `permission_statements` what made a rule: those without one were in the file; `missed_drops` DROP ROUTE of a name
+    that was not there; `endpoint` the name of that of the instance. `is_known` False when nothing tells which services
+    it has.
     """
 
     name: str
@@ -79,9 +91,15 @@ class Played:
     statements: dict[str, CreateRoute | AlterRoute] = field(default_factory=dict)
     service_statements: dict[str, CreateService] = field(default_factory=dict)
     missed_drops: list[DropRoute] = field(default_factory=list)
+    endpoint: str = ENDPOINT_NAME
+    permissions: dict[tuple[Permission, str, Principal], Rule] = field(default_factory=dict)
+    permission_statements: dict[Rule, ChangePermission] = field(default_factory=dict)
+    bindings: dict[str, RemoteServiceBinding] = field(default_factory=dict)
 
 
-def begin_to_play(name: str, path: Path, *, is_known: bool, is_elsewhere: bool = False) -> Played:
+def begin_to_play(
+    name: str, path: Path, *, is_known: bool, is_elsewhere: bool = False, endpoint: str = ENDPOINT_NAME
+) -> Played:
     """A database before its scripts; of one that another daemon has the file is not read."""
     stored = None if is_elsewhere else read_contents(path)
     if stored is None:
@@ -102,6 +120,9 @@ def begin_to_play(name: str, path: Path, *, is_known: bool, is_elsewhere: bool =
         message_types=set(stored.message_types),
         contracts=dict(stored.contracts),
         priorities=dict(stored.priorities),
+        endpoint=endpoint,
+        permissions={_subject(rule): rule for rule in stored.permissions},
+        bindings=dict(stored.bindings),
     )
 
 
@@ -113,8 +134,8 @@ def play(database: Played, statement: Statement, now: datetime) -> None:
         StatementError: it cannot be done, with the place.
     """
     with blaming(statement):
-        if database.name == MSDB and not isinstance(statement, CreateRoute | AlterRoute | DropRoute):
-            raise StatementError(15151, "msdb holds routes only; name a database with USE")
+        if database.name == MSDB and not isinstance(statement, _IN_MSDB):
+            raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
         _apply(statement, database, now)
 
 
@@ -180,6 +201,8 @@ def _(statement: AlterService, database: Played, _now: datetime) -> None:
 def _(statement: DropService, database: Played, _now: datetime) -> None:
     _refuse_bound_to_priority("service", statement.name, database, lambda one: one.local_service_name)
     database.services.pop(statement.name, None)
+    for rule in [rule for rule in database.permissions.values() if rule.securable == statement.name]:
+        del database.permissions[_subject(rule)]
     database.service_contracts.pop(statement.name, None)
     database.service_statements.pop(statement.name, None)
 
@@ -246,6 +269,40 @@ def _(statement: AlterPriority, database: Played, _now: datetime) -> None:
 @_apply.register
 def _(statement: DropPriority, database: Played, _now: datetime) -> None:
     database.priorities.pop(statement.name, None)
+
+
+@_apply.register
+def _(statement: ChangePermission, database: Played, _now: datetime) -> None:
+    name, endpoint, services = database.name, database.endpoint, database.services
+    for rule in rules_of(statement, database=name, endpoint=endpoint, services=services):
+        database.permissions.pop(_subject(rule), None)
+        if not isinstance(statement, RevokePermission):
+            database.permissions[_subject(rule)] = rule
+            database.permission_statements[rule] = statement
+
+
+@_apply.register
+def _(statement: CreateRemoteServiceBinding, database: Played, _now: datetime) -> None:
+    database.bindings[statement.name] = next_binding(statement, None, database.bindings.values())
+
+
+@_apply.register
+def _(statement: AlterRemoteServiceBinding, database: Played, _now: datetime) -> None:
+    old = database.bindings.get(statement.name)
+    if old is None:
+        problem = f"cannot alter the {BINDING} {statement.name!r}, because it does not exist"
+        raise UnknownNameError(15151, problem)
+    database.bindings[statement.name] = next_binding(statement, old, database.bindings.values())
+
+
+@_apply.register
+def _(statement: DropRemoteServiceBinding, database: Played, _now: datetime) -> None:
+    database.bindings.pop(statement.name, None)
+
+
+def _subject(rule: Rule) -> tuple[Permission, str, Principal]:
+    """What a rule is about; there is one at most."""
+    return rule.permission, rule.securable, rule.principal
 
 
 def _put_priority(priority: Priority, database: Played) -> None:

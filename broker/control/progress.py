@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.control.auditing import Auditing
 
 MESSAGES_MAX = 100  # told one by one; a script of a million statements would answer with 30 MB
 
@@ -28,7 +32,8 @@ class Progress:
     A script under way.
 
     Shape: `source` as in the places of errors; `size` and `position` characters, 0 when the statements come from no
-    text; `statements` carried out so far. Whoever sets `is_stopped` has the script end, and change nothing, soon.
+    text; `statements` carried out so far. Whoever sets `is_stopped` has the script end, and change nothing, soon;
+    `seen_by` writes down what it changes.
     """
 
     source: str = "-"
@@ -37,6 +42,7 @@ class Progress:
     statements: int = 0
     stage: Stage = Stage.WAITING
     is_stopped: bool = False
+    seen_by: Auditing | None = None
 
 
 class Messages:

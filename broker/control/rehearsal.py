@@ -71,10 +71,13 @@ def rehearse(settings: Settings, *, now: datetime) -> Rehearsal:
         settings: As `load_settings` gives them, with absolute paths.
         now: The UTC instant from which lifetimes count.
     """
-    databases = {MSDB: begin_to_play(MSDB, settings.instance.state_dir / "msdb.db", is_known=True)}
+    endpoint = settings.instance.name
+    databases = {MSDB: begin_to_play(MSDB, settings.instance.state_dir / "msdb.db", is_known=True, endpoint=endpoint)}
     for name, database in settings.databases.items():
         away = is_elsewhere(settings, name)
-        played = begin_to_play(name, database.path, is_known=bool(database.scripts), is_elsewhere=away)
+        played = begin_to_play(
+            name, database.path, is_known=bool(database.scripts), is_elsewhere=away, endpoint=endpoint
+        )
         if database.broker_instance is not None:
             played.broker_instance, played.is_identified = database.broker_instance.bytes, True
         databases[name] = played

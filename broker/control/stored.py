@@ -1,5 +1,5 @@
 """
-Routes as they are found in a file that others may write as well.
+Routes and permissions as they are found in a file that others may write as well.
 
 What this program stores has passed `check_route`. A row that another hand has put there may hold anything; one that is
 no route is left out with a warning, and neither stops the instance nor reaches the pass.
@@ -7,6 +7,7 @@ no route is left out with a warning, and neither stops the instance nor reaches 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Annotated, Any, TypeAlias
@@ -16,6 +17,9 @@ import structlog
 from msgspec import Meta
 
 from broker.routing.route import WEIGHT_RANGE, Route, RouteRow, has_addresses, route_of
+from broker.security.grants import Rule
+from broker.security.principal import PRINCIPAL_MAX
+from broker.store.permission import permissions
 
 CHUNK_ROWS = 1000  # looked at together
 _LATEST = 253_402_300_799.0  # the end of the year 9999, the last that Python knows
@@ -42,6 +46,14 @@ def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]
                 yield row
             else:
                 log.warning("stored route ignored", database=database, route=str(row[0]), address=str(row[4]))
+
+
+def sound_permissions(db: sqlite3.Connection) -> tuple[Rule, ...]:
+    """The rules that are stored, with a warning about each principal that is none."""
+    rules, unreadable = permissions(db)
+    for principal in unreadable:
+        log.warning("stored principal cannot be read", principal=principal[:PRINCIPAL_MAX])
+    return rules
 
 
 def stored_route(row: RouteRow | None) -> Route | None:

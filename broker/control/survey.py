@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from itertools import islice
 
 from broker.control.concern import Concern, of_route, of_setting, of_statement
+from broker.control.grant_survey import survey_grants
 from broker.control.played import Played
 from broker.control.rehearsal import Rehearsal
 from broker.conversation.built_in import CONTRACT_NAMES
@@ -50,6 +51,7 @@ def survey(
         yield from _undeclared_contracts(rehearsal, played)
     yield from _exposed_services(rehearsal)
     yield from _forwarding_off(rehearsal)
+    yield from survey_grants(rehearsal)
     yield from _unanswerable(rehearsal, unanswered)
 
 

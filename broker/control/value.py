@@ -231,9 +231,8 @@ def guid() -> ValueKind:
     return ValueKind("a GUID", read)
 
 
-def listen(*, may_be_off: bool = False, loopback_only: bool = False) -> ValueKind:
+def listen(*, may_be_off: bool = False) -> ValueKind:
     """A `ListenAddress`, written host:port; with `may_be_off`, "" is read as None."""
-    allowed = '"loopback:port"' if loopback_only else '"host:port"'
 
     def read(value: object) -> ListenAddress | None:
         if may_be_off and value == "":
@@ -243,12 +242,9 @@ def listen(*, may_be_off: bool = False, loopback_only: bool = False) -> ValueKin
         except ValueError as error:
             hint = 'write "host:port", like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces, "0.0.0.0:4022"'
             raise refuse(f"{show(value)} {error}", hint) from None
-        if loopback_only and not address.is_loopback:
-            problem = f"{show(value)} can be reached from other machines; this release has neither TLS nor tokens"
-            raise refuse(problem, f'listen on "127.0.0.1:{address.port}" and come through a tunnel')
         return address
 
-    return ValueKind(allowed + (', "" = off' if may_be_off else ""), read)
+    return ValueKind('"host:port"' + (', "" = off' if may_be_off else ""), read)
 
 
 def advertised() -> ValueKind:

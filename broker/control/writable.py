@@ -1,7 +1,8 @@
-"""Whether files can be made in a directory, found out by making one."""
+"""Whether files can be made in a directory, found out by making one; and that the ones made there stay."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,3 +17,12 @@ def write_problem(directory: Path) -> str | None:
             return None
     except OSError as error:
         return f'"{existing}" cannot be written: {error.strerror}'
+
+
+def keep_names(directory: Path) -> None:
+    """Have the names of the files in a directory on the disk. Blocking; raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

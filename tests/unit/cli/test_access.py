@@ -7,10 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from broker.cli.access import admin_client, open_database, read_settings
-from broker.errors import ConversationError, StoreUnavailableError
+from broker.admin.client import Credentials
+from broker.cli.access import admin_client, credentials, open_database, read_settings
+from broker.errors import CertificateUnusableError, ConversationError, StoreUnavailableError
 
 
 def services(db: sqlite3.Connection) -> list[Any]:
@@ -72,3 +74,65 @@ def test_a_file_that_is_no_database_of_the_broker_is_refused(tmp_path: Path) -> 
         open_database(None, str(text))
     with pytest.raises(StoreUnavailableError, match="no database of the broker; name it in a daemon's configuration"):
         open_database(None, str(plain))
+
+
+# --- what is shown to a daemon -------------------------------------------------------------------------------
+
+
+def test_the_url_of_the_environment_comes_before_the_configuration(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_ADMIN_URL", "https://gateway:9422")
+
+    found = [admin_client(configuration, where).where for where in (None, Path("a.sock"), "http://127.0.0.1:1")]
+
+    assert ["https://gateway:9422", Path("a.sock"), "http://127.0.0.1:1"] == found
+
+
+def test_a_token_comes_from_the_environment_or_from_the_file_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("of-the-file\n")
+    monkeypatch.setenv("BROKER_ADMIN_TOKEN_FILE", str(tmp_path / "token"))
+    of_file = credentials()
+    monkeypatch.setenv("BROKER_ADMIN_TOKEN", "of-the-variable")
+
+    assert ["of-the-file", "of-the-variable"] == [of_file.token, credentials().token]
+
+
+def test_nothing_is_shown_unless_it_is_said() -> None:
+    assert Credentials() == credentials()
+
+
+def test_certificate_key_and_authority_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CA", "CERTIFICATE", "KEY"):
+        monkeypatch.setenv(f"BROKER_ADMIN_{name}", f"{name}.pem")
+
+    assert Credentials("", Path("CA.pem"), Path("CERTIFICATE.pem"), Path("KEY.pem")) == credentials()
+
+
+def test_a_certificate_without_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_ADMIN_CERTIFICATE", "a.pem")
+
+    with pytest.raises(click.UsageError, match="are set together"):
+        credentials()
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_token_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("BROKER_ADMIN_TOKEN_FILE", str(path))
+
+    with pytest.raises(CertificateUnusableError, match=str(path)):
+        credentials()
+
+
+def test_a_token_that_would_go_through_a_network_in_plain_text_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_ADMIN_TOKEN", "secret")
+
+    with pytest.raises(click.UsageError, match="in plain text: use https"):
+        admin_client(None, "http://gateway:9422")

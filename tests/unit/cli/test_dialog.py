@@ -64,6 +64,13 @@ def test_send_commits_one_message_and_prints_the_handle(shop: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("option", "security"), [(["--encryption"], [("NONE",)]), (["--no-encryption"], []), ([], [])])
+def test_send_says_whether_the_dialog_has_to_be_sealed(shop: Path, option: list[str], security: list[Any]) -> None:
+    assert 0 == send(shop, *option, "text").exit_code
+
+    assert security == look(shop, "SELECT security FROM broker_session_key")
+
+
 def test_send_takes_the_body_from_standard_input_as_it_is(shop: Path) -> None:
     send(shop, stdin=b"\xff\x00\r\n")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.admin.client import ProblemError
 from broker.cli.exit_code import exit_code, fail, with_exit_code
 from broker.errors import BrokerError, ConversationError, DaemonUnreachableError
 from tests.support.command import run
@@ -86,3 +87,8 @@ def test_a_command_without_error_gives_what_it_gives() -> None:
         return number * 2 if twice else number
 
     assert 8 == command(4, twice=True)
+
+
+@pytest.mark.parametrize("status", [401, 403, 429])
+def test_who_may_not_ends_with_5(status: int) -> None:
+    assert 5 == exit_code(ProblemError(status, {"detail": "no"}))

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.option import examples
+from broker.cli.option import examples, socket_option
 from tests.support.command import run
 
 
@@ -37,3 +37,22 @@ broker fly --to mars
 def test_output_is_a_table_unless_it_is_asked_for_otherwise() -> None:
     for command in ("check", "send", "receive", "sql", "status"):
         assert "[table|json]" in run(command, "--help").stdout
+
+
+def test_an_instance_is_named_by_a_file_or_by_a_url() -> None:
+    found = []
+
+    @click.command()
+    @socket_option
+    def ask(socket: Path | str | None) -> None:
+        found.append(socket)
+
+    for arguments in (
+        [],
+        ["--socket", "a.sock"],
+        ["--url", "https://gateway:9422"],
+        ["--socket", "http://127.0.0.1:1"],
+    ):
+        CliRunner().invoke(ask, arguments, catch_exceptions=False)
+
+    assert [None, Path("a.sock"), "https://gateway:9422", "http://127.0.0.1:1"] == found

@@ -28,7 +28,8 @@ def test_check_of_a_good_configuration_says_so(configuration: Path) -> None:
 
 
 def test_check_tells_what_is_unwise_and_calls_it_good(configuration: Path) -> None:
-    configuration.write_text(configuration.read_text().replace("127.0.0.1:0", "0.0.0.0:4022"))
+    text = configuration.read_text().replace('"127.0.0.1:0"]', '"0.0.0.0:4022"]\nencryption = "disabled"')
+    configuration.write_text(text)
 
     result = run("check", "-c", configuration, "--offline")
 
@@ -67,13 +68,16 @@ def test_check_tells_what_scripts_mean_and_calls_them_good(configuration: Path, 
     result = run("check", "-c", configuration, "--offline")
 
     assert (0, "the configuration is good\n") == (result.exit_code, result.stdout)
-    first, line, caret = result.stderr.splitlines()
+    plain, first, line, caret = result.stderr.splitlines()
+    assert plain.endswith(
+        'endpoint.encryption: is "disabled": connections are not encrypted; set encryption = "required"'
+    )
     assert first.startswith(f"warning: {tmp_path / 'a.sql'}:1:14: weight-unused: ")
     assert ("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;", "             ^") == (line, caret)
 
 
 def test_check_gives_code_and_place_as_json(configuration: Path, tmp_path: Path) -> None:
-    text = configuration.read_text().replace("127.0.0.1:0", "0.0.0.0:4022")
+    text = configuration.read_text().replace('"127.0.0.1:0"]', '"0.0.0.0:4022"]\nencryption = "disabled"')
     configuration.write_text(text + 'scripts = ["a.sql"]\n')
     (tmp_path / "a.sql").write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
 
@@ -104,7 +108,7 @@ def test_check_shows_the_first_of_each_kind_and_counts_the_others(configuration:
 
     assert 20 == sum(": duplicate-route: " in line for line in lines)
     assert f"warning: {script}: and 1,005 more `duplicate-route`" == lines[-1]
-    assert (1000, 25) == (sum(row["more"] == 0 for row in rows), rows[-1]["more"])
+    assert (1001, 25) == (sum(row["more"] == 0 for row in rows), rows[-1]["more"])
     assert ("duplicate-route", str(script), None) == (rows[-1]["code"], rows[-1]["file"], rows[-1]["line"])
 
 
@@ -115,7 +119,7 @@ def test_check_counts_mistakes_as_well(configuration: Path, tmp_path: Path) -> N
     lines = run("check", "-c", configuration, "--offline").stderr.splitlines()
 
     assert 20 == sum(": error 102: " in line for line in lines)
-    assert f"{tmp_path / 'a.sql'}: and 980 more `setting`" == lines[-1]
+    assert f"{tmp_path / 'a.sql'}: and 980 more `setting`" in lines
     assert any('a.sql" has 1,000 mistakes, and what comes after them is not read' in line for line in lines)
 
 

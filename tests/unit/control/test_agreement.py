@@ -103,7 +103,7 @@ def test_every_number_is_on_the_page_of_statements() -> None:
 
 
 async def test_statements_about_an_agreement_have_no_place_in_msdb(world: World) -> None:
-    assert "msdb holds routes only" in (await world.refusal("USE msdb; CREATE MESSAGE TYPE T")).problem
+    assert "msdb holds routes and permissions only" in (await world.refusal("USE msdb; CREATE MESSAGE TYPE T")).problem
 
 
 async def test_plan_of_a_script_changes_nothing_and_finds_its_mistakes(world: World) -> None:

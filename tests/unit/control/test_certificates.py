@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.control.certificates import certificate_errors, certificate_warnings, security_of
+from broker.control.certificates import certificate_errors, certificate_warnings, plain_text_told, security_of
 from broker.control.config import Settings
 from broker.errors import SettingError
 from broker.net.tls import NO_SECURITY, Encryption
@@ -55,3 +55,41 @@ def test_key_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
     [warning] = certificate_warnings(settings)
 
     assert ("endpoint.private_key", f"chmod 600 {tmp_path}/a.key") == (warning.key, warning.hint)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_told"),
+    [
+        ({}, True),
+        ({"listen": ["127.0.0.1:4022", "[::]:4022"]}, True),
+        ({"listen": ["127.0.0.1:4022", "[::1]:4022", "localhost:4022"]}, False),
+        ({"listen": []}, False),
+        ({"encryption": "disabled"}, False),
+    ],
+)
+def test_plain_text_has_to_be_spelled_out_where_other_machines_are(endpoint: dict[str, Any], *, is_told: bool) -> None:
+    settings = Settings.model_validate({"endpoint": endpoint})
+
+    errors = certificate_errors(settings)
+
+    assert is_told == bool(errors)
+    for error in errors:
+        assert ("endpoint.encryption", True) == (error.key, "connections would not be encrypted" in error.problem)
+        assert 'encryption = "required" with certificate and private_key' in error.hint
+        with pytest.raises(SettingError, match="is not set"):
+            security_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("encryption", "told"),
+    [
+        ("disabled", ["connections are not encrypted"]),
+        ("supported", ["connections are not encrypted where the peer has no TLS"]),
+        ("required", []),
+    ],
+)
+def test_plain_text_is_a_warning_wherever_it_is_possible(tmp_path: Path, encryption: str, told: list[str]) -> None:
+    settings = settings_with(tmp_path, encryption=encryption, listen=["127.0.0.1:4022"])
+
+    assert told == [one for one in [plain_text_told(encryption)] if one]
+    assert [f'is "{encryption}": {one}' for one in told] == [one.problem for one in certificate_warnings(settings)]

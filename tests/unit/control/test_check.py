@@ -81,6 +81,7 @@ def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any,
         'state_dir = "broker.toml/below"\n'
         "[routes]\nfiles = ['none/*.sql', 'bad.sql']\n"
         "[databases.a]\npath = '/nowhere/a.db'\nscripts = ['none.sql']\n"
+        "[endpoint]\nencryption = 'disabled'\n"
     )
 
     lines = found(text)
@@ -225,13 +226,13 @@ def test_host_that_does_not_resolve_is_found(found: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
-    (line,) = found(_listening("nowhere.invalid:4022"), offline=False)
+    (line,) = found(_listening("nowhere.invalid:4022") + "encryption = 'disabled'\n", offline=False)
 
     assert 'cannot listen on "nowhere.invalid:4022": Name or service not known' in line
 
 
 def test_errors_are_values(load: Any) -> None:
-    report = check_running(load("[instance]\nstate_dir = '/proc/x'\n"))
+    report = check_running(load("[instance]\nstate_dir = '/proc/x'\n[endpoint]\nencryption = 'disabled'\n"))
 
     assert [SettingError] == [type(error) for error in report.errors]
 

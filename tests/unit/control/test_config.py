@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from broker.control.config import DatabaseSettings, DialogSettings, InstanceSettings, Settings, by_place
-from broker.control.consistency import Finding
+from broker.control.finding import Finding
 from broker.control.listen import ListenAddress
 from broker.control.place import Places, index_places
 from broker.control.setting import settings_of
@@ -80,6 +80,9 @@ def test_settings_are_written_as_json() -> None:
             "path": "a.db",
             "broker_instance": None,
             "scripts": [],
+            "certificate": None,
+            "private_key": None,
+            "peers": [],
             "mirroring": "off",
             "role_command": [],
             "role_interval": 1.0,

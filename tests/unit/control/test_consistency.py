@@ -67,7 +67,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES - 1}},
         "dialog.fragment_size",
-        "a fragment of 64KiB and its header do not fit endpoint.max_frame = 67761",
+        "a fragment of 64KiB and its header do not fit endpoint.max_frame = 68044",
     ),
     (
         {"endpoint": {"workers": 2}, "databases": {"a": {"path": "/a"}}},

@@ -632,7 +632,7 @@ async def test_msdb_takes_routes(world: World) -> None:
 async def test_msdb_takes_nothing_else(world: World, statement: str, *, declared: bool) -> None:
     report = await world.refuse(statement, database=MSDB, declared=declared)
 
-    assert "\nmsdb holds routes only; name a database with USE\n" in report
+    assert "\nmsdb holds routes and permissions only; name a database with USE\n" in report
 
 
 async def test_msdb_lets_a_request_for_a_route_be_ended(world: World) -> None:

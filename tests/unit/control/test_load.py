@@ -84,7 +84,7 @@ BAD: list[tuple[str, list[str]]] = [
     (
         '[admin]\nlisten = "0.0.0.0:9422"\n',
         [
-            'broker.toml:2:10: admin.listen: "0.0.0.0:9422" can be reached from other machines; this release has neither TLS nor tokens; listen on "127.0.0.1:9422" and come through a tunnel'
+            'broker.toml:2:10: admin.listen: "0.0.0.0:9422" can be reached from other machines, and there is no TLS; name certificate and private_key in [admin], or listen on "127.0.0.1:PORT" and come through a tunnel'
         ],
     ),
     ('[observe]\nlog_level = "trace"\n', ['broker.toml:2:13: observe.log_level: "trace" is not one of the allowed words; allowed is "debug", "info", "warning", "error"']),
@@ -214,9 +214,17 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         ],
     ),
     ("", {"BROKER_ENDPOINT__MAX_HOP": "1"}, {}, ['endpoint.max_hop (BROKER_ENDPOINT__MAX_HOP): unknown key; did you mean "max_hops"?']),
-    ("", {}, {"nonsense": "1"}, [
-        "nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe, journal"
-    ]),
+    (
+        "",
+        {},
+        {"nonsense": "1"},
+        [
+            (
+                "nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe, "
+                "journal, limits"
+            )
+        ],
+    ),
     (
         "",
         {"BROKER_DATABASES__A__SCRIPTS": "[]"},
@@ -228,6 +236,15 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         {"BROKER_ENDPOINT__LISTEN__0": "a:1"},
         {},
         ["endpoint.listen.0 (BROKER_ENDPOINT__LISTEN__0): stands below something that is no table; set the key above it as a whole, a list in JSON"],
+    ),
+    (
+        "",
+        {"BROKER_\udcc4NDPOINT__MAX_HOPS": "1", "BROKER_ENDPOINT__A\nB": "1"},
+        {},
+        [
+            r""""\udcc4ndpoint".max_hops (BROKER_\udcc4NDPOINT__MAX_HOPS): has a character in its name that cannot be printed; remove it""",
+            r"""endpoint."a\nb" (BROKER_ENDPOINT__A\nB): has a character in its name that cannot be printed; remove it""",
+        ],
     ),
     (
         "[endpoint]\nmax_frame = 'x'\nmax_hops = 0\n",

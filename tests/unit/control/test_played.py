@@ -100,7 +100,7 @@ def test_mistake_has_its_place(played: Played) -> None:
 
 
 def test_msdb_holds_routes_only(tmp_path: Path) -> None:
-    with pytest.raises(StatementError, match="msdb holds routes only"):
+    with pytest.raises(StatementError, match="msdb holds routes and permissions only"):
         run(begin_to_play("msdb", tmp_path / "msdb.db", is_known=True), "CREATE MESSAGE TYPE T")
 
 

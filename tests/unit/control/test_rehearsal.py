@@ -149,7 +149,7 @@ def test_use_leads_to_another_database(play: Play) -> None:
             [
                 "a.sql:1:5 error 911: the database 'c' does not exist here; there are: a, b, msdb",
                 "a.sql:2:8 error 102: incorrect syntax",
-                "a.sql:5:14 error 15151: msdb holds routes only; name a database with USE",
+                "a.sql:5:14 error 15151: msdb holds routes and permissions only; name a database with USE",
             ],
         ),
     ],

@@ -1,0 +1,391 @@
+"""
+The commands that make, show and renew keys and certificates; `docs/certificates.md` tells when to use which.
+
+They work on files and talk to nobody. What would replace a file, or cut peers off, is refused unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.access import read_settings
+from broker.cli.drilling import drill
+from broker.cli.exit_code import HARMFUL, fail, with_exit_code
+from broker.cli.option import config_option, examples, output_option
+from broker.cli.output import show_json, show_rows
+
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from collections.abc import Mapping
+
+    from broker.control.certificate_file import Content
+    from broker.control.renewal import Pair
+    from broker.security.issue import Authority, Holder, Issued, Validity
+
+AUTHORITY_DAYS, LEAF_DAYS, LEAF_DAYS_MAX = 3650, 365, 825
+SKEW = timedelta(minutes=5)  # a new certificate is valid at once also where a clock is slow
+
+_force_option = click.option("--force", is_flag=True, help="Replace files that are there, keys included.")
+_host_option = click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="A name or address that peers dial; several times for several.",
+)
+_spiffe_option = click.option("--spiffe", metavar="URI", default="", help="A SPIFFE id: spiffe://domain/path.")
+_days_option = click.option(
+    "--days", type=click.IntRange(1), help=f"How long it is valid; at most {LEAF_DAYS_MAX}, {LEAF_DAYS} when left out."
+)
+_ca_option = click.option(
+    "--ca",
+    "authority",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Directory of the authority that signs.",
+)
+
+
+@examples("""
+broker certs init ca
+broker certs issue gateway-a --host gateway-a.example --ca ca --out tls
+""")
+@click.group()
+def certs() -> None:
+    """
+    Make, show and renew keys and certificates.
+
+    Exit codes: as each of its commands tells.
+    """
+
+
+certs.add_command(drill)
+
+
+@examples("""
+broker certs init ca --name "shop CA"
+broker certs init --self-signed tls --name gateway-a --host gateway-a.example
+""")
+@certs.command()
+@click.option(
+    "--ca/--self-signed", "is_authority", default=True, help="An authority, or one identity on its own. [--ca]"
+)
+@click.option("--name", help="The common name; else broker CA, or the host name.")
+@_host_option
+@_spiffe_option
+@click.option("--days", type=click.IntRange(1), help=f"How long it is valid; {AUTHORITY_DAYS} for an authority.")
+@_force_option
+@output_option
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@with_exit_code
+def init(directory: Path, name: str | None, output: str, *, is_authority: bool, force: bool, **of: Any) -> None:
+    """
+    Make an authority, or a self-signed identity.
+
+    DIRECTORY gets ca.pem and ca.key of an authority that signs for others (keep ca.key where no instance runs), or
+    NAME.pem and NAME.key of one endpoint. Exit codes: 0 made, 1 cannot be written, 6 a file is there already.
+    """
+    from broker.control.authority import authority_files  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.security.issue import issue_endpoint, make_authority  # noqa: PLC0415
+
+    if is_authority and (of["hosts"] or of["spiffe"]):
+        raise click.UsageError("an authority has neither hosts nor a SPIFFE id: they belong to what it issues")
+    if not is_authority:
+        holder = _holder(name or socket.gethostname(), of["hosts"], of["spiffe"])
+        issued = issue_endpoint(holder, _leaf_validity(of["days"]), None)
+        _store(_pair(directory, holder.name).files(issued), force=force)
+        _tell_issued(_pair(directory, holder.name), issued, None, output)
+        return
+    holder = _holder(name or "broker CA")
+    made = make_authority(holder.name, _validity(of["days"] or AUTHORITY_DAYS))
+    files = authority_files(made, directory)
+    _store(files, force=force)
+    lines = [f"# sign with --ca {directory}; every peer trusts:", f'trust = ["{directory / "ca.pem"}"]']
+    _tell(files, made.roots, lines, output)
+
+
+@examples("""
+broker certs issue gateway-a --host gateway-a.example --host 192.0.2.7 --ca ca --out tls
+broker certs issue --database billing --out tls
+""")
+@certs.command()
+@click.option(
+    "--database", metavar="NAME", help="The identity of a database, for sealed dialogs, instead of an endpoint's."
+)
+@_host_option
+@_spiffe_option
+@_days_option
+@_ca_option
+@click.option(
+    "--out",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=".",
+    show_default=True,
+    help="Directory for the files.",
+)
+@_force_option
+@output_option
+@click.argument("name", required=False)
+@with_exit_code
+def issue(
+    name: str | None, database: str | None, authority: Path | None, directory: Path, output: str, **how: Any
+) -> None:
+    """
+    Make a certificate and its key.
+
+    NAME is an endpoint and becomes NAME.pem and NAME.key, signed by the authority. A database gets NAME.dialog.pem,
+    which others may have, and NAME.dialog.key; without --ca it is signed by itself. Exit codes: 0 made, 1 the authority
+    cannot be used, 6 a file is there already.
+    """
+    from broker.security.issue import issue_database, issue_endpoint  # noqa: PLC0415
+
+    if (name is None) == (database is None):
+        raise click.UsageError("give either the NAME of an endpoint or --database NAME")
+    if database is not None and how["hosts"]:
+        raise click.UsageError("a database is on no host: --host belongs to an endpoint")
+    if name is not None and authority is None:
+        raise click.UsageError("give --ca DIRECTORY, or make it on its own with broker certs init --self-signed")
+    holder = _holder(database or name or "", how["hosts"], how["spiffe"])
+    make = issue_endpoint if database is None else issue_database
+    issued = make(holder, _leaf_validity(how["days"]), _authority(authority))
+    pair = _pair(directory, holder.name if database is None else f"{holder.name}.dialog")
+    _store(pair.files(issued), force=how["force"])
+    _tell_issued(pair, issued, authority, output, database=database)
+
+
+@examples("""
+broker certs show tls/gateway-a.pem
+broker certs show -c config/gateway.toml
+""")
+@certs.command()
+@config_option
+@output_option
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@with_exit_code
+def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
+    """
+    Show whose certificates are in files.
+
+    With a configuration also which setting uses a file; without FILE, every file that it names. Exit codes: 0 shown,
+    1 a file cannot be used.
+    """
+    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
+    from broker.control.certificate_use import certificate_uses  # noqa: PLC0415
+
+    if not files and config is None:
+        raise click.UsageError("name files, or a configuration with -c FILE")
+    uses = certificate_uses(read_settings(config)) if config is not None else {}
+    now = datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    for file in files or tuple(uses):
+        setting = {"setting": ", ".join(uses.get(file.absolute(), ()))} if config is not None else {}
+        rows += [_row(file, one, now) | setting for one in read_certificates(file)]
+    show_rows(rows, output)
+
+
+@examples("""
+broker certs renew tls/gateway-a.pem --ca ca
+broker certs renew tls/billing.dialog.pem
+""")
+@certs.command()
+@click.option(
+    "--key", "private_key", type=click.Path(path_type=Path), help="Its private key; else beside it, as FILE.key."
+)
+@_ca_option
+@_days_option
+@click.option("--signing", is_flag=True, help="Of a database: the key that signs as well, not only the one to seal to.")
+@click.option("--prepare", is_flag=True, help="Make the new one beside the old one; the next renewal puts it in place.")
+@click.option("--at-once", is_flag=True, help="Put a self-signed one in place although no peer can trust it yet.")
+@output_option
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@with_exit_code
+def renew(file: Path, private_key: Path | None, authority: Path | None, output: str, **how: Any) -> None:
+    """
+    Replace a certificate by one with a new key.
+
+    FILE is an endpoint's, a database's (a new key to seal to; with --signing both) or an authority's ca.pem. The new
+    one is valid at once and the old one until its end. Peers that trust the very certificate need it first: --prepare,
+    hand out NAME.trust.pem, then renew again. Exit codes: 0 renewed, 1 cannot be used, 6 refused because peers would be
+    cut off.
+    """
+    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
+    from broker.control.renewal import Pair, read_pair, with_new_sealing  # noqa: PLC0415
+    from broker.security.described import Use, describe  # noqa: PLC0415
+
+    use = describe(read_certificates(file)[0]).use
+    if use is Use.AUTHORITY:
+        _renew_authority(file, how["days"], output)
+        return
+    pair = Pair(file, private_key or file.with_suffix(".key"))
+    if use is Use.SIGNING and not how["signing"] and not pair.prepared.certificate.exists():
+        new = with_new_sealing(read_pair(pair), _leaf_validity(how["days"]), now=datetime.now(UTC))
+        _store(pair.files(new), force=True)
+        lines = [f"# the old key stays beside it; peers that have this {pair.certificate} seal to the new one"]
+        if new.certificates[0].not_valid_after_utc in {one.not_valid_after_utc for one in new.certificates[1:]}:
+            lines.append("# it ends with the certificate that signs: renew that with --signing before")
+        _tell(pair.files(new), new.certificates, lines, output)
+        return
+    _renew_pair(pair, authority, how["days"], output, is_prepared=how["prepare"], at_once=how["at_once"])
+
+
+def _renew_pair(
+    pair: Pair, authority: Path | None, days: int | None, output: str, *, is_prepared: bool, at_once: bool
+) -> None:
+    from broker.control.renewal import bundle_of, is_trusted_itself, read_pair, renewed, succeeding  # noqa: PLC0415
+
+    old, now = read_pair(pair), datetime.now(UTC)
+    is_waiting = pair.prepared.certificate.exists() and not is_prepared
+    if is_trusted_itself(old) != (authority is None) and not is_waiting:
+        hint = "leave out --ca, which did not sign it" if authority else "give its authority with --ca DIRECTORY"
+        raise click.UsageError(f"{pair.certificate} is signed by {'itself' if authority else 'an authority'}: {hint}")
+    if is_trusted_itself(old) and not (is_waiting or is_prepared or at_once):
+        hint = "begin with --prepare, or say --at-once"
+        sentence = f"{pair.certificate} is trusted itself and no peer has a new one yet, so all would be cut off"
+        fail(f"{sentence}: {hint}", HARMFUL)
+    new = read_pair(pair.prepared) if is_waiting else renewed(old, _leaf_validity(days), _authority(authority))
+    if is_prepared:
+        _prepare(pair, old, new, output)
+        return
+    files = pair.files(succeeding(new, old, now=now))
+    if is_waiting or is_trusted_itself(old):
+        files[pair.bundle] = bundle_of(new, old, now=now)
+    _store(files, force=True)
+    for path in (pair.prepared.certificate, pair.prepared.private_key):
+        path.unlink(missing_ok=True)
+    _tell(files, new.certificates, ["# a running instance takes it by itself, for what begins from then on"], output)
+
+
+def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
+    from broker.control.renewal import bundle_of, with_prepared  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
+    current = with_prepared(old, new, now=now)
+    if current != old:
+        files |= pair.files(current)
+    _store(files, force=True)
+    line = f"# hand {pair.bundle} to the peers, and when all of them have it: broker certs renew {pair.certificate}"
+    _tell(files, new.certificates, [line], output)
+
+
+def _renew_authority(file: Path, days: int | None, output: str) -> None:
+    from broker.control.authority import ROOTS, authority_files, read_authority  # noqa: PLC0415
+    from broker.security.issue import renew_authority  # noqa: PLC0415
+
+    if file.name != ROOTS:
+        raise click.UsageError(f"an authority is renewed in its own directory: name its {ROOTS}")
+    old = read_authority(file.parent)
+    new = renew_authority(old, _validity(days or AUTHORITY_DAYS), now=datetime.now(UTC))
+    files = authority_files(new, file.parent)
+    _store(files, force=True)
+    lines = [
+        f"# {file} holds the new certificate and the old one: hand it to every peer while the old one is valid",
+        "# what is issued from now on is also trusted by those who have the old one only",
+    ]
+    _tell(files, new.roots, lines, output)
+
+
+# --- what several of them do --------------------------------------------------------------------------------
+
+
+def _holder(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> Holder:
+    from broker.security.issue import Holder  # noqa: PLC0415
+
+    try:
+        return Holder(name, hosts, uri)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _validity(days: int) -> Validity:
+    from broker.security.issue import Validity  # noqa: PLC0415
+
+    now = datetime.now(UTC).replace(microsecond=0)
+    try:
+        return Validity(now - SKEW, now + timedelta(days=days))
+    except OverflowError:
+        raise click.UsageError(f"{days} days from now is beyond the last day there is") from None
+
+
+def _leaf_validity(days: int | None) -> Validity:
+    if (days or 0) > LEAF_DAYS_MAX:
+        raise click.UsageError(f"--days {days} is above {LEAF_DAYS_MAX}: what lives longer is never renewed in time")
+    return _validity(days or LEAF_DAYS)
+
+
+def _authority(directory: Path | None) -> Authority | None:
+    from broker.control.authority import ROOTS, read_authority  # noqa: PLC0415
+    from broker.control.renewal import refuse_expired  # noqa: PLC0415
+
+    if directory is None:
+        return None
+    found = read_authority(directory)
+    hint = f"renew it first: broker certs renew {directory / ROOTS}"
+    refuse_expired(found.roots[0], str(directory / ROOTS), now=datetime.now(UTC), hint=hint)
+    return found
+
+
+def _pair(directory: Path, name: str) -> Pair:
+    from broker.control.renewal import Pair  # noqa: PLC0415
+
+    return Pair(directory / f"{name}.pem", directory / f"{name}.key")
+
+
+def _store(files: Mapping[Path, Content], *, force: bool) -> None:
+    from broker.control.certificate_file import store_files  # noqa: PLC0415
+
+    try:
+        store_files(files, is_replacing=force)
+    except FileExistsError as error:
+        fail(f"{error.filename} is there already: say --force to replace it, or choose another name", HARMFUL)
+
+
+def _tell_issued(
+    pair: Pair, issued: Issued, authority: Path | None, output: str, *, database: str | None = None
+) -> None:
+    """With the settings that use the files."""
+    lines = [f'certificate = "{pair.certificate}"', f'private_key = "{pair.private_key}"']
+    if database is not None:
+        lines = [f"[databases.{database}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
+    else:
+        trust = f'trust = ["{authority / "ca.pem"}"]' if authority else f"# peers trust {pair.certificate} itself"
+        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines, trust]
+    _tell(pair.files(issued), issued.certificates, lines, output)
+
+
+def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
+    now = datetime.now(UTC)
+    rows = [_row(None, one, now) for one in certificates]
+    if output == "json":
+        show_json({"files": [str(path) for path in files], "certificates": rows})
+        return
+    from broker.observe.glance import readable  # noqa: PLC0415
+
+    for row in rows:
+        parts = [f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]]
+        click.echo(readable("# " + ", ".join(filter(None, parts))))
+    for path, content in files.items():
+        click.echo(f"# {path}{' (private)' if content.is_secret else ''}")
+    for line in lines:
+        click.echo(line)
+
+
+def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
+    from broker.security.described import describe  # noqa: PLC0415
+
+    one = describe(certificate)
+    return ({} if file is None else {"file": str(file)}) | {
+        "for": str(one.use),
+        "subject": one.subject,
+        "hosts": ", ".join([*one.hosts, *one.uris]),
+        "fingerprint": one.fingerprint,
+        "issuer": one.issuer,
+        "key": one.key,
+        "begins": f"{one.begins:%Y-%m-%d %H:%M:%S}",
+        "ends": f"{one.ends:%Y-%m-%d %H:%M:%S}",
+        "days_left": one.days_left(now),
+    }

@@ -1,0 +1,178 @@
+"""`broker token`: the tokens by which programs and people show the admin API who they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.access import read_settings
+from broker.cli.exit_code import with_exit_code
+from broker.cli.option import config_option, examples, output_option
+from broker.cli.output import show_rows
+
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from broker.control.config import Settings
+
+ROLES = ("viewer", "operator", "admin")
+LIFETIME = "90d"
+
+
+class _Lifetime(click.ParamType["timedelta | None"]):
+    """A duration as in the configuration, or `never`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> timedelta | None:
+        """Seconds as a timedelta; None for never."""
+        if value is None or isinstance(value, timedelta) or value == "never":
+            return None if value == "never" else value
+        from broker.control.quantity import parse_duration  # noqa: PLC0415 - see the docstring of broker.cli.group
+
+        try:
+            return timedelta(seconds=parse_duration(value))
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no duration: write one like 90d or 12h, or never", parameter, context)
+
+
+def _check_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    from broker.control.admin_role import TOKEN_NAME  # noqa: PLC0415
+
+    if TOKEN_NAME.fullmatch(name) is None:
+        raise click.BadParameter("a name has 1 to 64 letters, digits, dots, hyphens and underscores")
+    return name
+
+
+@examples("""
+broker token new ci --role operator -c config/gateway.toml
+broker token list -c config/gateway.toml
+""")
+@click.group()
+def token() -> None:
+    """
+    Make, list and revoke tokens of the admin API.
+
+    The commands work on the token file of the configuration, as the user that runs the instance; a running one heeds
+    the change from the next request on. Exit codes: see the commands.
+    """
+
+
+@examples("""
+broker token new ci --role operator --expires 30d -c config/gateway.toml
+broker token new prometheus -c config/gateway.toml > /run/secrets/broker-token
+""")
+@token.command()
+@config_option
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
+@click.option(
+    "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="How long it counts; never = for ever."
+)
+@click.argument("name", callback=_check_name)
+@with_exit_code
+def new(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:
+    """
+    Make a token and print it, this once.
+
+    It is shown to the API as BROKER_ADMIN_TOKEN, or in the header Authorization: Bearer. Kept is only its hash. Exit
+    codes: 1 the file cannot be used, or the name is taken.
+    """
+    from broker.control.admin_role import role_of  # noqa: PLC0415
+    from broker.control.token_file import new_token  # noqa: PLC0415
+
+    settings, now = read_settings(config), datetime.now(UTC)
+    try:
+        expires_at = None if expires is None else now + expires
+    except OverflowError:
+        raise click.UsageError("that is beyond the calendar: write never") from None
+    entry = {"role": role, "expires_at": None if expires_at is None else expires_at.isoformat()}
+    path = settings.admin.tokens
+    secret = _audited(
+        settings,
+        "NEW TOKEN",
+        name,
+        after=entry,
+        change=lambda: new_token(path, name, role_of(role), now=now, expires_at=expires_at),
+    )
+    click.echo(secret)
+    until = "for ever" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"
+    click.echo(f"token {name}: {role}, {until}; it is not shown again", err=True)
+
+
+@examples("""
+broker token list -c config/gateway.toml
+broker token list -c config/gateway.toml -o json
+""")
+@token.command("list")
+@config_option
+@output_option
+@with_exit_code
+def show(config: Path | None, output: str) -> None:
+    """
+    List the tokens by name.
+
+    Their hashes are not shown. Exit codes: 1 the file cannot be used.
+    """
+    from broker.control.token_file import read_tokens  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "name": one.name,
+            "role": one.role.word,
+            "made_at": f"{one.made_at:%Y-%m-%d %H:%M:%S}",
+            "expires_at": None if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M:%S}",
+            "is_valid": one.is_valid_at(now),
+        }
+        for one in sorted(read_tokens(read_settings(config).admin.tokens), key=lambda one: one.name)
+    ]
+    show_rows(rows, output, ["name", "role", "made_at", "expires_at", "is_valid"])
+
+
+@examples("""
+broker token revoke ci -c config/gateway.toml
+broker token revoke old-laptop -c config/gateway.toml
+""")
+@token.command()
+@config_option
+@click.argument("name")
+@with_exit_code
+def revoke(config: Path | None, name: str) -> None:
+    """
+    Take a token away.
+
+    It counts no more from the next request on. Exit codes: 1 the file cannot be used, 3 there is no such token.
+    """
+    from broker.control.token_file import read_tokens, revoke_token  # noqa: PLC0415
+
+    settings = read_settings(config)
+    path = settings.admin.tokens
+    known = {one.name: one for one in read_tokens(path)}
+    before = {"role": known[name].role.word} if name in known else None
+    _audited(settings, "REVOKE TOKEN", name, before=before, change=lambda: revoke_token(path, name))
+    click.echo(f"token {name} revoked", err=True)
+
+
+def _audited(settings: Settings, operation: str, name: str, *, change: Callable[[], Any], **definitions: Any) -> Any:
+    """Make a change of the token file, written down before it is made, and again when it was refused."""
+    from broker.admin.audit import Outcome  # noqa: PLC0415
+    from broker.admin.audit_file import AuditFile  # noqa: PLC0415
+    from broker.control.administration import user_name  # noqa: PLC0415
+    from broker.errors import BrokerError  # noqa: PLC0415
+
+    file = AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep)
+    who = {"who": f"user:{user_name(os.geteuid())}", "from": f"command, process {os.getpid()}"}
+    told = {**who, "operation": operation, "target": name, **{key: one for key, one in definitions.items() if one}}
+
+    def write(outcome: Outcome, **more: Any) -> None:
+        file.append([{"at": datetime.now(UTC).isoformat(), **told, **more, "outcome": outcome}])
+
+    write(Outcome.DONE)
+    try:
+        return change()
+    except BrokerError as error:
+        write(Outcome.FAILED, problem=str(error))
+        raise

@@ -1,0 +1,209 @@
+"""
+What a statement is about, and how that is defined at a moment: what a record of changes shows before and after it.
+
+A definition has the words of the DDL as its keys. It holds names, addresses and states, never a body or a key.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import singledispatch
+from typing import Any
+
+from broker.control.stored import stored_route
+from broker.ddl.statements import (
+    AlterDatabase,
+    AlterMessageType,
+    AlterPriority,
+    AlterQueue,
+    AlterRemoteServiceBinding,
+    AlterRoute,
+    AlterService,
+    BeginConversationTimer,
+    ChangePermission,
+    CreateContract,
+    CreateMessageType,
+    CreatePriority,
+    CreateQueue,
+    CreateRemoteServiceBinding,
+    CreateRoute,
+    CreateService,
+    DropContract,
+    DropMessageType,
+    DropPriority,
+    DropQueue,
+    DropRemoteServiceBinding,
+    DropRoute,
+    DropService,
+    EndConversation,
+    MoveConversation,
+    Statement,
+)
+from broker.store import metadata
+
+Definition = Mapping[str, Any]
+
+_WORD = re.compile(r"[A-Z][a-z]+")  # one of a statement's class name
+
+
+@singledispatch
+def target_of(statement: Statement) -> str:
+    """The name of what a statement changes."""
+    return str(getattr(statement, "name", None) or "")
+
+
+@target_of.register
+def _queue_target(statement: CreateQueue | AlterQueue | DropQueue) -> str:
+    return statement.queue.name
+
+
+@target_of.register
+def _conversation_target(statement: EndConversation | MoveConversation | BeginConversationTimer) -> str:
+    return str(statement.conversation_handle)
+
+
+@target_of.register
+def _permission_target(statement: ChangePermission) -> str:
+    return f"{statement.permission} ON {statement.securable}"
+
+
+@singledispatch
+def definition_of(_statement: Statement, _db: sqlite3.Connection) -> Definition | None:
+    """
+    What a statement is about, as it is now; None when it does not exist, or has no definition.
+
+    Raises:
+        sqlite3.Error: the database cannot be read.
+    """
+    return None
+
+
+@definition_of.register
+def _route(statement: CreateRoute | AlterRoute | DropRoute, db: sqlite3.Connection) -> Definition | None:
+    route = stored_route(metadata.find_route(db, statement.name))
+    if route is None:
+        return None
+    return {
+        "SERVICE_NAME": route.remote_service_name,
+        "BROKER_INSTANCE": None if route.broker_instance is None else str(route.broker_instance),
+        "LIFETIME": None if route.lifetime is None else route.lifetime.isoformat(),
+        "ADDRESS": route.address_text,
+        "MIRROR_ADDRESS": route.mirror_address_text,
+        "WEIGHT": route.weight,
+    }
+
+
+@definition_of.register
+def _queue(statement: CreateQueue | AlterQueue | DropQueue, db: sqlite3.Connection) -> Definition | None:
+    queue = metadata.find_queue(db, statement.queue.name)
+    if queue is None:
+        return None
+    return {
+        "STATUS": _on_off(queue.is_receive_enabled),
+        "POISON_MESSAGE_HANDLING": _on_off(queue.is_poison_message_handling_enabled),
+    }
+
+
+@definition_of.register
+def _service(statement: CreateService | AlterService | DropService, db: sqlite3.Connection) -> Definition | None:
+    service = metadata.find_service(db, statement.name)
+    if service is None:
+        return None
+    row = db.execute("SELECT name FROM broker_queue WHERE queue_id = ?", (service.queue_id,)).fetchone()
+    return {"QUEUE": None if row is None else row[0], "CONTRACTS": sorted(service.contracts)}
+
+
+@definition_of.register
+def _message_type(
+    statement: CreateMessageType | AlterMessageType | DropMessageType, db: sqlite3.Connection
+) -> Definition | None:
+    validation = metadata.find_message_type(db, statement.name)
+    return None if validation is None else {"VALIDATION": str(validation)}
+
+
+@definition_of.register
+def _contract(statement: CreateContract | DropContract, db: sqlite3.Connection) -> Definition | None:
+    contract = metadata.find_contract(db, statement.name)
+    return None if contract is None else {name: str(sent_by) for name, sent_by in sorted(contract.items())}
+
+
+@definition_of.register
+def _priority(statement: CreatePriority | AlterPriority | DropPriority, db: sqlite3.Connection) -> Definition | None:
+    priority = metadata.find_priority(db, statement.name)
+    if priority is None:
+        return None
+    return {
+        "CONTRACT_NAME": priority.contract_name,
+        "LOCAL_SERVICE_NAME": priority.local_service_name,
+        "REMOTE_SERVICE_NAME": priority.remote_service_name,
+        "PRIORITY_LEVEL": priority.priority_level,
+    }
+
+
+@definition_of.register
+def _permission(statement: ChangePermission, db: sqlite3.Connection) -> Definition | None:
+    """All that is said about the securable: a REVOKE may name a principal in another spelling."""
+    rows = db.execute(
+        "SELECT principal, state FROM broker_permission WHERE permission = ? AND securable = ? ORDER BY principal",
+        (str(statement.permission), statement.securable),
+    )
+    return dict(rows.fetchall()) or None
+
+
+@definition_of.register
+def _binding(
+    statement: CreateRemoteServiceBinding | AlterRemoteServiceBinding | DropRemoteServiceBinding,
+    db: sqlite3.Connection,
+) -> Definition | None:
+    row = db.execute(
+        "SELECT remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
+        " WHERE name = ?",
+        (statement.name,),
+    ).fetchone()
+    return None if row is None else {"SERVICE": row[0], "USER": row[1], "ANONYMOUS": _on_off(row[2])}
+
+
+@definition_of.register
+def _conversation(
+    statement: EndConversation | MoveConversation | BeginConversationTimer, db: sqlite3.Connection
+) -> Definition | None:
+    row = db.execute(
+        "SELECT state, hex(conversation_group_id), service_name, far_service, dialog_timer FROM broker_conversation"
+        " WHERE conversation_handle = ?",
+        (statement.conversation_handle.bytes,),
+    ).fetchone()
+    if row is None:
+        return None
+    state, group, service, far_service, timer = row
+    told = {"STATE": state, "CONVERSATION_GROUP": group, "SERVICE": service, "FAR_SERVICE": far_service}
+    return told | {"TIMER": None if timer is None else datetime.fromtimestamp(timer, UTC).isoformat()}
+
+
+@definition_of.register
+def _database(_statement: AlterDatabase, db: sqlite3.Connection) -> Definition | None:
+    """How many conversations there are in each state."""
+    rows = db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall()
+    return {"CONVERSATIONS": dict(rows)}
+
+
+def _on_off(is_on: object) -> str:
+    return "ON" if is_on else "OFF"
+
+
+# --- in words ------------------------------------------------------------------------------------------------
+
+
+def words_of(statement: Statement) -> str:
+    """What a statement is called: its first words, in capitals."""
+    match statement:
+        case AlterDatabase():
+            return f"ALTER DATABASE SET {statement.option}"
+        case EndConversation():
+            return "END CONVERSATION WITH CLEANUP" if statement.cleanup else "END CONVERSATION"
+        case ChangePermission():
+            return f"{_WORD.findall(type(statement).__name__)[0].upper()} {statement.permission}"
+        case _:
+            return " ".join(_WORD.findall(type(statement).__name__)).upper()

@@ -1,0 +1,17 @@
+"""One thing found about settings that are each allowed by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.control.place import KeyPath
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found; `path` is the key to change, `also` the other keys it depends on."""
+
+    path: KeyPath
+    problem: str
+    hint: str
+    also: tuple[KeyPath, ...] = ()

@@ -1,0 +1,146 @@
+"""
+What databases can prove and whom they know: the files of `[databases.NAME]`, loaded at the start and when they change.
+
+Files are looked at every few seconds, by name; those that are still being written are left alone until two looks find
+the same. Files that cannot be used leave everything as it was, which is told until they can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from broker.control.certificate_use import trusted_files
+from broker.errors import SettingError
+from broker.security.identity import OwnIdentity, Peers, Signing, parse_own, parse_peers
+from broker.security.session import Credentials
+
+if TYPE_CHECKING:
+    from broker.control.config import DatabaseSettings, Settings
+
+FILE_MAX_BYTES = 4 * 1024 * 1024
+LOOK_SECONDS = 2.0
+
+log = structlog.get_logger(__name__)
+
+_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+"""What tells one state of the files from the next: of each its path, device, inode, size and time of change."""
+
+Use = Callable[[str, Credentials], Awaitable[None]]
+"""Have a database use what was loaded for it."""
+
+
+def credentials_of(settings: Settings, name: str) -> Credentials:
+    """
+    What a database brings to dialog security, as its settings say. Blocking.
+
+    Raises:
+        SettingError: a file that cannot be used, under the setting that names it.
+    """
+    database = settings.databases.get(name)
+    if database is None:
+        return Credentials()
+    return Credentials(_own(settings, name, database), Peers(_known(settings, name, database)))
+
+
+def identity_errors(settings: Settings) -> list[SettingError]:
+    """What keeps the databases from using their files: the first problem of each, as at the start."""
+    errors: list[SettingError] = []
+    for name in settings.databases:
+        try:
+            credentials_of(settings, name)
+        except SettingError as error:
+            errors.append(error)
+    return errors
+
+
+class Identities:
+    """The files of all databases of an instance. Loop-only; looking and loading is done in a thread."""
+
+    def __init__(self, settings: Settings, use: Use) -> None:
+        self._settings = settings
+        self._use = use
+        self._tried = {name: _mark(one) for name, one in settings.databases.items()}
+        self._seen = dict(self._tried)
+
+    async def watch(self) -> None:
+        """Look from now on, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for name in self._settings.databases:
+                await self.look(name)
+
+    async def look(self, name: str) -> None:
+        """Look once at the files of one database."""
+        mark = await asyncio.to_thread(_mark, self._settings.databases[name])
+        is_settled, self._seen[name] = mark == self._seen[name], mark
+        if not is_settled or mark == self._tried[name]:
+            return
+        self._tried[name] = mark
+        try:
+            credentials = await asyncio.to_thread(credentials_of, self._settings, name)
+        except SettingError as error:
+            problem = f"{error.key}: {error.problem}"
+            log.warning("certificates not loaded, those before stay", database=name, problem=problem, hint=error.hint)
+            return
+        await self._use(name, credentials)
+        own = "" if credentials.own is None else credentials.own.signing.who.name
+        log.info("certificates loaded", database=name, principal=own, peers=len(credentials.peers.known))
+
+
+def _own(settings: Settings, name: str, database: DatabaseSettings) -> OwnIdentity | None:
+    path = ("databases", name, "certificate")
+    if database.certificate is None or database.private_key is None:
+        if database.certificate is database.private_key:
+            return None
+        missing = "private_key" if database.private_key is None else "certificate"
+        problem = f"the other of certificate and private_key is given, and {missing} is not"
+        raise settings.error(("databases", name, missing), problem, f"give {missing}, or neither")
+    certificate = _read(settings, path, database.certificate)
+    key = _read(settings, ("databases", name, "private_key"), database.private_key)
+    try:
+        return parse_own(certificate, key)
+    except ValueError as error:
+        hint = f"broker certs issue --database {name}"
+        raise settings.error(path, f"{database.certificate}: {error}", hint) from error
+
+
+def _known(settings: Settings, name: str, database: DatabaseSettings) -> Iterator[Signing]:
+    path = ("databases", name, "peers")
+    for file in trusted_files(database.peers):
+        try:
+            yield from parse_peers(_read(settings, path, file))
+        except ValueError as error:
+            hint = "name the file that broker certs issue made for that database, without its key"
+            raise settings.error(path, f"{file}: {error}", hint) from error
+
+
+def _read(settings: Settings, path: tuple[str, ...], file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise settings.error(path, f"{file}: {error.strerror or error}", "name a file that can be read") from error
+    if len(data) > FILE_MAX_BYTES:
+        raise settings.error(path, f"{file}: above {FILE_MAX_BYTES} bytes", "name a file with certificates")
+    return data
+
+
+def _mark(database: DatabaseSettings) -> _Mark:
+    paths = [str(path) for path in (database.certificate, database.private_key) if path is not None]
+    for pattern in database.peers:
+        paths += sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
+    return tuple(_stat(path) for path in paths)
+
+
+def _stat(path: str) -> tuple[str, int, int, int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return path, 0, 0, 0, 0
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,122 @@
+"""
+The settings of what one peer, and all strangers together, may take of an instance.
+
+They hold for each process: with several workers each keeps to them by itself. What single values cannot say is found by
+`limit_contradictions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from broker.control import value
+from broker.control.finding import Finding
+from broker.control.quantity import render_size
+from broker.control.setting import Reload, Section, setting
+from broker.net.limits import HANDSHAKES, PeerLimits, Timeouts
+
+if TYPE_CHECKING:
+    from broker.control.config import Settings
+
+BYTES_MIN = 64 * 1024  # a second: what one read may bring is then paid for within four seconds
+MESSAGES_MIN = 100  # a second: as above, of the smallest messages within twenty
+
+
+class LimitSettings(Section):
+    """`[limits]`: what peers may take; 0 = unlimited. Each worker keeps to it by itself."""
+
+    connections: Annotated[int, value.integer(0, 1_000_000, unit="connections")] = setting(
+        10_000,
+        "Connections to other instances at one time; never more than file descriptors allow, with some kept for "
+        "the admin API, files and those who are dialled. One that has said no HELLO makes room for the next.",
+        reason="Some 16 KiB each when idle.",
+        reload=Reload.RESTART,
+    )
+    connections_per_peer: Annotated[int, value.integer(0, 1_000_000, unit="connections")] = setting(
+        1000,
+        "Connections that one peer may open: one principal, or one IP address where peers prove nothing.",
+        reason="An instance opens one for each of its processes; many may come from behind one NAT.",
+        reload=Reload.RESTART,
+    )
+    reserved_connections: Annotated[int, value.integer(0, 100_000, unit="connections")] = setting(
+        100,
+        "How many of `connections` are kept for known peers: who has proved who it is, or comes from an address that a "
+        "route names, that was reached by dialling, or from which somebody has proved who it is.",
+        reason="However many strangers come, the neighbours of a usual gateway still find room.",
+        reload=Reload.RESTART,
+    )
+    handshakes: Annotated[int, value.integer(1, 65_536, unit="handshakes")] = setting(
+        HANDSHAKES,
+        "TLS handshakes at one time with those who connect, a quarter of them with one address that is not known. When "
+        "there are too many, the one that has taken the longest is ended.",
+        reason="Each takes some 50 KiB and a millisecond of the processor; a peer that means it is done within "
+        "milliseconds.",
+        reload=Reload.RESTART,
+    )
+    bytes_per_second: Annotated[int, value.size(0, 1 << 40)] = setting(
+        0,
+        "Bytes that are read from one peer in a second. One that sends more is not read for a while, so that nothing "
+        "is lost; `broker status` tells for which limit a connection is slow.",
+        reason="Off: how much a neighbour is to bring nobody can guess. Less than 64KiB is refused: what one read may "
+        "bring would stand still for too long.",
+        reload=Reload.RESTART,
+    )
+    messages_per_second: Annotated[int, value.integer(0, 10_000_000, unit="messages")] = setting(
+        0,
+        "Dialog frames (messages, fragments, acknowledgements) that are read from one peer in a second, as "
+        "`bytes_per_second`.",
+        reason="Off, as above. Less than 100 is refused, for the same reason.",
+        reload=Reload.RESTART,
+    )
+    pool_share: Annotated[int, value.integer(0, 100, unit="percent")] = setting(
+        0,
+        "How much of `endpoint.message_forward_size` the messages that one peer has brought may take, whatever their "
+        "next hops. Near it the peer is not read for a while, as by `endpoint.backpressure`; above it its messages are "
+        "dropped as for a full pool, and it still has them.",
+        reason="Off: where one neighbour brings everything it may have all of the room.",
+        reload=Reload.RESTART,
+    )
+
+
+def peer_limits(settings: Settings) -> PeerLimits:
+    """The same as the links take them."""
+    limits = settings.limits
+    return PeerLimits(
+        connections=limits.connections,
+        connections_per_peer=limits.connections_per_peer,
+        reserved_connections=limits.reserved_connections,
+        handshakes=limits.handshakes,
+        bytes_per_second=limits.bytes_per_second,
+        messages_per_second=limits.messages_per_second,
+        pool_share=limits.pool_share,
+    )
+
+
+def timeouts_of(settings: Settings) -> Timeouts:
+    """How long a peer may take for what."""
+    endpoint = settings.endpoint
+    return Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
+
+
+def limit_contradictions(settings: Settings) -> Iterator[Finding]:
+    """Limits that leave nothing, or next to nothing."""
+    limits, endpoint = settings.limits, settings.endpoint
+    connections = ("limits", "connections")
+    if limits.connections and limits.reserved_connections >= limits.connections:
+        problem = f"{limits.reserved_connections} of limits.connections = {limits.connections} leave no room for others"
+        yield Finding(("limits", "reserved_connections"), problem, "lower it, or raise connections", (connections,))
+    if 0 < limits.bytes_per_second < BYTES_MIN:
+        problem = f"is below {render_size(BYTES_MIN)}: one read may bring more than that"
+        yield Finding(("limits", "bytes_per_second"), problem, "raise it, or set 0 for no limit")
+    if 0 < limits.messages_per_second < MESSAGES_MIN:
+        problem = f"is below {MESSAGES_MIN}: one read may bring more than that"
+        yield Finding(("limits", "messages_per_second"), problem, "raise it, or set 0 for no limit")
+    part = endpoint.message_forward_size // endpoint.workers * limits.pool_share // 100
+    if limits.pool_share and part < endpoint.max_frame:
+        problem = (
+            f"{limits.pool_share} percent of message_forward_size are {part} bytes for each worker, which cannot hold "
+            f"one frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"
+        )
+        also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"), ("endpoint", "workers"))
+        yield Finding(("limits", "pool_share"), problem, "raise it or message_forward_size, or lower max_frame", also)

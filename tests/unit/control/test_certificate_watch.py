@@ -1,0 +1,240 @@
+"""Certificate files that change while an instance runs: used when they are good, told when they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.control import certificate_watch
+from broker.control.certificate_watch import CertificateWatch
+from broker.control.certificates import security_of
+from broker.control.config import Settings
+from broker.errors import SettingError
+from broker.net.tls import NO_SECURITY, Security
+from tests.support.certificates import DAY, Pair, authority, make
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as entries:
+        yield entries
+
+
+class Files:
+    """The files of an endpoint; `used` what was put to use, in order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca = authority()
+        self.used: list[Security] = []
+        self.write(make("one", "localhost", by=self.ca))
+        (directory / "trust").mkdir()
+        (directory / "trust" / "ca.pem").write_bytes(self.ca.pem)
+        endpoint = {
+            "listen": ["127.0.0.1:0"],
+            "encryption": "required",
+            "authentication": "certificate",
+            "certificate": str(directory / "own.pem"),
+            "private_key": str(directory / "own.key"),
+            "trust": [str(directory / "trust" / "*.pem")],
+        }
+        self.watch = CertificateWatch(Settings.model_validate({"endpoint": endpoint}))
+        self.watch.load()
+        self.watch._use = self.used.append
+
+    def write(self, pair: Pair) -> None:
+        pair.store(self.directory, "own")
+
+    async def look(self, times: int = 2) -> None:
+        for _ in range(times):
+            await self.watch.look()
+
+    @property
+    def names(self) -> list[str]:
+        return [one.own.principal_name for one in self.used if one.own is not None]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+async def test_files_that_stay_as_they_are_are_loaded_once(files: Files) -> None:
+    before = files.watch.security
+
+    await files.look(5)
+
+    assert ([], True, 0) == (files.used, files.watch.security is before, files.watch.reloads)
+
+
+async def test_changed_certificate_is_used_once_two_looks_find_the_same(files: Files, logs: list[Any]) -> None:
+    files.write(make("two", "localhost", by=files.ca))
+
+    await files.look(1)
+    assert [] == files.used
+    await files.look(3)
+
+    assert (["CN=two"], 1, "") == (files.names, files.watch.reloads, files.watch.problem)
+    assert files.used[-1] is files.watch.security
+    assert [("certificates loaded", "CN=two")] == [(entry["event"], entry["principal"]) for entry in logs]
+
+
+async def test_file_put_in_the_place_of_another_is_seen_whatever_its_time_and_size(files: Files) -> None:
+    path = files.directory / "own.pem"
+    there = path.stat()
+    (files.directory / "new").write_bytes(path.read_bytes())
+    os.utime(files.directory / "new", ns=(there.st_atime_ns, there.st_mtime_ns))
+
+    (files.directory / "new").replace(path)
+    await files.look()
+
+    assert 1 == files.watch.reloads
+
+
+async def test_what_is_trusted_is_replaced_and_not_added_to(files: Files) -> None:
+    other = authority("other CA")
+    (files.directory / "trust" / "other.pem").write_bytes(other.pem)
+    await files.look()
+    (files.directory / "trust" / "ca.pem").unlink()
+    await files.look()
+
+    assert [{files.ca.fingerprint, other.fingerprint}, {other.fingerprint}] == [set(one.pinned) for one in files.used]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "told"),
+    [
+        (lambda files: (files.directory / "own.pem").write_text("no certificate"), "holds no certificate"),
+        (lambda files: (files.directory / "own.pem").unlink(), "cannot be read: No such file"),
+        (lambda files: (files.directory / "own.key").write_bytes(make("x").key_pem()), "is not the key of"),
+        (lambda files: files.write(make("old", by=files.ca, ends=timedelta(seconds=-1))), "expired at"),
+        (lambda files: files.write(make("new", by=files.ca, begins=DAY / 2)), "is not valid before"),
+        (lambda files: (files.directory / "trust" / "ca.pem").unlink(), "no such file"),
+        (lambda files: (files.directory / "trust" / "ca.pem").write_text(""), "holds no certificate"),
+    ],
+)
+async def test_files_that_cannot_be_used_leave_everything_as_it_was_and_are_told_once(
+    files: Files, logs: list[Any], break_it: Any, told: str
+) -> None:
+    before = files.watch.security
+
+    break_it(files)
+    await files.look(6)
+
+    assert ([], True, 1) == (files.used, files.watch.security is before, files.watch.failures)
+    assert told in files.watch.problem
+    assert files.watch.problem.startswith("endpoint.")
+    [entry] = logs
+    assert ("error", True) == (entry["log_level"], told in entry["problem"])
+
+
+async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> None:
+    (files.directory / "own.pem").write_text("half of a certif")
+    await files.look()
+    assert files.watch.problem
+
+    files.write(make("two", "localhost", by=files.ca))
+    await files.look()
+
+    assert (["CN=two"], "", 1, 1) == (files.names, files.watch.problem, files.watch.failures, files.watch.reloads)
+
+
+async def test_files_that_come_back_as_they_were_are_good_again(files: Files) -> None:
+    path = files.directory / "own.pem"
+    path.rename(files.directory / "aside")
+    await files.look()
+    assert files.watch.problem
+
+    (files.directory / "aside").rename(path)
+    await files.look()
+
+    assert "" == files.watch.problem
+
+
+async def test_certificate_is_used_when_its_day_has_come_without_another_change(files: Files) -> None:
+    files.write(make("soon", "localhost", by=files.ca, begins=timedelta(seconds=1)))
+    await files.look()
+    assert "is not valid before" in files.watch.problem
+
+    async with asyncio.timeout(10):
+        while files.watch.problem:
+            await files.look()
+
+    assert (["CN=soon"], 1) == (files.names, files.watch.failures)
+
+
+async def test_files_that_change_while_they_are_loaded_are_left_for_the_next_look(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_and_change(settings: Settings) -> Security:
+        found = security_of(settings)
+        files.write(make("three", "localhost", by=files.ca))
+        return found
+
+    files.write(make("two", "localhost", by=files.ca))
+    monkeypatch.setattr(certificate_watch, "security_of", load_and_change)
+    await files.look()
+    assert [] == files.used
+    monkeypatch.setattr(certificate_watch, "security_of", security_of)
+    await files.look()
+
+    assert ["CN=three"] == files.names
+
+
+async def test_it_looks_by_itself_until_it_is_ended(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate_watch, "LOOK_SECONDS", 0.01)
+    is_used = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        files.watch.start(stack, lambda _: is_used.set())
+        files.write(make("two", "localhost", by=files.ca))
+
+        await asyncio.wait_for(is_used.wait(), 10)
+
+    assert {asyncio.current_task()} == asyncio.all_tasks()
+
+
+async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
+    monkeypatch.setattr(certificate_watch, "LOOK_SECONDS", 0.01)
+    mark, looks = files.watch._mark, iter([RuntimeError("can't start new thread")])
+
+    def fail_once() -> Any:
+        for error in looks:
+            raise error
+        return mark()
+
+    monkeypatch.setattr(files.watch, "_mark", fail_once)
+    is_used = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        files.watch.start(stack, lambda _: is_used.set())
+        files.write(make("two", "localhost", by=files.ca))
+
+        await asyncio.wait_for(is_used.wait(), 10)
+
+    assert ("certificate files not looked at", "can't start new thread") == (logs[0]["event"], logs[0]["reason"])
+
+
+async def test_where_nothing_is_encrypted_nobody_looks_and_that_is_told(logs: list[Any]) -> None:
+    watch = CertificateWatch(Settings.model_validate({"endpoint": {"listen": ["127.0.0.1:0"]}}))
+
+    async with AsyncExitStack() as stack:
+        assert NO_SECURITY is watch.load()
+        watch.start(stack, lambda _: None)
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    assert ("plain text", "connections are not encrypted") == (logs[-1]["event"], logs[-1]["problem"])
+
+
+def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    (tmp_path / "own.key").unlink()
+
+    with pytest.raises(SettingError, match=r"endpoint\.private_key.*cannot be read"):
+        CertificateWatch(files.watch._settings).load()

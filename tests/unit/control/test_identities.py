@@ -1,0 +1,142 @@
+"""The certificate files of databases: what keeps them from being used, and that changed ones are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.control.config import Settings
+from broker.control.identities import Identities, credentials_of, identity_errors
+from broker.control.load import load_settings
+from broker.errors import SettingError
+from broker.security.session import Credentials
+from tests.support.identities import issued
+
+TEXT = """
+[instance]
+name = "a"
+[databases.orders]
+path = "orders.db"
+{}
+"""
+OWN = 'certificate = "orders.pem"\nprivate_key = "orders.key"\n'
+PEERS = 'peers = ["peers/*.pem"]\n'
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "peers").mkdir()
+    write(tmp_path, "orders")
+    (tmp_path / "peers" / "billing.pem").write_bytes(issued("billing").certificate_pem)
+    return tmp_path
+
+
+def write(place: Path, who: str) -> None:
+    (place / "orders.pem").write_bytes(issued(who).certificate_pem)
+    (place / "orders.key").write_bytes(issued(who).key_pem)
+
+
+def settings_of(place: Path, more: str) -> Settings:
+    (place / "a.toml").write_text(TEXT.format(more), encoding="utf-8")
+    return load_settings(place / "a.toml", environ={})
+
+
+def test_files_beside_the_configuration_are_used(place: Path) -> None:
+    found = credentials_of(settings_of(place, OWN + PEERS), "orders")
+
+    assert "CN=orders" == found.principal
+    assert ["CN=billing"] == [one.who.name for one in found.peers.known.values()]
+
+
+@pytest.mark.parametrize("name", ["orders", "msdb"])
+def test_a_database_without_files_proves_nothing_and_knows_nobody(place: Path, name: str) -> None:
+    found = credentials_of(settings_of(place, ""), name)
+
+    assert (None, {}) == (found.own, found.peers.known)
+
+
+@pytest.mark.parametrize(
+    ("more", "spoil", "key", "problem"),
+    [
+        ('certificate = "orders.pem"\n', "", "databases.orders.private_key", "private_key is not"),
+        ('private_key = "orders.key"\n', "", "databases.orders.certificate", "certificate is not"),
+        (OWN, "orders.pem", "databases.orders.certificate", "No such file"),
+        (OWN, "orders.key", "databases.orders.private_key", "No such file"),
+        (OWN.replace("orders.key", "peers/billing.pem"), "", "databases.orders.certificate", "no private key"),
+        ('peers = ["orders.key"]\n', "", "databases.orders.peers", "no certificate in PEM"),
+        ('peers = ["nobody.pem"]\n', "", "databases.orders.peers", "No such file"),
+    ],
+)
+def test_what_cannot_be_used_is_told_under_its_setting(
+    place: Path, more: str, spoil: str, key: str, problem: str
+) -> None:
+    if spoil:
+        (place / spoil).unlink()
+    settings = settings_of(place, more)
+
+    with pytest.raises(SettingError) as caught:
+        credentials_of(settings, "orders")
+
+    assert key == caught.value.key
+    assert problem in caught.value.problem
+    assert caught.value.hint
+    assert caught.value.span is not None
+    assert [str(caught.value)] == [str(error) for error in identity_errors(settings)]
+
+
+def test_a_pattern_without_a_file_is_no_mistake(place: Path) -> None:
+    settings = settings_of(place, 'peers = ["none/*.pem"]\n')
+
+    assert ([], {}) == (identity_errors(settings), credentials_of(settings, "orders").peers.known)
+
+
+class Used:
+    """Remembers what a database was given."""
+
+    def __init__(self) -> None:
+        self.principals: list[str | None] = []
+
+    async def use(self, name: str, credentials: Credentials) -> None:
+        assert name == "orders"
+        self.principals.append(credentials.principal)
+
+
+async def test_changed_files_are_used_when_two_looks_have_found_the_same(place: Path) -> None:
+    used = Used()
+    identities = Identities(settings_of(place, OWN + PEERS), used.use)
+    await identities.look("orders")
+    write(place, "shop")
+
+    await identities.look("orders")
+    first = list(used.principals)
+    await identities.look("orders")
+    await identities.look("orders")
+
+    assert ([], ["CN=shop"]) == (first, used.principals)
+
+
+async def test_a_new_peer_is_a_change(place: Path) -> None:
+    used = Used()
+    identities = Identities(settings_of(place, PEERS), used.use)
+    (place / "peers" / "shop.pem").write_bytes(issued("shop").certificate_pem)
+
+    await identities.look("orders")
+    await identities.look("orders")
+
+    assert [None] == used.principals
+
+
+async def test_files_that_cannot_be_used_change_nothing(place: Path) -> None:
+    used = Used()
+    identities = Identities(settings_of(place, OWN), used.use)
+    (place / "orders.pem").write_text("spoilt", encoding="utf-8")
+
+    await identities.look("orders")
+    await identities.look("orders")
+    before = list(used.principals)
+    write(place, "orders")
+    await identities.look("orders")
+    await identities.look("orders")
+
+    assert ([], ["CN=orders"]) == (before, used.principals)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from broker.control.admin_role import AdminRole
+from broker.control.token_file import TOKENS_MAX, TokenFileError, find_token, new_token, read_tokens, revoke_token
+from broker.errors import DuplicateNameError, UnknownNameError
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def _new(path: Path, name: str = "ci", role: AdminRole = AdminRole.OPERATOR, expires: datetime | None = None) -> str:
+    return new_token(path, name, role, now=NOW, expires_at=expires)
+
+
+def test_a_token_is_found_again_by_what_was_printed(path: Path) -> None:
+    secret = _new(path, expires=NOW + DAY)
+
+    token = find_token(read_tokens(path), secret)
+
+    assert token is not None
+    assert ("ci", AdminRole.OPERATOR, NOW, NOW + DAY) == (token.name, token.role, token.made_at, token.expires_at)
+
+
+def test_the_file_is_for_its_owner_and_holds_no_token(path: Path) -> None:
+    secret = _new(path)
+
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert secret.removeprefix("broker_") not in path.read_text()
+    assert [path] == list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("shown", ["", "broker_", "x", "broker_" + "A" * 43, "\udcff", "ü" * 100_000])
+def test_anything_else_is_no_token(path: Path, shown: str) -> None:
+    _new(path)
+
+    assert find_token(read_tokens(path), shown) is None
+
+
+def test_two_tokens_are_not_alike(path: Path) -> None:
+    assert _new(path, "a") != _new(path, "b")
+
+
+def test_a_token_counts_until_it_expires(path: Path) -> None:
+    _new(path, expires=NOW + DAY)
+    [token] = read_tokens(path)
+
+    assert [True, False] == [token.is_valid_at(NOW + DAY - timedelta(seconds=1)), token.is_valid_at(NOW + DAY)]
+
+
+def test_a_token_without_an_end_counts_for_ever(path: Path) -> None:
+    _new(path)
+    [token] = read_tokens(path)
+
+    assert token.is_valid_at(datetime.max.replace(tzinfo=UTC))
+
+
+def test_a_name_that_is_taken_is_refused_until_its_token_has_expired(path: Path) -> None:
+    _new(path, expires=NOW + DAY)
+    with pytest.raises(DuplicateNameError, match="revoke it first"):
+        _new(path)
+
+    secret = new_token(path, "ci", AdminRole.VIEWER, now=NOW + DAY, expires_at=None)
+
+    assert [AdminRole.VIEWER] == [token.role for token in read_tokens(path)]
+    assert find_token(read_tokens(path), secret) is not None
+
+
+def test_a_revoked_token_is_gone_and_others_stay(path: Path) -> None:
+    gone, stays = _new(path, "gone"), _new(path, "stays")
+
+    revoked = revoke_token(path, "gone")
+
+    assert "gone" == revoked.name
+    assert find_token(read_tokens(path), gone) is None
+    assert find_token(read_tokens(path), stays) is not None
+
+
+def test_what_is_not_there_cannot_be_revoked(path: Path) -> None:
+    _new(path, "ci")
+
+    with pytest.raises(UnknownNameError, match="there is no token 'cd'; there are: ci"):
+        revoke_token(path, "cd")
+
+
+def test_without_a_file_there_are_no_tokens(path: Path) -> None:
+    assert () == read_tokens(path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_file_that_others_may_use_is_not_used(path: Path, mode: int) -> None:
+    _new(path)
+    path.chmod(mode)
+
+    with pytest.raises(TokenFileError, match="may be used by others"):
+        read_tokens(path)
+
+
+def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    _new(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(TokenFileError, match="cannot be read"):
+        read_tokens(path)
+
+
+def test_a_directory_is_no_file(path: Path) -> None:
+    path.mkdir(mode=0o700)
+
+    with pytest.raises(TokenFileError, match="is no plain file"):
+        read_tokens(path)
+
+
+GOOD = {"name": "ci", "role": "viewer", "sha256": "0" * 64, "made_at": NOW.isoformat(), "expires_at": None}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x",
+        "[]",
+        "null",
+        "[" * 100_000,
+        json.dumps({**GOOD, "role": "none"}),
+        json.dumps({**GOOD, "role": "root"}),
+        json.dumps({**GOOD, "name": "a b"}),
+        json.dumps({**GOOD, "name": 1}),
+        json.dumps({**GOOD, "sha256": "00"}),
+        json.dumps({**GOOD, "sha256": None}),
+        json.dumps({**GOOD, "expires_at": "tomorrow"}),
+        json.dumps({**GOOD, "made_at": "2026-01-01"}),
+        json.dumps({"name": "ci"}),
+    ],
+)
+def test_a_line_that_is_no_token_is_told_with_its_number(path: Path, line: str) -> None:
+    path.write_text(f"{json.dumps(GOOD)}\n\n{line}\n")
+    path.chmod(0o600)
+
+    with pytest.raises(TokenFileError, match="line 3 is no token; remove the line"):
+        read_tokens(path)
+
+
+def test_a_full_file_takes_no_more(path: Path) -> None:
+    lines = (json.dumps({**GOOD, "name": f"t{number}"}) for number in range(TOKENS_MAX))
+    path.write_text("\n".join(lines))
+    path.chmod(0o600)
+
+    with pytest.raises(TokenFileError, match=f"holds {TOKENS_MAX} tokens"):
+        _new(path)
+
+
+def test_a_directory_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError, match="its directory cannot be opened: No such file"):
+        _new(tmp_path / "none" / "tokens")
+
+
+def test_commands_at_once_lose_nothing(path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        secrets = list(threads.map(lambda number: _new(path, f"t{number}"), range(40)))
+
+    tokens = read_tokens(path)
+    assert 40 == len({found.name for secret in secrets if (found := find_token(tokens, secret)) is not None})
