@@ -181,6 +181,7 @@ async def begin_dialog(
     lifetime: float | timedelta = DEFAULT_LIFETIME,
     related_conversation: Related | None = None,
     related_conversation_group: uuid.UUID | str | None = None,
+    encryption: bool | None = None,
 ) -> Dialog:
     """BEGIN DIALOG CONVERSATION; see `broker.begin_dialog`."""
     dialog = await db.run(
@@ -193,6 +194,7 @@ async def begin_dialog(
         lifetime=lifetime,
         related_conversation=_handle(related_conversation),
         related_conversation_group=related_conversation_group,
+        encryption=encryption,
     )
     return Dialog(db, dialog)
 

@@ -28,13 +28,15 @@ import structlog
 from broker.admin.server import AdminServer
 from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.certificates import certificate_warnings, security_of
+from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
 from broker.control.databases import Databases, Past, scripts_of
 from broker.control.declared import run_declared
 from broker.control.journal import journal_plan
+from broker.control.limits import peer_limits, timeouts_of
 from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
+from broker.control.permission import grants_of
 from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import Trouble
@@ -46,7 +48,7 @@ from broker.net.housekeeping import Housekeeping
 from broker.net.link import Link
 from broker.net.listener import Listener, bind, own_addresses
 from broker.net.mirrors import Mirrors
-from broker.net.peers import Peers, Timeouts
+from broker.net.peers import Peers
 from broker.net.tls import Security
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
@@ -89,7 +91,7 @@ class Instance:
         self.mirrors: Mirrors
         self.admin: AdminServer
         self.journal: Journal | None = None
-        self._security: Security
+        self.certificates = CertificateWatch(settings)
         self._kernel = choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self._are_started = False  # the endpoints
         self._generation = -1
@@ -118,9 +120,7 @@ class Instance:
             StoreUnavailableError, ListenFailedError, StatementError, SettingError: what stands in the way.
         """
         settings = self.settings
-        self._security = security_of(settings)
-        for warning in certificate_warnings(settings):
-            log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
+        self.certificates.load()
         # Take the ports first: two instances must not touch one store.
         sockets = [self._bind(address) for address in settings.endpoint.listen]
         for sock in sockets:
@@ -129,7 +129,7 @@ class Instance:
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # behind everybody who has something to record
         databases = self._open(sockets, stack)
-        self.catalog = Catalog(databases, self._on_catalog)
+        self.catalog = Catalog(databases, self._on_catalog, self.name)
         stack.push_async_callback(self.catalog.close)
         self.databases.bind(self.catalog)
         await self._run_scripts()
@@ -141,6 +141,7 @@ class Instance:
         # Before the links, so that it stops behind them and can be asked while the instance drains.
         await self._start_admin(stack)
         self.peers.start(self.forwarder)
+        self.certificates.start(stack, self._secure)
         stack.callback(self.mirrors.close)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=DRAIN_SECONDS)
         stack.push_async_callback(self.databases.hand_over)  # and those who ask are told before they are left
@@ -209,14 +210,14 @@ class Instance:
             heartbeat_ms=int(endpoint.heartbeat * 1000),
             addresses=self._addresses(),
         )
-        timeouts = Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
         self.peers = Peers(
             hello,
-            timeouts,
+            timeouts_of(self.settings),
             on_rejected=self._on_rejected,
             on_room=self._on_room,
             prove=self.databases.prove,
-            security=self._security,
+            security=self.certificates.security,
+            limits=peer_limits(self.settings),
         )
         self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
         housekeeping = Housekeeping()
@@ -265,6 +266,9 @@ class Instance:
     def _accept(self, sock: socket.socket, address: str) -> None:
         self.peers.accept(sock, address)
 
+    def _secure(self, security: Security) -> None:
+        self.peers.entrance.secure(security, self.peers.links.values())
+
     def _ask(self, facts: Facts) -> None:
         """What arrived has no route, and msdb says whom to ask for one."""
         self.databases.msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
@@ -305,12 +309,15 @@ class Instance:
                 msdb.start()
         for name, endpoint in self.endpoints.items():
             endpoint.transmitter.table = tables[name]
+        grants = grants_of(self.settings, self.catalog.msdb.rows.permissions)
+        self.peers.permissions.change(grants, self.peers.links.values())
         self.forwarder.surround(
             table=tables[MSDB],
             hosted=self.catalog.hosted(asking),
             is_forwarding=self.settings.endpoint.message_forwarding,
         )
         self.mirrors.on_routes(tables.values())
+        self.peers.admission.on_routes(tables.values())
         self.forwarder.rematch(self._loop.time())
         self._on_room()
         self._cancel_expiry()
@@ -354,8 +361,8 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
 
 def _adjacent(origin: Origin) -> str:
-    """What frames from there are recorded to come from: the peer's name, else its address; "" a database here."""
-    return origin.peer_name or origin.address if isinstance(origin, Link) else ""
+    """What frames from there are recorded to come from: the peer's name, else its address; or the database here."""
+    return origin.peer_name or origin.address if isinstance(origin, Link) else getattr(origin, "database", "")
 
 
 def run(settings: Settings) -> None:
@@ -385,7 +392,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     if os.environ.get("BROKER_LOOP") == "asyncio":
         return None
     try:
-        import uvloop  # noqa: PLC0415 - optional at run time
+        from broker.net.exact_loop import ExactLoop  # noqa: PLC0415 - needs uvloop, optional at run time
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    return ExactLoop

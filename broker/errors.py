@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+MAY_NOT_CONNECT = "may not connect"  # of a peer; whoever reads the sentence of `ConnectDeniedError` looks for it
 SHOWN_MAX = 2000  # characters of a line before and behind a mistake: a script may be one line of 100 MB
 
 
@@ -73,6 +74,18 @@ class TlsRefusedError(PeerError):
 
     def __str__(self) -> str:
         return f"TLS refused: {self.problem}"
+
+
+@dataclass
+class ConnectDeniedError(PeerError):
+    """A peer that has proved who it is and may not connect; `why` names the statement that is missing or forbids it."""
+
+    principal: str
+    why: str
+    code: ClassVar[int] = 28048
+
+    def __str__(self) -> str:
+        return f"{self.principal} {MAY_NOT_CONNECT}: {self.why}"
 
 
 @dataclass
@@ -208,6 +221,16 @@ class NoJournalError(RequestError):
 
     def __str__(self) -> str:
         return f"no journal in {self.where}: {self.problem}"
+
+
+@dataclass
+class PairingError(RequestError):
+    """Two instances that cannot be paired: nobody is there, the token is wrong, or the other side is somebody else."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 @dataclass

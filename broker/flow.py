@@ -24,6 +24,7 @@ class Disposition(StrEnum):
     HOPS_EXHAUSTED = "hops exhausted"
     LIFETIME_EXCEEDED = "lifetime exceeded"
     EXPIRED_HERE = "expired here"
+    NOT_PERMITTED = "not permitted"
     ASKING_FOR_ROUTE = "asking for route"
     NO_ROUTE = "no route"
     FORWARDING_DISABLED = "forwarding disabled"
@@ -45,6 +46,11 @@ class Disposition(StrEnum):
     CONVERSATION_ENDED = "conversation ended"
     CORRUPTED = "corrupted"
     OTHER_INSTANCE = "another instance converses"
+    SECURITY_UNRESOLVED = "certificate not known"
+    SEAL_BROKEN = "seal broken"
+    NOT_SECURED = "sealed without need"
+    NOT_SEALED = "not sealed"
+    SESSION_KEY_UNKNOWN = "session key unknown"
     STORE_BUSY = "store busy"
     STORE_FAILED = "store failed"
 
@@ -59,6 +65,7 @@ NUMBER = {
     Disposition.HOPS_EXHAUSTED: 11285,
     Disposition.LIFETIME_EXCEEDED: 11291,
     Disposition.EXPIRED_HERE: 11290,
+    Disposition.NOT_PERMITTED: 11215,
     Disposition.ASKING_FOR_ROUTE: 9770,
     Disposition.NO_ROUTE: 9798,
     Disposition.FORWARDING_DISABLED: 9792,
@@ -79,6 +86,11 @@ NUMBER = {
     Disposition.CONVERSATION_ENDED: 11212,
     Disposition.CORRUPTED: 11221,
     Disposition.OTHER_INSTANCE: 11224,
+    Disposition.SECURITY_UNRESOLVED: 11229,
+    Disposition.SEAL_BROKEN: 11230,
+    Disposition.NOT_SECURED: 11231,
+    Disposition.NOT_SEALED: 11232,
+    Disposition.SESSION_KEY_UNKNOWN: 11233,
     Disposition.STORE_BUSY: 9749,
     Disposition.STORE_FAILED: 28017,
 }

@@ -1,6 +1,6 @@
 """
 What it costs to turn a frame into bytes and back, in CPU microseconds a frame: what the two ends of a dialog pay, and
-a gateway does not.
+a gateway does not; and to seal it and open it again, in the steady state of a dialog, once both sides have the key.
 
 The yardstick is the one `struct` call without which the fields of a header do not become bytes at all.
 """
@@ -14,6 +14,9 @@ from functools import partial
 from uuid import uuid4
 
 from broker.bench.result import Row, row_of
+from broker.security.key_packet import Direction, Mode
+from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, frame_key, open_frame, read_box
+from broker.security.session import Credentials, Sealer, Secured
 from broker.wire.decoder import Decoder
 from broker.wire.frame import Header, decode_dialog, encode_dialog
 from broker.wire.layout import HEADER, MAX_FRAME, Flag, Kind
@@ -22,6 +25,7 @@ PAYLOADS = (64, 256, 1024, 16 * 1024, 256 * 1024)
 REPEATS = 7
 ROUND_SECONDS = 0.02
 YARDSTICK = "struct.pack"
+SECRET = bytes(range(32))  # of a dialog that exists here only
 
 
 def measure(payloads: tuple[int, ...] = PAYLOADS, *, round_seconds: float = ROUND_SECONDS) -> list[Row]:
@@ -36,6 +40,8 @@ def measure(payloads: tuple[int, ...] = PAYLOADS, *, round_seconds: float = ROUN
         subjects: dict[str, dict[str, Callable[[], object]]] = {
             "encode": {"header and body": partial(encode_dialog, header, body)},
             "decode": {"header and body": partial(decode_dialog, frame), "split only": partial(decoder.feed, frame)},
+            "seal": {"header and box": _sealing(body)},
+            "open": {"box": _opening(body)},
         }
         for mode, calls in subjects.items():
             pack: dict[str, Callable[[], object]] = {YARDSTICK: partial(HEADER.pack, *fields)}
@@ -45,8 +51,8 @@ def measure(payloads: tuple[int, ...] = PAYLOADS, *, round_seconds: float = ROUN
 
 def _header() -> Header:
     return Header(
-        kind=Kind.MESSAGE,
-        flags=Flag.LAST_FRAGMENT,
+        kind=int(Kind.MESSAGE),
+        flags=int(Flag.LAST_FRAGMENT),
         message_id=uuid4().bytes,
         conversation_id=uuid4().bytes,
         to_service="//bench/service-000000",
@@ -55,6 +61,32 @@ def _header() -> Header:
         to_broker_instance=uuid4().bytes,
         sequence_number=1,
     )
+
+
+def _sealing(body: bytes) -> Callable[[], bytes]:
+    """A side of an anonymous dialog whose key has arrived."""
+    header = _header()
+    header.flags |= int(Flag.SEALED)
+    now = time.time()
+    direction = _direction(header)
+    sealer = Sealer(Secured(Mode.ANONYMOUS, secret=SECRET), direction, Credentials(), os.urandom)
+    _, box = decode_dialog(sealer.seal(header, body, now))
+    sealer.heard(read_box(box).key_id[:ECHO_BYTES], os.urandom(16))
+    return partial(sealer.seal, header, body, now)
+
+
+def _opening(body: bytes) -> Callable[[], bytes]:
+    """The same, for a key that is known."""
+    frame = _sealing(body)()
+    header, content = decode_dialog(frame)
+    box: Box = read_box(content)
+    assert box.echo != NO_ECHO
+    return partial(open_frame, frame_key(SECRET, _direction(header), box.key_id), box, frame, len(frame) - len(content))
+
+
+def _direction(header: Header) -> Direction:
+    names = header.to_service, header.from_service, header.from_broker_instance
+    return Direction(header.conversation_id, True, *names)
 
 
 def _rows(case: str, mode: str, calls: dict[str, Callable[[], object]], round_seconds: float) -> list[Row]:

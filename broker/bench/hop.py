@@ -122,7 +122,8 @@ def gateway(
     """A real daemon of so many workers with a route to each service, which lead to so many next hops in turn."""
     ports = tuple(free_port() for _ in range(next_hops))
     with Topology(directory) as net:
-        sections = {"endpoint": {"workers": workers}, **(settings or {})}
+        crowd = {"connections": 0, "connections_per_peer": 0}  # all of them come from one address
+        sections = {"endpoint": {"workers": workers}, "limits": crowd, **(settings or {})}
         daemon = net.add("gateway", forwarding=True, settings=sections)
         daemon.prefix = tied()
         daemon.environ.update(environ)

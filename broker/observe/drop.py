@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from broker.flow import Disposition
 from broker.observe.held import frame_values
@@ -39,7 +40,8 @@ def read_drops(instance: Running, at: datetime) -> list[Row]:
         elsewhere.subtract(endpoint.dropped)
         samples = {what: (when, _frame(header)) for what, (when, header) in endpoint.last_dropped.items()}
         rows += _rows(name, endpoint.dropped, samples, at)
-    rows += _rows(None, elsewhere, instance.forwarder.last_dropped, at)
+    refusal = instance.peers.permissions.last_refusal
+    rows += _rows(None, elsewhere, instance.forwarder.last_dropped, at, {Disposition.NOT_PERMITTED: refusal})
     return sorted(rows, key=lambda row: _ORDER[row[_DISPOSITION]])
 
 
@@ -70,16 +72,30 @@ def _rows(
     dropped: Mapping[Disposition, int],
     samples: Mapping[Disposition, tuple[float, bytes]],
     at: datetime,
+    reasons: Mapping[Disposition, str] = MappingProxyType({}),
 ) -> list[Row]:
     return [
-        _row(database, disposition, dropped[disposition], samples.get(disposition), at)
+        _row(
+            database,
+            disposition,
+            dropped[disposition],
+            samples.get(disposition),
+            at=at,
+            reason=reasons.get(disposition),
+        )
         for disposition in Disposition
         if dropped[disposition]
     ]
 
 
 def _row(
-    database: str | None, disposition: Disposition, frames: int, sample: tuple[float, bytes] | None, at: datetime
+    database: str | None,
+    disposition: Disposition,
+    frames: int,
+    sample: tuple[float, bytes] | None,
+    *,
+    at: datetime,
+    reason: str | None,
 ) -> Row:
     when, frame = (None, b"") if sample is None else (at + timedelta(seconds=sample[0]), sample[1])
     values = frame_values(frame) if len(frame) >= MIN_DIALOG_FRAME else {}
@@ -90,6 +106,7 @@ def _row(
         database_name=database,
         frames=frames,
         last_time=when,
+        reason=reason or None,
         **values,
     )
 

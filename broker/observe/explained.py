@@ -72,6 +72,7 @@ def print_lines(lines: Iterable[Line], console: Console | None = None) -> None:
 
 def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[Line]:
     yield from _question(explanation, place, note, is_drawn=is_drawn)
+    yield from _permissions(explanation)
     for number, one in enumerate(explanation.passes):
         yield Line("")
         yield Line(_heading(one, is_first=number == 0), style="bold")
@@ -97,6 +98,19 @@ def _question(explanation: Explanation, place: str, note: str, *, is_drawn: bool
         remarks.append("others may differ" if explanation.is_by_conversation else "others go alike")
     remark = f" ({'; '.join(remarks)})" if remarks else ""
     yield Line(f"conversation {explanation.conversation_id}{remark}", _ITEM)
+
+
+def _permissions(explanation: Explanation) -> Iterator[Line]:
+    """What the peer may, before any route is looked at."""
+    if not explanation.permissions:
+        return
+    yield Line("")
+    yield Line(f"Permissions of {explanation.peer}", style="bold")
+    for one in explanation.permissions:
+        progress = Progress.MATCHED if one.is_permitted else Progress.NOTHING
+        yield Line(f"{one.permission}: {one.why}", _ITEM, _MARKS[progress], "green" if one.is_permitted else "red")
+    if not all(one.is_permitted for one in explanation.permissions):
+        yield Line("What follows would be, if it were permitted.", _ITEM)
 
 
 def _heading(one: PassShown, *, is_first: bool) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from broker.observe.function import GUID
 
+BODIES = frozenset({"message_body"})  # columns with what applications say to each other
+
 
 @dataclass(frozen=True, slots=True)
 class FileView:
@@ -24,9 +26,12 @@ class FileView:
     columns: Mapping[str, str]
     source: str
 
-    def render(self, *, db: str, now: float, queue_id: int = 0) -> str:
-        """The SELECT of this view over the file attached as `db`."""
-        columns = ", ".join(f"{sql} AS {name}" for name, sql in self.columns.items())
+    def render(self, *, db: str, now: float, queue_id: int = 0, shows_bodies: bool = True) -> str:
+        """The SELECT of this view over the file attached as `db`; without the bodies of messages where not told to."""
+        shown = (
+            self.columns if shows_bodies else {**self.columns, **dict.fromkeys(BODIES & self.columns.keys(), "NULL")}
+        )
+        columns = ", ".join(f"{sql} AS {name}" for name, sql in shown.items())
         text = f"SELECT {columns} FROM {self.source}"  # noqa: S608 - made of this file's own words
         return text.format(db=db, now=repr(now), queue_id=queue_id)
 

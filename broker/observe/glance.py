@@ -83,6 +83,7 @@ def render_status(status: Mapping[str, Any]) -> None:
     console.print(f"[bold]{name}[/] {state}, up {uptime}, {runs_on}")
     listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
     console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
+    _render_transport(status.get("transport", {}), console)
     _render_forwarding(status["forwarding"], console)
     if status.get("journal"):
         _render_journal(status["journal"], console)
@@ -91,6 +92,7 @@ def render_status(status: Mapping[str, Any]) -> None:
         render_table(columns, status["workers"], title="Workers", console=console)
     if status["connections"]:
         columns = ["name", "address", "direction", "state", "encryption"]
+        columns += [name for name in ("slowed_by",) if any(one.get(name) for one in status["connections"])]
         render_table(columns, status["connections"], title="Connections", console=console)
     down = [{"address": address} | facts for address, facts in status["addresses"].items() if facts["problem"]]
     if down:
@@ -106,6 +108,13 @@ def render_status(status: Mapping[str, Any]) -> None:
         render_table(columns, mirrored, title="Mirrored databases", console=console)
     for database_name, database in status["databases"].items():
         _render_database(database_name, database, console)
+
+
+def _render_transport(transport: Mapping[str, Any], console: Console) -> None:
+    for warning in transport.get("warnings", ()):
+        console.print(Text(f"warning: {readable(warning)}", style="yellow"))
+    if transport.get("refused"):
+        console.print(f"connections refused: {_counts(transport['refused'])}")
 
 
 def _render_journal(journal: Mapping[str, Any], console: Console) -> None:

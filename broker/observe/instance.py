@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from broker.control.catalog import Catalog
+from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
 from broker.control.databases import Past
 from broker.control.role_keeper import OwnStanding
@@ -43,6 +44,10 @@ class Running(Protocol):
     forwarder: Forwarder
     peers: Peers
     mirrors: Mirrors
+
+    @property
+    def certificates(self) -> CertificateWatch:
+        """What the endpoint brings to TLS, and whether its files are in use."""
 
     @property
     def journal(self) -> Journalling | None:

@@ -38,6 +38,7 @@ from broker.observe.mirror import MIRROR_STATE_HELP, forwarded_samples, principa
 from broker.observe.route_up import METRIC as ROUTE_UP
 from broker.observe.route_up import RouteUp
 from broker.observe.status import direction, dropped_by_reason, kind_name, loop_name
+from broker.observe.transport import TRANSPORT_METRICS, transport_readers
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.table import RouteTable
@@ -157,6 +158,7 @@ METRICS = (
         ("database",),
     ),
     *JOURNAL_METRICS,
+    *TRANSPORT_METRICS,
     Described(
         "broker_event_loop_lag_seconds",
         "By how much the event loop was late at worst in the last 15 s.",
@@ -343,6 +345,7 @@ _READERS: Mapping[str, Callable[[Running], Samples]] = {
     "broker_mirror_answers_total": lambda instance: [((role,), n) for role, n in instance.mirrors.answers.items()],
     UNACCOUNTED: lambda instance: [(("",), instance.forwarder.unaccounted)],
     **journal_readers(),
+    **transport_readers(),
 }
 
 

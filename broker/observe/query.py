@@ -30,6 +30,7 @@ from broker.observe.fault import nearest, translate
 from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
 from broker.observe.file_view import FileView
 from broker.observe.function import ALLOWED, add_functions, render_instant
+from broker.observe.permission import SERVER_PERMISSIONS
 from broker.observe.view import (
     DATABASES,
     FILE_VIEWS,
@@ -118,13 +119,14 @@ class Views:
         self.mirrors = mirrors
         self.limits = limits or QueryLimits()
 
-    def select(self, statement: str, *, database: str | None) -> QueryResult:
+    def select(self, statement: str, *, database: str | None, shows_bodies: bool = True) -> QueryResult:
         """
         Carry out one SELECT (or WITH ... SELECT). Blocking.
 
         Args:
             statement: T-SQL.
             database: The one whose views and queues are meant where the statement names none; None is msdb.
+            shows_bodies: Whether who asks may read what applications say to each other; else those columns are NULL.
 
         Raises:
             StatementError: it is none, or cannot be carried out; the number is the original's: 102 syntax, 207 column,
@@ -139,7 +141,7 @@ class Views:
         deadline = time.monotonic() + self.limits.seconds
         parsed = Statement(statement)
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
-            return _Reading(self, db, home=home, deadline=deadline).answer(parsed)
+            return _Reading(self, db, home=home, deadline=deadline, shows_bodies=shows_bodies).answer(parsed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -154,7 +156,8 @@ class Views:
 class _Reading:
     """One statement on its own connection; nothing of it outlives `answer`."""
 
-    def __init__(self, views: Views, db: sqlite3.Connection, *, home: str, deadline: float) -> None:
+    def __init__(self, views: Views, db: sqlite3.Connection, *, home: str, deadline: float, shows_bodies: bool) -> None:
+        self._shows_bodies = shows_bodies
         self._views = views
         self._db = db
         self._home = home
@@ -198,7 +201,7 @@ class _Reading:
         if schema == _VIEW_SCHEMA:
             view = f"{_VIEW_SCHEMA}.{table.name.lower()}"
             if view in FILE_VIEWS:
-                return self._make_file_view(database, view)
+                return self._make_file_view(MSDB if view == SERVER_PERMISSIONS else database, view)
             if view in MEMORY_VIEWS:
                 return self._make_table(view)
         elif schema == _QUEUE_SCHEMA:
@@ -240,7 +243,8 @@ class _Reading:
             made = self._made[database, key] = self._next_name()
             if database in self._views.databases:
                 alias = self._attach(database)
-                select = view.render(db=alias, now=self._now.timestamp(), queue_id=queue_id)
+                now = self._now.timestamp()
+                select = view.render(db=alias, now=now, queue_id=queue_id, shows_bodies=self._shows_bodies)
                 if STATUS_FUNCTION in select:
                     self._add_statuses()
             else:
@@ -305,7 +309,9 @@ class _Guard:
         {
             "broker_conversation",
             "broker_message",
+            "broker_permission",
             "broker_queue",
+            "broker_remote_service_binding",
             "broker_route",
             "broker_service",
             "broker_transmission",

@@ -241,6 +241,7 @@ def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:
         peer_address=link.address,
         peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
         total_frames_rejected=link.frames_rejected,
+        peer_certificate_expiry_date=None if identity is None else identity.not_after,
     )
 
 

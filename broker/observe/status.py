@@ -26,6 +26,7 @@ from broker.net.link import Link
 from broker.observe.backlog import Backlog
 from broker.observe.instance import Running
 from broker.observe.mirror import mirror_status, read_mirrors
+from broker.observe.transport import slowed_by, transport_status
 from broker.wire.layout import Kind
 
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
@@ -44,6 +45,7 @@ def read_status(instance: Running) -> dict[str, Any]:
         "loop": loop_name(),
         "kernel": instance.forwarder.kernel_name,
         "listen": [f"{listener.host}:{listener.port}" for listener in instance.listeners],
+        "transport": transport_status(instance),
         "forwarding": _forwarding(instance.forwarder, is_enabled=instance.settings.endpoint.message_forwarding),
         "connections": [_connection(link) for link in instance.peers.links.values()],
         "addresses": _addresses(instance),
@@ -109,7 +111,7 @@ def dropped_by_reason(instance: Running) -> Counter[Disposition]:
 
 def loop_name() -> str:
     """Which event loop runs."""
-    return "uvloop" if type(asyncio.get_running_loop()).__module__.startswith("uvloop") else "asyncio"
+    return "asyncio" if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop) else "uvloop"
 
 
 def show_guid(guid: bytes) -> str:
@@ -141,6 +143,8 @@ def _connection(link: Link) -> dict[str, Any]:
         "direction": direction(link),
         "state": link.state.value,
         "encryption": "TLS" if link.transport.cipher else "none",
+        "principal": "" if link.transport.identity is None else link.transport.identity.principal_name,
+        "slowed_by": slowed_by(link),
         "bytes_received": link.bytes_received,
         "bytes_sent": link.bytes_sent,
         "frames_received": link.received.total(),

@@ -186,6 +186,10 @@ class Statement:
             trees = TSQL().parser(error_level=ErrorLevel.IMMEDIATE).parse(self._tokens, self.text)
         except ParseError as error:
             raise self._syntax_error(error) from None
+        except (AttributeError, LookupError, TypeError, ValueError):
+            # What sqlglot does over some texts that are no T-SQL, such as an empty name for the part of a date.
+            problem = "incorrect syntax: a part of the statement is empty, or is not what it has to be there"
+            raise DdlSyntaxError(102, problem) from None
         tree = trees[0]
         if not isinstance(tree, exp.Select | exp.SetOperation):
             raise StatementError(259, f"{_READ_ONLY}: only SELECT can follow WITH")
@@ -238,8 +242,8 @@ class Statement:
         if node.args.get("safe"):
             raise self.error(102, "TRY_CAST and TRY_CONVERT are not supported: write CAST")
         kind = node.this if isinstance(node, exp.Convert) else node.args["to"]
-        if not is_known_type(kind):
-            name = kind.sql("tsql")
+        if kind is None or not is_known_type(kind):
+            name = "''" if kind is None else kind.sql("tsql")
             raise self.error(243, f"type {name} is not supported", name)
         style = node.args.get("style")
         if style is not None and style.name not in ISO_STYLES:

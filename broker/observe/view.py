@@ -18,7 +18,11 @@ from collections.abc import Mapping
 
 from broker.conversation.state import State
 from broker.observe.agreement import AGREEMENT_VIEWS, contract_id
+from broker.observe.audit import AUDIT
+from broker.observe.audit import COLUMNS as AUDIT_COLUMNS
 from broker.observe.file_view import FileView, guid, instant
+from broker.observe.permission import PERMISSION_VIEWS
+from broker.store.secured import sentence_sql
 from broker.wire.layout import Flag
 
 STATUS_FUNCTION = "transmission_status"  # SQL function: conversation_handle (blob) -> text
@@ -95,6 +99,10 @@ _BOTH_KINDS = (
     " FROM {db}.broker_tombstone) c"
 )
 
+_KEY_OF = (
+    "(SELECT k.{column} FROM {{db}}.broker_session_key k WHERE k.conversation_id = c.conversation_id"
+    " AND k.is_initiator = c.is_initiator)"
+)
 _CONVERSATION_ENDPOINTS = FileView(
     {
         "conversation_handle": guid("c.conversation_handle"),
@@ -130,6 +138,9 @@ _CONVERSATION_ENDPOINTS = FileView(
         "create_date": instant("c.create_date"),
         "acknowledged_sequence": "c.acknowledged_sequence",
         "early_fragments": "c.early_fragments",
+        "far_principal": _KEY_OF.format(column="far_principal"),
+        "far_certificate": _KEY_OF.format(column="far_certificate"),
+        "security_desc": sentence_sql(schema="{db}.", far_service="c.far_service"),
     },
     _BOTH_KINDS,
 )
@@ -189,6 +200,7 @@ FILE_VIEWS: Mapping[str, FileView] = {
     "sys.services": _SERVICES,
     "sys.service_queues": _SERVICE_QUEUES,
     **AGREEMENT_VIEWS,
+    **PERMISSION_VIEWS,
     "sys.conversation_endpoints": _CONVERSATION_ENDPOINTS,
     "sys.conversation_groups": _CONVERSATION_GROUPS,
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
@@ -236,6 +248,7 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
         "peer_address",
         "peer_instance",
         "total_frames_rejected",
+        "peer_certificate_expiry_date",
     ),
     "sys.dm_broker_forwarded_messages": (
         "conversation_id",
@@ -322,6 +335,7 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
         "hops_remaining",
         "time_to_live",
         "message_id",
+        "reason",
     ),
     MIRRORS: (
         "route_name",
@@ -349,31 +363,22 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
         "alarm",
     ),
     LEDGER: ("database_name", "entry", "reason", "messages"),
+    AUDIT: tuple(AUDIT_COLUMNS),
     MSDB_ROUTES: tuple(ROUTES.columns),
 }
 
 # Columns of memory views that hold GUIDs: they compare without case, as the file's GUIDs do.
 GUID_COLUMNS = frozenset(
-    {
-        "broker_instance",
-        "connection_id",
-        "conversation_id",
-        "from_broker_instance",
-        "message_id",
-        "mirroring_guid",
-        "peer_arbitration_id",
-        "peer_instance",
-        "service_broker_guid",
-        "to_broker_instance",
-        "transport_stream_id",
-    }
+    {"broker_instance", "connection_id", "conversation_id", "from_broker_instance", "message_id", "mirroring_guid"}
+    | {"peer_arbitration_id", "peer_instance", "service_broker_guid", "to_broker_instance", "transport_stream_id"}
 )
 
 # Columns that hold an instant; a text compared with one is read as an instant, however it is written.
 INSTANT_COLUMNS = frozenset(
-    {"connect_time", "create_date", "enqueue_time", "last_activity_time", "lifetime", "login_time"}
+    {"audit_time", "connect_time", "create_date", "enqueue_time", "last_activity_time", "lifetime", "login_time"}
     | {"message_enqueue_time", "last_activated_time", "last_empty_rowset_time", "last_time", "role_since"}
     | {"address_probe_time", "address_answer_time", "mirror_probe_time", "mirror_answer_time", "next_probe_time"}
+    | {"peer_certificate_expiry_date"}
 )
 
 

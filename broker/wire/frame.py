@@ -213,13 +213,23 @@ def encode_dialog(header: Header, body: bytes = b"") -> bytes:
     Raises:
         ValueError: a name that is empty or longer than 512 bytes.
     """
+    return encode_head(header, len(body)) + body
+
+
+def encode_head(header: Header, body_bytes: int) -> bytes:
+    """
+    The header and names of a dialog frame, before a body of so many bytes.
+
+    Raises:
+        ValueError: a name that is empty or longer than 512 bytes.
+    """
     to_service = header.to_service.encode()
     from_service = header.from_service.encode()
     for name in (to_service, from_service):
         if not 1 <= len(name) <= NAME_MAX_BYTES:
             raise ValueError(f"a service name has 1 .. {NAME_MAX_BYTES} bytes, not {len(name)}")
     head = HEADER.pack(
-        HEADER_BYTES + len(to_service) + len(from_service) + len(body),
+        HEADER_BYTES + len(to_service) + len(from_service) + body_bytes,
         header.kind,
         header.flags,
         header.hop_count,
@@ -239,7 +249,7 @@ def encode_dialog(header: Header, body: bytes = b"") -> bytes:
         header.to_broker_instance,
         len(to_service),
     )
-    return b"".join((head, to_service, from_service, body))
+    return b"".join((head, to_service, from_service))
 
 
 def decode_dialog(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]:

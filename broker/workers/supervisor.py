@@ -23,7 +23,7 @@ import structlog
 
 from broker.admin.server import AdminServer
 from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.certificates import security_of
+from broker.control.certificate_watch import CertificateWatch
 from broker.control.check import asking_error
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
@@ -34,7 +34,6 @@ from broker.control.script import script_files
 from broker.daemon import DRAIN_SECONDS, loop_factory
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.net.listener import own_addresses, reserve
-from broker.net.tls import Security
 from broker.routing.address import NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION
 from broker.store.database import broker_instance
@@ -65,7 +64,7 @@ class Supervisor:
         self.broker_instance: bytes
         self.catalog: Catalog
         self.admin: AdminServer
-        self.security: Security
+        self.certificates = CertificateWatch(settings)
         self._has_started = False
         self._changes = 0  # of the catalog, counted
         self._loaded = 0  # the one that every worker has
@@ -94,7 +93,7 @@ class Supervisor:
         """
         # Each worker will do so as well; a mistake is to be told before they try.
         choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
-        self.security = security_of(self.settings)
+        self.certificates.load()
         journal_plan(self.settings)
         self._reserve(stack)
         db = self._open_msdb(stack)
@@ -110,6 +109,7 @@ class Supervisor:
         self.admin = AdminServer(Whole(self))
         await self.admin.start(stack)
         stack.push_async_callback(self._stop_workers)
+        self.certificates.start(stack, lambda _: None)  # each worker looks for itself, and uses what it finds
         self._spawn(self._distribute(), "routes")
         await self._start_workers()
         self._has_started = True
@@ -147,7 +147,7 @@ class Supervisor:
                 yield db
 
         database = Database(MSDB, broker_instance(db), path, borrow, may_ask=False)
-        self.catalog = Catalog({MSDB: database}, self._on_catalog)
+        self.catalog = Catalog({MSDB: database}, self._on_catalog, self.settings.instance.name)
         stack.push_async_callback(self.catalog.close)
         return db
 

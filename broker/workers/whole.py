@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.admin.explaining import Place
+from broker.admin.explaining import Place, principal_of
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
+from broker.control.permission import grants_of
 from broker.errors import StoreUnavailableError
 from broker.observe.drop import add_drops
 from broker.observe.label import Labels
@@ -28,6 +29,7 @@ from broker.observe.metrics import READ_ON_THE_LOOP, UNACCOUNTED, Reading
 from broker.observe.query import Row, Snapshot
 from broker.observe.snapshot import endpoint_row
 from broker.observe.status import loop_name, running_scripts, show_guid
+from broker.observe.transport import add_transports, certificate_part, own_certificate_problem
 from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
@@ -87,7 +89,13 @@ class Whole:
     @property
     def parts(self) -> Mapping[str, str]:
         """The workers."""
-        return {f"worker {slot.number}": slot.problem for slot in self._supervisor.slots}
+        workers = {f"worker {slot.number}": slot.problem for slot in self._supervisor.slots}
+        return workers | certificate_part(self._supervisor.certificates)
+
+    @property
+    def certificate_problem(self) -> str:
+        """Why nobody can trust its certificate."""
+        return own_certificate_problem(self._supervisor.certificates.security)
 
     def views(self) -> WholeViews:
         """The rows of all workers."""
@@ -114,6 +122,7 @@ class Whole:
             "loop": loop_name(),
             "kernel": ", ".join(kernels),
             "listen": [f"{one.host}:{one.port}" for one in supervisor.listen],
+            "transport": add_transports(one["transport"] for one in statuses.values()),
             "forwarding": {
                 "enabled": endpoint.message_forwarding,
                 **self._forwarding(reports.values()),
@@ -180,6 +189,8 @@ class Whole:
             {},
             lambda address: reached.get(address, (Health.UNTRIED, ""))[1],
             lambda pair: pairs[pair].told if pair in pairs else "",
+            grants_of(self.settings, self.catalog.msdb.rows.permissions),
+            principal_of(supervisor.certificates.security.own),
         )
 
     async def frozen(self) -> tuple[Place, list[Facts]]:
@@ -267,7 +278,7 @@ class WholeViews:
             advertise=reports[0].addresses if reports else (),
             pool_bytes=forwarding["pool_bytes"],
             pool_messages=forwarding["held"],
-            own=self._supervisor.security.own,
+            own=self._supervisor.certificates.security.own,
         )
         return [row]
 

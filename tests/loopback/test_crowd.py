@@ -32,7 +32,10 @@ ALLOWANCE = 64 * MIB  # pool, unfinished frames, and what the allocator keeps
 GOOD, STUCK = NetworkAddress("10.9.9.9"), NetworkAddress("10.9.9.8")
 HEARTBEAT_MS = 3_600_000  # nobody is silent for too long
 HELLO = encode_link(Hello(name="drip"))
-SETTINGS = {"endpoint": {"message_forward_size": "16MiB", "handshake_timeout": "10m", "heartbeat": "1h"}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "endpoint": {"message_forward_size": "16MiB", "handshake_timeout": "10m", "heartbeat": "1h"},
+    "limits": {"connections": 0, "connections_per_peer": 0},  # all of them come from one address
+}
 ROUTES = f"""
 CREATE ROUTE good WITH SERVICE_NAME = '//good', ADDRESS = '{GOOD}';
 CREATE ROUTE stuck WITH SERVICE_NAME = '//stuck', ADDRESS = '{STUCK}';

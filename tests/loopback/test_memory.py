@@ -35,9 +35,10 @@ ALLOWANCE = 16 * MIB  # for what is no message: objects, and what the allocator 
 HEARTBEAT_MS = 3_600_000  # nobody is silent for too long
 PINGS = encode_link(Ping(b"12345678")) * (2 * CONTROL_MAX_BYTES // len(encode_link(Ping(b"12345678"))))
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "endpoint": {"message_forward_size": "16MiB", "max_frame": "64KiB", "heartbeat": "1h", "backpressure": "50ms"},
     "dialog": {"fragment_size": "16KiB"},
+    "limits": {"connections": 0, "connections_per_peer": 0},  # all of them come from one address
 }
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net import entrance
+from broker.net.limits import PeerLimits
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
 from broker.routing.address import NetworkAddress
@@ -318,12 +318,9 @@ async def test_handshake_that_takes_too_long_is_closed(tmp_path: Path, here: Pai
     assert 2 == sum("not complete within 0.2 s" in entry.get("reason", "") for entry in logs)
 
 
-async def test_oldest_handshake_makes_room(
-    tmp_path: Path, here: Pair, logs: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entrance, "HANDSHAKES_MAX", 2)
+async def test_oldest_handshake_makes_room(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
     async with (
-        instance(security=endpoint(tmp_path, REQUIRED, here)) as one,
+        instance(security=endpoint(tmp_path, REQUIRED, here), limits=PeerLimits(handshakes=8)) as one,
         raw(one.address) as first,
         raw(one.address) as second,
     ):
@@ -345,7 +342,7 @@ async def test_hundreds_of_aborted_handshakes_leave_nothing(tmp_path: Path, here
                 async with raw(one.address) as peer:
                     await peer.say((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"\x16", b"\x00", b"")[number % 4])
                     peer.reset()
-            await until(lambda: not one.peers.entrance._under_way and not one.peers.links)
+            await until(lambda: not len(one.peers.entrance.handshakes) and not one.peers.links)
 
         await abort(100)
         before = psutil.Process().memory_info().rss

@@ -42,6 +42,11 @@ def service(name: str) -> str:
     return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox;\n"
 
 
+def grants(name: str, to: str) -> str:
+    """What lets a neighbour connect, and send to one service."""
+    return f"GRANT CONNECT ON ENDPOINT::[*] TO [CN={name}];\nGRANT SEND ON SERVICE::[{to}] TO [CN={name}];\n"
+
+
 def route(to: str, daemon: Daemon) -> str:
     return f"CREATE ROUTE [r{to}] WITH SERVICE_NAME = '{to}', ADDRESS = '{daemon.address}';\n"
 
@@ -55,9 +60,12 @@ def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, 
     gateway = net.add("gateway", forwarding=True, settings=settings["gateway"])
     orders = net.add("orders", databases=["orders"], settings=settings["orders"])
     billing = net.add("billing", databases=["billing"], settings=settings["billing"])
-    net.script("gateway", "msdb", route(BILLING, billing) + route(ORDERS, orders))
+    permitted = grants("orders", BILLING) + grants("billing", ORDERS)
+    net.script("gateway", "msdb", route(BILLING, billing) + route(ORDERS, orders) + permitted)
     net.script("orders", "orders", service(ORDERS) + route(BILLING, gateway))
+    net.script("orders", "msdb", grants("gateway", ORDERS))
     net.script("billing", "billing", service(BILLING) + route(ORDERS, gateway))
+    net.script("billing", "msdb", grants("gateway", BILLING))
     net.start()
 
     with orders.connect("orders") as db:
@@ -120,6 +128,8 @@ def test_peer_of_another_ca_is_refused_and_the_queue_says_why(net: Topology, tmp
     orders = net.add("orders", databases=["orders"], settings=tls(tmp_path, "a", make("a", "127.0.0.1", by=ca), ca))
     net.script("orders", "orders", service(ORDERS) + route(BILLING, billing))
     net.script("billing", "billing", service(BILLING))
+    net.script("billing", "msdb", grants("a", BILLING))
+    net.script("orders", "msdb", grants("b", ORDERS))
     net.start()
 
     with orders.connect("orders") as db:
@@ -130,3 +140,43 @@ def test_peer_of_another_ca_is_refused_and_the_queue_says_why(net: Topology, tmp
         return " ".join(str(row["transmission_status"]) for row in rows)
 
     wait_for(lambda: "is not trusted" in status(), seconds=SECONDS, what="the reason in the queue")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_neighbour_needs_a_grant_to_connect_and_another_to_send_and_is_told_which(
+    net: Topology, tmp_path: Path, workers: int
+) -> None:
+    ca = authority()
+    settings = {name: tls(tmp_path, name, make(name, "127.0.0.1", by=ca), ca) for name in ("gateway", "orders")}
+    settings["gateway"]["endpoint"]["workers"] = workers
+    gateway = net.add("gateway", forwarding=True, settings=settings["gateway"])
+    orders = net.add("orders", databases=["orders"], settings=settings["orders"])
+    net.script("orders", "orders", service(ORDERS) + route(BILLING, gateway))
+    net.script("orders", "msdb", grants("gateway", ORDERS))
+    net.start()
+    with orders.connect("orders") as db:
+        broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING).send(b"x")
+
+    def status_has(text: str) -> None:
+        def has() -> bool:
+            rows = orders.query("SELECT transmission_status FROM sys.transmission_queue", "orders")
+            return any(text in str(row["transmission_status"]) for row in rows)
+
+        wait_for(has, seconds=SECONDS, what=text)
+
+    status_has("CN=orders may not connect: no GRANT CONNECT ON ENDPOINT::[gateway] TO [CN=orders] or public")
+    assert any("nobody may connect" in warning for warning in gateway.status()["transport"]["warnings"])
+    gateway.query("GRANT CONNECT ON ENDPOINT::gateway TO orders", "msdb")
+    status_has("not permitted: no GRANT SEND ON SERVICE::[//shop/Billing] TO [CN=orders] or public (11215)")
+    [row] = gateway.query("SELECT * FROM sys.dm_broker_dispositions WHERE disposition = 'not permitted'")
+    missing = "no GRANT SEND ON SERVICE::[//shop/Billing] TO [CN=orders] or public"
+    assert f"CN=orders may not send: {missing}" == row["reason"]
+    gateway.query("GRANT SEND ON SERVICE::[//shop/B*] TO [CN=*]", "msdb")
+    status_has("service not here (9796)")
+    gateway.query("DENY CONNECT ON ENDPOINT::gateway TO public", "msdb")
+    status_has("may not connect: DENY CONNECT ON ENDPOINT::[gateway] TO [public]")
+
+    assert [("GRANT", "orders"), ("DENY", "public")] == [
+        (row["state_desc"], row["grantee_name"])
+        for row in gateway.query("SELECT * FROM sys.server_permissions ORDER BY grantee_name")
+    ]

@@ -111,6 +111,8 @@ def security(
 
 
 def _general(host: str) -> x509.GeneralName:
+    if "://" in host:
+        return x509.UniformResourceIdentifier(host)
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

@@ -18,9 +18,10 @@ from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.kernel import Kernel
 from broker.net.housekeeping import Housekeeping
+from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
-from broker.net.peers import Peers, Timeouts
+from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.facts import hosted
@@ -83,6 +84,7 @@ class Tuning:
     is_announcing: bool = True
     port: int = 0
     security: Security = NO_SECURITY
+    limits: PeerLimits = NO_LIMITS
     kernel: type[CarefulKernel] = Kernel
 
 
@@ -112,6 +114,7 @@ class Instance:
             prove=answer_unknown,
             on_room=lambda: None,
             security=tuning.security,
+            limits=tuning.limits,
         )
         self.mirrors = Mirrors(self.peers, answer_unknown, on_room=lambda: None, jitter=lambda: 0.0)
         housekeeping = Housekeeping()

@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.transmitter import DialogSettings
+from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.forwarding.ring import Record, Ring, decode
@@ -30,6 +30,7 @@ from broker.routing.choose import Health
 from broker.routing.facts import Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
+from broker.security.session import Credentials
 from broker.store.sqlite_store import SqliteStore
 from broker.wire.frame import Rejected, decode_dialog
 from broker.wire.layout import CONVERSATION_AT
@@ -57,6 +58,10 @@ class Weather:
     reject: float = 0.0
     delay: float = 0.005
     room: int = 1 << 20
+
+
+Tamper = Callable[[str, str, bytes], list[bytes]]
+"""What arrives at the far node of a frame that the near one has sent."""
 
 
 class Wire:
@@ -118,11 +123,12 @@ class Wire:
         self._near.carried.append(frame)
         self._network.digest = zlib.crc32(frame[CONVERSATION_AT:], self._network.digest)
         self._network.carried[self._near.name] += 1
-        for _ in range(2 if self._network.happens(weather.repeat) else 1):
+        tampered = self._network.tamper(self._near.name, self._far.name, frame)
+        for one in tampered * (2 if self._network.happens(weather.repeat) else 1):
             is_lost = self._network.happens(weather.loss) or (self._near.name, self._far.name) in self._network.severed
             if not is_lost:
                 delay = self._network.random.uniform(0.0005, weather.delay)
-                self._network.loop.call_later(delay, self._arrive, self._network.damaged(frame))
+                self._network.loop.call_later(delay, self._arrive, self._network.damaged(one))
 
     def _arrive(self, frame: bytes) -> None:
         if self._far.is_up and self._far.life == self._life:
@@ -136,7 +142,8 @@ class Node:
     One instance.
 
     Shape: `path` its database, None for a gateway; `life` how often it has started; `routes` of msdb, `own_routes` of
-    its database; frames that `carried` its links and that `arrived`; what each life has told of them in `records`.
+    its database; frames that `carried` its links and that `arrived`; what each life has told of them in `records`;
+    `credentials` of its database.
     """
 
     network: Network
@@ -152,6 +159,7 @@ class Node:
     carried: list[bytes] = field(default_factory=list)
     arrived: list[bytes] = field(default_factory=list)
     records: list[list[Record]] = field(default_factory=list)
+    credentials: Credentials = field(default_factory=Credentials)
 
     @property
     def address(self) -> NetworkAddress:
@@ -173,7 +181,12 @@ class Node:
             db = open_database(self.path, self.service)
             store = self.network.store(self.path, db, fragment_size=self.network.settings.fragment_size)
             self.endpoint = Endpoint(
-                self.name, self.path, store, settings=self.network.settings, forwarder=self.forwarder
+                self.name,
+                self.path,
+                store,
+                settings=self.network.settings,
+                forwarder=self.forwarder,
+                credentials=self.credentials,
             )
             self.endpoint.transmitter.table = _table(self.own_routes)
             here = hosted({self.endpoint.broker_instance: [self.service]})
@@ -239,7 +252,8 @@ class Network:
 
     Shape: `weather` holds from the next frame on; `severed` (near, far) names between which every frame is lost,
     although the link stays; `digest` of every frame sent so far, transmission ids left out; `carried` frames by the
-    name of the node that sent them on; `store` makes that of a database; `is_followed` whether instances have rings.
+    name of the node that sent them on; `store` makes that of a database; `is_followed` whether instances have rings;
+    `tamper` what somebody on the way makes of each frame.
     """
 
     def __init__(self, loop: VirtualLoop, seed: int, settings: DialogSettings | None = None) -> None:
@@ -252,6 +266,7 @@ class Network:
         self.store: type[SqliteStore] = SqliteStore
         self.is_followed = False
         self.nodes: dict[str, Node] = {}
+        self.tamper: Tamper = lambda _near, _far, frame: [frame]
         self.settings = settings or DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
         loop.executor_delay = lambda: self.random.uniform(0.0, 0.01)
 

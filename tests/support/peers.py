@@ -12,8 +12,9 @@ import pytest
 from broker.forwarding.forwarder import Forwarder, Limits
 from broker.net import dialling as module
 from broker.net.housekeeping import Housekeeping
+from broker.net.limits import Timeouts
 from broker.net.link import Link
-from broker.net.peers import Peers, Timeouts
+from broker.net.peers import Peers
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.facts import Hosted
 from broker.routing.route import Route

@@ -31,6 +31,7 @@ def test_every_drop_has_a_number_of_its_own() -> None:
         (Disposition.HOPS_EXHAUSTED, "hops exhausted", 11285),
         (Disposition.LIFETIME_EXCEEDED, "lifetime exceeded", 11291),
         (Disposition.EXPIRED_HERE, "expired here", 11290),
+        (Disposition.NOT_PERMITTED, "not permitted", 11215),
         (Disposition.NO_ROUTE, "no route", 9798),
         (Disposition.FORWARDING_DISABLED, "forwarding disabled", 9792),
         (Disposition.SERVICE_NOT_HERE, "service not here", 9796),

@@ -12,7 +12,7 @@ MIRRORED = {
     Standing.FIRST_PRINCIPAL: Standing.SECOND_PRINCIPAL,
     Standing.SECOND_PRINCIPAL: Standing.FIRST_PRINCIPAL,
 }
-DECLINES = {Word.CLAIMS_LOWER, Word.DENIES, Word.LOST}
+DECLINES = (Word.CLAIMS_LOWER, Word.DENIES, Word.LOST)
 EVERY = [(before, side, word) for before in Standing for side in Side for word in Word]
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder, Limits
+from broker.net.permissions import Permissions
 from broker.observe.drop import add_drops, read_drops
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row
 from broker.routing.choose import Health
@@ -23,7 +24,8 @@ HEADER = Header(Kind.MESSAGE, 0, b"m" * 16, b"c" * 16, "//far", "//near", b"f" *
 def instance(gone: dict[Disposition, int] | None = None, **endpoints: Any) -> Any:
     """One that serves these databases; `gone` is what those dropped that it serves no more."""
     forwarder = Forwarder(Limits(1 << 20, 1 << 20, 16), deliver=lambda *_: None, want=lambda _: None, health_of=health)
-    return SimpleNamespace(forwarder=forwarder, endpoints=endpoints, past=SimpleNamespace(dropped=Counter(gone)))
+    past, peers = SimpleNamespace(dropped=Counter(gone)), SimpleNamespace(permissions=Permissions())
+    return SimpleNamespace(forwarder=forwarder, endpoints=endpoints, past=past, peers=peers)
 
 
 def health(_address: object) -> Health:
@@ -57,6 +59,19 @@ def test_the_head_of_the_last_frame_is_told_and_its_body_is_not_kept() -> None:
         row["from_service_name"],
         row["message_sequence_number"],
     )
+
+
+def test_what_is_not_permitted_tells_who_lacks_what() -> None:
+    one = instance()
+    one.peers.permissions.last_refusal = "CN=a may not send: no GRANT"
+    for disposition in (Disposition.NO_ROUTE, Disposition.NOT_PERMITTED):
+        one.forwarder.drop(encode_dialog(HEADER, b""), disposition, None)
+
+    rows = shown(read_drops(one, AT))
+
+    assert [("not permitted", "CN=a may not send: no GRANT"), ("no route", None)] == [
+        (row["disposition"], row["reason"]) for row in rows
+    ]
 
 
 def test_a_frame_too_short_for_a_head_is_counted_without_one() -> None:

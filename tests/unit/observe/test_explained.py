@@ -19,8 +19,11 @@ from broker.routing.decide import Surroundings
 from broker.routing.explain import Names, explain
 from broker.routing.explanation import Explanation
 from broker.routing.facts import Facts, hosted
+from broker.routing.permitted import with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.principal import parse_principal, who_is
 from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -244,3 +247,22 @@ def test_lines_go_to_standard_output_eighty_columns_wide(capsys: pytest.CaptureF
     print_lines([Line("word " * 30)])
 
     assert ["word " * 15 + "word", "  " + "word " * 13 + "word"] == capsys.readouterr().out.splitlines()
+
+
+def test_permissions_of_a_peer_stand_before_the_routes_and_the_missing_statement_in_the_answer() -> None:
+    told = tell([Route("r", FAR)], msdb=[Route("r", FAR)], database=None)
+    grants = Grants([Rule(Permission.CONNECT, "*", parse_principal("public"), State.GRANT)], is_default_deny=True)
+
+    text = read(with_permissions(told, who_is("CN=a"), grants), width=100)
+
+    lines = text.splitlines()
+    first = lines.index("Permissions of CN=a")
+    assert "  ✓ CONNECT: GRANT CONNECT ON ENDPOINT::[Broker] TO [public]" == lines[first + 1]
+    assert "  · SEND: no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public" == lines[first + 2]
+    assert "  What follows would be, if it were permitted." == lines[first + 3]
+    assert first < lines.index("Matching, by the routes of msdb")
+    assert "dropped: not permitted (11215): no GRANT SEND ON SERVICE::[Billing] TO [CN=a] or public;" in text
+
+
+def test_nothing_is_said_of_permissions_when_no_peer_was_asked_about() -> None:
+    assert "Permissions" not in read(tell([Route("r", FAR)]))

@@ -186,6 +186,13 @@ def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
             "Connections",
         ),
         (
+            status(connections=[{"name": "b", "slowed_by": "limits.bytes_per_second"}, {"name": "c", "slowed_by": ""}]),
+            "limits.bytes_per_second",
+        ),
+        (status(transport={"warnings": ["connections are not encrypted"]}), "warning: connections are not encrypted"),
+        (status(transport={"warnings": ["it ends: CN=\x1b[2J"]}), "warning: it ends: CN=\\x1b[2J"),
+        (status(transport={"refused": {"connections": 3}}), "connections refused: 3 connections"),
+        (
             status(addresses={"tcp://c:4022": {"health": "suppressed", "problem": "refused", "held": 4}}),
             "Addresses with a problem",
         ),

@@ -119,7 +119,7 @@ def test_numbers_of_drops_are_those_of_the_dispositions() -> None:
     }
 
     assert {reason: number_of[reason] for reason in listed} == listed
-    assert len(listed) == 7  # all but "not permitted", which needs identities
+    assert len(listed) == 8
 
 
 def test_bounds_are_those_of_the_layout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,10 +12,12 @@ import pytest
 
 from broker.admin.subject import Subject
 from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
 from broker.errors import StoreUnavailableError
-from broker.net.tls import NO_SECURITY
+from broker.net.certificate import Identity
+from broker.net.tls import NO_SECURITY, Encryption, Security
 from broker.observe.metrics import METRICS, Exposition
 from broker.observe.view import DISPOSITIONS, make_row
 from broker.routing.address import NetworkAddress
@@ -49,6 +52,17 @@ def report(number: int) -> WorkerReport:
     status = {
         "kernel": "python",
         "forwarding": forwarding,
+        "transport": {
+            "encryption": "disabled",
+            "warnings": ["connections are not encrypted"],
+            "certificates": [],
+            "reloads": 0,
+            "reload_failures": number,
+            "problem": "",
+            "handshakes": number,
+            "connections_max": 100,
+            "refused": {"connections": number},
+        },
         "connections": [{"name": f"peer{number}"}],
         "addresses": {str(FAR): {"health": "untried", "problem": "", "held": number}},
         "mirrored_routes": [{"route": "pair", "epoch": number}],
@@ -116,7 +130,8 @@ class Played:
         self.is_ready = True
         self.own = {NetworkAddress("g", 4022)}
         self.settled = 0
-        self.security = NO_SECURITY
+        self.certificates = CertificateWatch(settings)
+        self.certificates.security = NO_SECURITY
 
     async def settle(self) -> None:
         self.settled += 1
@@ -154,6 +169,9 @@ async def test_status_adds_up_and_has_a_line_for_each_worker(whole: Whole, playe
     assert status["forwarding"]["pool_limit_bytes"] == 64 * 2**20
     assert [(one["lost"], one["uncounted_s"]) for one in status["workers"]] == [(5, 0.25), (0, 0.0)]
     assert status["forwarding"]["enabled"] is True
+    transport = status["transport"]
+    assert (["connections are not encrypted"], {"connections": 3}) == (transport["warnings"], transport["refused"])
+    assert (2, 3, 200) == tuple(transport[name] for name in ("reload_failures", "handshakes", "connections_max"))
     assert status["connections"] == [{"worker": 1, "name": "peer1"}, {"worker": 2, "name": "peer2"}]
     assert [(one["worker"], one["epoch"]) for one in status["mirrored_routes"]] == [(1, 1), (2, 2)]
     assert status["journal"] == {"directory": "/flows", "sample": 1.0, "records": 3, "shed": 2, "problem": ""}
@@ -279,3 +297,13 @@ async def test_endpoint_is_one(whole: Whole) -> None:
     (row,) = await asyncio.to_thread(lambda: list(views["sys.service_broker_endpoints"]()))
 
     assert {"g", "127.0.0.1:4022", "tcp://g:4022", 64, 300, 3} <= set(row)
+
+
+async def test_certificate_of_the_gateway_and_its_files_are_parts_of_its_health(whole: Whole, played: Played) -> None:
+    now = datetime.now(UTC)
+    own = Identity("CN=gateway", "ab", (), now, now)
+    played.certificates.security = Security(Encryption.REQUIRED, own=own)
+    played.certificates.problem = "endpoint.trust: gone"
+
+    assert "endpoint.trust: gone" == whole.parts["certificate files"]
+    assert "the certificate of this instance has expired" in whole.certificate_problem

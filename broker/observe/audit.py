@@ -1,0 +1,87 @@
+"""
+The rows of sys.dm_broker_audit: the newest lines of the audit file, and of those put aside before it.
+
+Read from the end, so that the size of the files does not matter. A line that is none is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from broker.errors import StoreUnavailableError
+
+AUDIT = "sys.dm_broker_audit"
+# Each column, and what the file calls it.
+COLUMNS = {
+    "audit_time": "at",
+    "request_id": "request",
+    "principal_name": "who",
+    "role": "role",
+    "origin": "from",
+    "operation": "operation",
+    "database_name": "database",
+    "target": "target",
+    "definition_before": "before",
+    "definition_after": "after",
+    "outcome": "outcome",
+    "problem": "problem",
+    "unsaid": "unsaid",
+}
+ROWS_MAX = 10_000  # what one SELECT gives
+BYTES_MAX = 32 * 1024 * 1024
+
+
+def audit_rows(path: Path, keep: int) -> list[tuple[object, ...]]:
+    """
+    The newest changes, oldest first. Blocking.
+
+    Args:
+        path: The file in use.
+        keep: How many files before it are kept, as NAME.1, NAME.2 and so on.
+
+    Raises:
+        StoreUnavailableError: a file cannot be read.
+    """
+    rows: list[tuple[object, ...]] = []
+    room = BYTES_MAX
+    for file in (path, *(path.with_name(f"{path.name}.{number}") for number in range(1, keep + 1))):
+        try:
+            lines, taken = _last_lines(file, room)
+        except FileNotFoundError:
+            continue  # none yet, or put aside at this moment
+        except OSError as error:
+            raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
+        room -= taken
+        rows += _rows(reversed(lines))
+        if room <= 0 or len(rows) >= ROWS_MAX:
+            break
+    return rows[ROWS_MAX - 1 :: -1] if len(rows) >= ROWS_MAX else rows[::-1]
+
+
+def _last_lines(file: Path, most: int) -> tuple[list[bytes], int]:
+    """The whole lines among the last bytes of a file, and how many bytes that were."""
+    with file.open("rb") as opened:
+        size = opened.seek(0, 2)
+        begin = max(0, size - most)
+        opened.seek(begin)
+        data = opened.read(most)
+    lines = data.splitlines()
+    return lines[1:] if begin else lines, len(data)
+
+
+def _rows(lines: Iterator[bytes]) -> Iterator[tuple[object, ...]]:
+    for line in lines:
+        try:
+            told = json.loads(line)
+            at = datetime.fromisoformat(told["at"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        yield (at, *(_shown(told.get(key)) for key in list(COLUMNS.values())[1:]))
+
+
+def _shown(value: Any) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value

@@ -1,0 +1,41 @@
+"""Databases that know each other: made once for all tests, valid for as long as any virtual clock shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+
+from broker.security.identity import OwnIdentity, Peers, Signing, parse_own, parse_peers
+from broker.security.issue import Holder, Issued, Validity, issue_database
+from broker.security.session import Credentials
+
+AGES = Validity(datetime(2020, 1, 1, tzinfo=UTC), datetime(2035, 1, 1, tzinfo=UTC))
+
+
+def issue(name: str, validity: Validity = AGES) -> Issued:
+    """A new identity."""
+    return issue_database(Holder(name), validity, None)
+
+
+@cache
+def issued(name: str) -> Issued:
+    """The identity of this name, the same for all tests."""
+    return issue(name)
+
+
+@cache
+def own(name: str) -> OwnIdentity:
+    """What a database of this name has."""
+    made = issued(name)
+    return parse_own(made.certificate_pem, made.key_pem)
+
+
+@cache
+def signing(name: str) -> Signing:
+    """What others know of it."""
+    return parse_peers(issued(name).certificate_pem)[0]
+
+
+def credentials(name: str | None, *known: str) -> Credentials:
+    """A database that is this one, or nobody, and knows those."""
+    return Credentials(None if name is None else own(name), Peers(map(signing, known)))

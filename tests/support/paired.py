@@ -1,0 +1,54 @@
+"""Instances that could be paired: their files, as `broker certs` makes them, and their configuration."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from broker.control.certificate_file import store_files
+from broker.control.renewal import Pair
+from broker.security.issue import Holder, Validity, issue_database, issue_endpoint
+
+DIRECTORIES = ("tls/peers", "dialog/peers", "routes.d", "scripts.d")
+
+
+def settings_of(name: str, directory: Path) -> dict[str, dict[str, object]]:
+    """
+    What an instance needs for pairing, by section; its database is called as the instance is.
+
+    Makes the certificates: `tls/NAME.pem`, trusted by itself, and `dialog/NAME.dialog.pem`.
+    """
+    for one in DIRECTORIES:
+        (directory / one).mkdir(parents=True, exist_ok=True)
+    now = datetime.now(UTC)
+    year = Validity(now - timedelta(hours=1), now + timedelta(days=365))
+    endpoint, database = (
+        Pair(directory / f"tls/{name}.pem", directory / f"tls/{name}.key"),
+        dialog_pair(name, directory),
+    )
+    files = endpoint.files(issue_endpoint(Holder(name, ("127.0.0.1",)), year, None))
+    files |= database.files(issue_database(Holder(name), year, None))
+    files[directory / f"tls/peers/{name}.pem"] = files[endpoint.certificate]
+    store_files(files, is_replacing=False)
+    return {
+        "endpoint": {
+            "encryption": "required",
+            "authentication": "certificate",
+            "certificate": str(endpoint.certificate),
+            "private_key": str(endpoint.private_key),
+            "trust": ["tls/peers/*.pem"],
+        },
+        "routes": {"files": ["routes.d/*.sql"]},
+        f"databases.{name}": {
+            "path": f"{name}.db",
+            "scripts": ["scripts.d/*.sql"],
+            "certificate": str(database.certificate),
+            "private_key": str(database.private_key),
+            "peers": ["dialog/peers/*.pem"],
+        },
+    }
+
+
+def dialog_pair(name: str, directory: Path) -> Pair:
+    """Where the certificates of the database are."""
+    return Pair(directory / f"dialog/{name}.dialog.pem", directory / f"dialog/{name}.dialog.key")

@@ -1,0 +1,58 @@
+"""Sealed frames for tests, and the test vectors of docs/security.md."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+from broker.conversation.contact import Contact, Fragment, Seal, Travel, message_frame
+from broker.security.session import Credentials, Sealer, Secured
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
+HERE, THERE = b"o" * 16, b"b" * 16
+CONVERSATION = b"c" * 16
+NOW = 1_800_000_000.0
+
+_ids = itertools.count(1)
+_counter = itertools.count(1)
+
+
+def _vectors() -> dict[str, bytes]:
+    block = re.search(r"```vectors\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None, "no vectors on the page"
+    parts = re.findall(r"^(\S[^\n]*):\n((?: {4}[0-9a-f]+\n)+)", block[1], re.MULTILINE)
+    return {name: bytes.fromhex("".join(digits.split())) for name, digits in parts}
+
+
+VECTORS = _vectors()
+
+
+def draw(size: int) -> bytes:
+    """Bytes that are different each time, and the same in each run."""
+    return next(_counter).to_bytes(size, "little")
+
+
+def initiator(secured: Secured | None, conversation: bytes = CONVERSATION) -> Contact:
+    """The side that began."""
+    return Contact(conversation, True, ORDERS, HERE, BILLING, secured=secured)
+
+
+def target(secured: Secured | None, conversation: bytes = CONVERSATION) -> Contact:
+    """The side that answers."""
+    return Contact(conversation, False, BILLING, THERE, ORDERS, HERE, secured)
+
+
+def sealer(contact: Contact, credentials: Credentials) -> Sealer:
+    """Who seals what a side sends."""
+    assert contact.secured is not None
+    return Sealer(contact.secured, contact.direction(), credentials, draw)
+
+
+def sealed(
+    contact: Contact, by: Sealer, body: bytes = b"text", *, now: float = NOW, again: bool = False, flags: int = 2
+) -> bytes:
+    """A message of one fragment."""
+    fragment = Fragment((0, 0), flags, body, (0, 0))
+    return message_frame(contact, Travel(), next(_ids).to_bytes(16, "big"), fragment, Seal(by, now, again))
