@@ -25,6 +25,7 @@ from broker.security.principal import parse_principal
 from broker.wire.frame import Fatal
 from tests.support.certificates import Pair, authority, make, security
 from tests.support.loopback import HERE, Instance, instance, message, numbers, raw, until
+from tests.support.peers import HIGHER, LOWER
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -142,6 +143,27 @@ async def test_denied_peer_is_told_the_statement_that_denies_it(street: Street) 
         fatal = await peer.hear(Fatal)
 
     assert "public may not connect: DENY CONNECT ON ENDPOINT::[Broker] TO [public]" == fatal.text
+
+
+async def test_peer_that_claims_the_arbitration_of_another_takes_nothing_over(street: Street) -> None:
+    """Of two links to one process that of the lower id stays; mallory shows no certificate of billing's."""
+    everybody = rule(CONNECT, "public"), rule(SEND, "public")
+    orders = await street.house("orders", *everybody, arbitration=HIGHER)
+    billing = await street.house("billing", *everybody, arbitration=LOWER, service="//billing")
+    mallory = await street.house("mallory", *everybody, arbitration=LOWER, service="//billing", is_announcing=False)
+    orders.route(billing=billing.address)
+    send(orders, [message("//billing", 1)])
+    await until(lambda: billing.delivered)
+    mallory.route(orders=orders.address)
+    send(mallory, [message("//orders", 1)])
+    await until(lambda: orders.states() == ["LOGGED_IN"] * 2)
+
+    send(orders, [message("//billing", 2)])
+
+    await until(lambda: len(billing.delivered) == 2)
+    assert [1, 2] == numbers(billing.delivered)
+    assert [] == mallory.delivered
+    assert ["LOGGED_IN"] * 2 == orders.states()
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

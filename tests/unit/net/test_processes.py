@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,14 +17,15 @@ from tests.support.peers import HIGHER, LOWER, OWN, PEER
 class Played:
     """As much of a link as this is about."""
 
-    def __init__(self, arbitration: bytes, *, is_accept: bool) -> None:
+    def __init__(self, arbitration: bytes, *, is_accept: bool, proved: str) -> None:
         self.state = LinkState.LOGGED_IN
+        self.transport = SimpleNamespace(identity=SimpleNamespace(fingerprint=proved) if proved else None)
         self.is_accept = is_accept
         self.agreement: Agreement | None = agree(OWN, msgspec.structs.replace(PEER, arbitration=arbitration))
 
 
-def link(arbitration: bytes, *, is_accept: bool) -> Any:
-    return Played(arbitration, is_accept=is_accept)
+def link(arbitration: bytes, *, is_accept: bool, proved: str = "") -> Any:
+    return Played(arbitration, is_accept=is_accept, proved=proved)
 
 
 def test_rival_is_opened_by_the_other_side_and_open() -> None:
@@ -37,6 +39,17 @@ def test_rival_is_opened_by_the_other_side_and_open() -> None:
     assert None is processes.rival_of(link(HIGHER, is_accept=True))
     theirs.state = LinkState.DRAINING  # type: ignore[union-attr]
     assert None is processes.rival_of(ours)
+
+
+def test_whoever_shows_another_certificate_is_another_process() -> None:
+    """A HELLO may claim the arbitration id of somebody else."""
+    processes = Processes()
+    ours = link(HIGHER, is_accept=False, proved="billing")
+    processes.add(ours)
+
+    assert None is processes.rival_of(link(HIGHER, is_accept=True, proved="mallory"))
+    assert None is processes.rival_of(link(HIGHER, is_accept=True))
+    assert ours is processes.rival_of(link(HIGHER, is_accept=True, proved="billing"))
 
 
 def test_process_without_a_name_has_no_rival() -> None:
