@@ -17,7 +17,7 @@ from broker.forwarding.way import Way
 from broker.security.grants import OPEN, Profile
 from broker.wire.layout import HEADER_BYTES, ROUTE_KEY_AT
 
-KERNELS_MAX = 32  # the plain one remembers up to 1 MB beside its ways
+KERNELS_MAX = 256  # a few KiB each; what all of them remember is bounded together
 
 _NAME_AT = HEADER_BYTES - ROUTE_KEY_AT
 
