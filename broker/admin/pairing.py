@@ -42,7 +42,10 @@ from broker.control.pairing import (
 )
 from broker.errors import BrokerError, PairingError
 from broker.net.tls import ALPN
+from broker.routing.address import parse_address
+from broker.security.grants import Permission, Rule, State, render_rule
 from broker.security.pairing import Partner
+from broker.security.principal import parse_principal
 
 if TYPE_CHECKING:
     from broker.admin.meeting import Channel
@@ -52,12 +55,15 @@ STEP_SECONDS = 90.0  # that the other side may take for a step
 TRY_SECONDS = 3.0  # for one attempt to connect
 PAUSE_SECONDS = 1.0  # between two attempts
 TRIAL_SECONDS = 60.0
+_SERVICES = "SELECT name FROM sys.services"
 _ROUTES = "SELECT name, remote_service_name FROM sys.routes"
+_LEADING = "SELECT name, remote_service_name, address FROM sys.routes"
 _ADDRESSES = "SELECT address, mirror_address FROM sys.routes"
 _BINDINGS = "SELECT name, remote_service_name FROM sys.remote_service_bindings"
 _BOUND = "SELECT remote_principal_name FROM sys.remote_service_bindings"
-_CONNECT = "SELECT grantee_name, state_desc FROM sys.server_permissions"
-_SEND = "SELECT grantee_name, state_desc FROM sys.database_permissions"
+_SEALED = "SELECT name, remote_service_name, remote_principal_name FROM sys.remote_service_bindings"
+_CONNECT = "SELECT grantee_name, state_desc, securable_name FROM sys.server_permissions"
+_SEND = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 _WAITING = "SELECT to_service_name, transmission_status FROM sys.transmission_queue"
 
 
@@ -131,10 +137,9 @@ class Pairing:
         names, far = names_for(self.partner.offer.service), self.partner.offer.service
         routes = self._names(_ROUTES, far)
         bindings = self._names(_BINDINGS, far)
-        other = next((name for name in routes if name != names.route), None)
-        if other is not None:
-            problem = f"the route [{other}] leads to {far} already: DROP ROUTE [{other}], then pair again"
-            yield Line("statements", is_good=False, told=problem)
+        problem = self._denied() or self._taken(far, names.route)
+        if problem is not None:
+            yield Line("statements", is_good=False, told=f"{problem}, then pair again")
             return
         drops = dropping(self.side, names, has_route=names.route in routes, has_binding=names.route in bindings)
         self.client.sql(drops + change.script, self.side.database)
@@ -143,6 +148,41 @@ class Pairing:
         yield Line(
             "certificates", is_good=True, told=f"of {self.partner.endpoint.name} in {_listed(change.certificates)}"
         )
+
+    def _denied(self) -> str | None:
+        """The DENY that the permissions of this pairing would contradict, or lift; with what to do."""
+        endpoint, database = self.partner.endpoint, self.partner.identity.who
+        for permission, question, place, who in (
+            (Permission.CONNECT, _CONNECT, MSDB, endpoint),
+            (Permission.SEND, _SEND, MSDB, endpoint),
+            (Permission.SEND, _SEND, self.side.database, database),
+        ):
+            for text, state, securable in self._rows(question, place):
+                principal = parse_principal(text)
+                rule = Rule(permission, securable, principal, State(state))
+                is_about = permission is Permission.CONNECT or rule.is_about(self.side.service)
+                if rule.state is State.DENY and is_about and principal.covers(who):
+                    told = render_rule(rule.state, permission, securable, text)
+                    return f"{told} in {place} is about {who.name}: REVOKE it"
+        return None
+
+    def _taken(self, far: str, own: str) -> str | None:
+        """Whose the far service is already, so that the other side would take it over; with what to do."""
+        for database in self.side.settings.databases:
+            if [far] in map(list, self._rows(_SERVICES, database)):
+                return f"{far} is a service of the database {database} here: let the other side offer another one"
+        other = next((name for name in self._names(_ROUTES, far) if name != own), None)
+        if other is not None:
+            return f"the route [{other}] leads to {far} already: DROP ROUTE [{other}]"
+        for name, service, address in self._rows(_LEADING, MSDB):
+            if service == far and parse_address(address) != self.partner.address:
+                return f"the route [{name}] of msdb leads to {far} at {address} already: DROP ROUTE [{name}] there"
+        who = self.partner.identity.who
+        for name, service, principal in self._rows(_SEALED, self.side.database):
+            if service == far and not parse_principal(principal).covers(who):
+                told = f"the binding [{name}] seals {far} to {principal} already, and the other side is {who.name}"
+                return f"{told}: DROP REMOTE SERVICE BINDING [{name}]"
+        return None
 
     def _names(self, question: str, service: str) -> list[str]:
         """The routes or bindings of the database for a service."""
@@ -156,7 +196,7 @@ class Pairing:
 
     def _granted(self, question: str, database: str) -> list[str]:
         """Principals to whom something is granted."""
-        return [name for name, state in self._rows(question, database) if state == "GRANT"]
+        return [name for name, state, _ in self._rows(question, database) if state == "GRANT"]
 
     def _rows(self, question: str, database: str) -> list[Any]:
         rows: list[Any] = self.client.sql(question, database)["rows"]

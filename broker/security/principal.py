@@ -64,12 +64,15 @@ class Who:
 
     @property
     def name(self) -> str:
-        """The principal that one would name in a statement; `public` for somebody who has proved nothing."""
-        subject = spelled(self.subject)
-        if 0 < len(subject) <= PRINCIPAL_MAX:
-            return subject
-        if self.uris:
-            return self.uris[0]
+        """
+        The principal that one would name in a statement; `public` for somebody who has proved nothing.
+
+        It covers whoever bears just this name: a URI that would be read as anything else, such as `public` or one with
+        `*`, is passed over.
+        """
+        for text, kind in ((spelled(self.subject), Kind.SUBJECT), *((uri, Kind.URI) for uri in self.uris)):
+            if _is_plain(text, kind):
+                return text
         return f"sha256:{self.fingerprint}" if self.fingerprint else PUBLIC
 
 
@@ -163,6 +166,15 @@ def who_is(text: str) -> Who:
             return Who(fingerprint=principal.text.removeprefix("sha256:"))
         case _:
             return Who(subject=f"CN={_escape(principal.text)}", common_name=principal.text)
+
+
+def _is_plain(text: str, kind: Kind) -> bool:
+    """Whether a text is read as a principal of this kind, as it is written and standing for one name only."""
+    try:
+        principal = parse_principal(text)
+    except PrincipalError:
+        return False
+    return (principal.kind, principal.text) == (kind, text) and not principal.is_pattern
 
 
 def covers_text(pattern: str, text: str) -> bool:

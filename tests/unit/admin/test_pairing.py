@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
@@ -321,9 +322,50 @@ async def test_permission_that_is_denied_is_told(both: Both) -> None:
 
     assert [False, False] == await both.pair()
 
-    [(instance, check, told)] = both.bad()
-    assert ("orders", "permission") == (instance, check)
-    assert "DENY" in told
+    told = "DENY SEND ON SERVICE::[*] TO [CN=billing] in msdb is about CN=billing: REVOKE it, then pair again"
+    assert {("orders", "statements", told)} == both.bad()
+    assert [] == await asyncio.to_thread(both.ask, "orders", "SELECT name FROM sys.remote_service_bindings")
+
+
+@pytest.mark.parametrize(
+    ("database", "statement", "told"),
+    [
+        ("msdb", "DENY CONNECT ON ENDPOINT::[*] TO [CN=billing]", "DENY CONNECT ON ENDPOINT::[*] TO [CN=billing]"),
+        (
+            "msdb",
+            "DENY SEND ON SERVICE::[//shop/orders] TO [bill*]",
+            "DENY SEND ON SERVICE::[//shop/orders] TO [bill*]",
+        ),
+        ("orders", "DENY SEND ON SERVICE::[//shop/*] TO [public]", "DENY SEND ON SERVICE::[//shop/*] TO [public]"),
+        ("orders", "CREATE SERVICE [//shop/billing] ON QUEUE Inbox", "is a service of the database orders here"),
+        (
+            "msdb",
+            "CREATE ROUTE Mine WITH SERVICE_NAME = '//shop/billing', ADDRESS = 'tcp://other.example'",
+            "the route [Mine] of msdb leads to //shop/billing at tcp://other.example",
+        ),
+        (
+            "orders",
+            "CREATE REMOTE SERVICE BINDING [Mine] TO SERVICE '//shop/billing' WITH USER = [CN=somebody]",
+            "the binding [Mine] seals //shop/billing to CN=somebody already, and the other side is CN=billing",
+        ),
+    ],
+    ids=["connect", "send", "send to the database", "service here", "route of msdb", "binding"],
+)
+async def test_what_pairing_would_lift_or_take_over_is_refused_before_any_change(
+    both: Both, database: str, statement: str, told: str
+) -> None:
+    await asyncio.to_thread(both.say, "orders", statement, database)
+    question = "SELECT grantee_name, state_desc FROM sys.server_permissions"
+    before = await asyncio.to_thread(both.ask, "orders", question)
+
+    assert [False, False] == await both.pair()
+
+    [bad] = both.bad()
+    assert ("orders", "statements") == bad[:2]
+    assert told in bad[2]
+    assert before == await asyncio.to_thread(both.ask, "orders", question)
+    trusted = both.sides["orders"].settings.endpoint.trust[0].removesuffix("*.pem")
+    assert ["orders.pem"] == await asyncio.to_thread(os.listdir, trusted)
 
 
 async def test_message_that_does_not_come_is_told_with_the_reason(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.control.certificate_file import read_certificates
 from broker.control.config import Settings
@@ -30,6 +34,7 @@ from broker.control.pairing import (
 from broker.control.rehearsal import rehearse
 from broker.control.script import script_files
 from broker.ddl.parser import parse_script
+from broker.ddl.statements import GrantPermission
 from broker.errors import SettingError
 from broker.routing.address import NetworkAddress
 from broker.security.identity import parse_peers
@@ -190,6 +195,27 @@ def test_statements_at_once_are_those_of_the_scripts(orders: Side, billing: Part
         "CreateRemoteServiceBinding",
         "GrantPermission",
     ] == kinds
+
+
+@pytest.mark.parametrize("uri", ["public", "billing", "*:*", "CN=stock"])
+def test_uri_of_the_other_side_that_would_be_read_as_more_than_itself_is_granted_nothing(
+    orders: Side, billing: Partner, uri: str
+) -> None:
+    key, nobody = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    builder = x509.CertificateBuilder(nobody, nobody, key.public_key(), 1, YEAR.begins, YEAR.ends)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)]), critical=True)
+    pem = builder.sign(key, SHA256()).public_bytes(Encoding.PEM).decode()
+    partner = partner_of(msgspec.structs.replace(billing.offer, certificate=pem))
+
+    change = installation(orders, partner)
+
+    said = [
+        *parse_script(change.script),
+        *parse_script(trial_begins(orders, partner, trial_of("a", is_inviting=True), lifetime=9)),
+    ]
+    granted = {name for one in said if isinstance(one, GrantPermission) for name in one.principals}
+    assert {f"sha256:{partner.certificate.hex()}", "CN=billing"} == granted
 
 
 def test_name_of_the_other_side_cannot_leave_its_comment(orders: Side, tmp_path: Path) -> None:

@@ -148,6 +148,21 @@ def test_subject_that_is_none_is_covered_by_no_subject(subject: str) -> None:
         (Who("CN=a*b"), r"CN=a\2ab"),
         (Who("", "", ("spiffe://a",), PRINT), "spiffe://a"),
         (Who("", "", (), PRINT), "sha256:" + PRINT),
+        *(
+            (Who("", "", (uri,), PRINT), "sha256:" + PRINT)
+            for uri in (
+                "public",
+                "Public",
+                " public",
+                "billing",
+                "*:*",
+                "a:*",
+                "CN=billing",
+                " a:b",
+                "sha256:" + "0" * 64,
+            )
+        ),
+        (Who("", "", ("public", "spiffe://a"), PRINT), "spiffe://a"),
         (Who("CN=" + "x" * PRINCIPAL_MAX, "x", (), PRINT), "sha256:" + PRINT),
     ],
 )
