@@ -3,7 +3,8 @@ The receiving half: whose key opened a frame, and whether that may be believed f
 
 A key is verified and unwrapped once and then kept by its id, so that in steady state a frame costs one AES-GCM. The
 keys that are kept have a bound; the one that was not used for the longest goes first, and comes back with the key
-packet of what is sent again.
+packet of what is sent again. A signer who is no longer among the peers of the database is not believed any more: its
+keys are forgotten with the first frame behind that.
 
 - A target that has no row yet (it is about to begin, or nothing is known of it), or that began inside its instance,
   takes a packet of anybody whom this database knows, or in anonymous mode of anybody at all. What it found may become
@@ -79,6 +80,7 @@ class Opener:
     def __init__(self, credentials: Credentials, *, keys_max: int = KEYS_MAX) -> None:
         self._credentials = credentials
         self._keys_max = keys_max
+        self._peers = credentials.peers  # by whom the keys were looked through
         self._keys: OrderedDict[tuple[bytes, bool, bytes], tuple[AESGCM, Source]] = OrderedDict()
 
     def open(
@@ -98,6 +100,8 @@ class Opener:
         Raises:
             SealRefusedError: it is not believed; nothing was changed.
         """
+        if self._credentials.peers is not self._peers:
+            self._forget_strangers()
         box = read_box(body)
         name = (header.conversation_id, header.flags & _FROM_TARGET > 0, box.key_id)
         known = self._keys.get(name)
@@ -110,6 +114,14 @@ class Opener:
         else:
             self._keys.move_to_end(name)
         return Opened(content, box.key_id, box.echo, source, known is None)
+
+    def _forget_strangers(self) -> None:
+        """The peers are others: keys whose signer is not among them are not known any more."""
+        self._peers = self._credentials.peers
+        known = {signing.who.fingerprint for signing in self._peers.known.values()}
+        for name, (_, source) in list(self._keys.items()):
+            if source.secured.mode is Mode.FULL and source.who.fingerprint not in known:
+                del self._keys[name]
 
     def _find_key(self, box: Box, direction: Direction, secured: Secured | None, now: float) -> tuple[AESGCM, Source]:
         is_for_initiator = direction.is_from_target

@@ -5,7 +5,8 @@ A key lives for KEY_SECONDS or KEY_FRAMES at most, and only in the process that 
 frame until the far side has named the key in a frame of its own, and afterwards with whatever the caller wants it:
 what is sent a second time and answers to duplicates, so that a far side that has lost its memory gets it back. As long
 as the far side has not named the key, a new packet is made every REWRAP_SECONDS, for only a fresh one begins a dialog
-(`broker.security.opening.FRESH_SECONDS`).
+(`broker.security.opening.FRESH_SECONDS`). In full mode a key is also over when the certificate that it is wrapped for
+is no longer among the peers of the database.
 
 In anonymous mode there is one secret for both directions of a dialog. The initiator sends it; the target, which cannot
 know whom to wrap a secret for, derives its keys from it.
@@ -81,6 +82,8 @@ class Sealer:
         self._direction = direction
         self._credentials = credentials
         self._draw = draw
+        self._far_signer = b""  # fingerprint of whose `far` is
+        self._peers = credentials.peers  # among whom the two were last found
         self._key: AESGCM | None = None
         self._key_id = bytes(KEY_ID_BYTES)
         self._made_at = 0.0
@@ -135,7 +138,19 @@ class Sealer:
         limit = KEY_SECONDS if self._has_arrived or not self._packet else REWRAP_SECONDS
         if self._key is None or self._frames >= KEY_FRAMES or not -REWRAP_SECONDS <= age < limit:
             return self._renew(now)
+        if self._credentials.peers is not self._peers and not self._is_far_known():
+            return self._renew(now)
         return self._key
+
+    def _is_far_known(self) -> bool:
+        """Whether what the key is wrapped for is among the peers, which are others now; asked in full mode alone."""
+        peers = self._credentials.peers
+        if self.secured.mode is Mode.FULL and self.far is not None:
+            signing = peers.by_fingerprint(self._far_signer)
+            if signing is None or self.far.fingerprint not in {one.fingerprint for one in signing.sealing}:
+                return False
+        self._peers = peers
+        return True
 
     def _renew(self, now: float) -> AESGCM:
         secured, credentials = self.secured, self._credentials
@@ -151,7 +166,8 @@ class Sealer:
             principal = parse_principal(secured.far_principal)
             found = credentials.peers.named(principal, now)
             if found is not None:
-                self.far = found[1]
+                self._far_signer, self.far = found[0].fingerprint, found[1]
+                self._peers = credentials.peers
                 packet = make_packet(self._direction, key_id, secret, self.far, made_at=int(now), signer=signer)
             elif secured.mode is Mode.FULL or not self._has_ever_arrived:
                 raise CannotSealError(credentials.peers.missing(principal, now))

@@ -1,10 +1,11 @@
 """
 A database of the broker: one SQLite file, shared with the application, which keeps conversations through every crash.
 
-Opening makes the file when it is missing, in WAL mode with `synchronous=FULL`: what was committed is on the disk. This
-module knows the schema's version and the database's identity. An older version is brought up to this one by
-`migration`; whether the file is still the one it was, `fence` tells. Queues, services and routes are in `metadata`,
-what happens to messages in `receiving` and `sending`, what applications do in `broker.application`.
+Opening makes the file when it is missing, for its owner alone (mode 0600, which SQLite gives its log as well), in WAL
+mode with `synchronous=FULL`: what was committed is on the disk. This module knows the schema's version and the
+database's identity. An older version is brought up to this one by `migration`; whether the file is still the one it
+was, `fence` tells. Queues, services and routes are in `metadata`, what happens to messages in `receiving` and
+`sending`, what applications do in `broker.application`.
 
 A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
 writers wait for each other instead of failing. A daemon's connection knows the epoch in which its daemon became the
@@ -21,7 +22,7 @@ import stat
 import time
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from broker.errors import DemotedError, StoreUnavailableError
@@ -47,6 +48,7 @@ CATALOG = (  # what statements read and change
     "remote_service_binding",
     "conversation",
 )
+MODE = 0o600  # of a file that is made; one that is there keeps its own
 HELD = "another daemon has it open"
 _TABLE = re.compile(r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)", re.MULTILINE)
 LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock
@@ -72,6 +74,8 @@ def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None, ma
         StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity; an
             older schema that could not be brought up to this release's.
     """
+    if may_make:
+        _make_file(str(path))
     address = path if may_make else f"{Path(path).absolute().as_uri()}?mode=rw"
     try:
         db = sqlite3.connect(
@@ -315,6 +319,13 @@ def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
         )
         size: int = db.execute("SELECT fragment_size FROM broker_database").fetchone()[0]
         return size
+
+
+def _make_file(path: str) -> None:
+    """An empty file of mode 0600, when there is none; else, and when it cannot be made, SQLite tells what is wrong."""
+    if path not in {"", ":memory:"}:
+        with suppress(OSError):  # no descriptor: to close one would end the locks that other threads have on the file
+            os.mknod(os.path.realpath(path), stat.S_IFREG | MODE)
 
 
 def _prepare(db: sqlite3.Connection, instance: uuid.UUID | None) -> None:

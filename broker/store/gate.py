@@ -147,9 +147,12 @@ class Batch:
     def _is_believed(self, header: Header, secured: Secured | None) -> bool:
         source = self._sources.get(id(header))
         if source is None:
-            if secured is None or id(header) in self._inside or (secured == _INSIDE and not header.is_from_target):
+            if secured is None or id(header) in self._inside:
                 return True
-            self._receipt.refuse(Disposition.NOT_SEALED, "its dialog is sealed, and it is not", header)
+            why = "its dialog began within this instance, and it came in clear from outside"
+            if secured != _INSIDE:
+                why = "its dialog is sealed, and it is not"
+            self._receipt.refuse(Disposition.NOT_SEALED, why, header)
             return False
         if secured is None or secured == _INSIDE:
             self._receipt.refuse(Disposition.NOT_SECURED, "its dialog is in clear, and it is sealed", header)

@@ -108,6 +108,30 @@ def test_the_answer_is_opened_by_the_initiator(secured: Secured) -> None:
     assert (b"text", secured) == (found.body, found.source.secured)
 
 
+def test_a_signer_who_is_no_peer_any_more_is_not_believed_by_a_key_that_is_known() -> None:
+    known = credentials("billing", "orders", "mallory")
+    opener, far, other = Opener(known), Initiator(), Initiator(known=credentials("mallory", "billing"))
+    lean, others = far.lean(), other.lean()
+    opened(opener, far.send(again=True))
+    opened(opener, other.send(again=True))
+
+    known.peers = credentials("billing", "orders").peers
+
+    assert b"text" == opened(opener, lean).body
+    assert Disposition.SESSION_KEY_UNKNOWN is refusal(opener, others)
+    assert Disposition.SECURITY_UNRESOLVED is refusal(opener, other.send(again=True))
+
+
+def test_an_anonymous_dialog_does_not_ask_for_peers() -> None:
+    known = credentials("billing", "orders")
+    opener, far = Opener(known), Initiator(ANONYMOUS)
+    opened(opener, far.send())
+
+    known.peers = Peers()
+
+    assert b"text" == opened(opener, far.lean()).body
+
+
 def test_keys_that_are_kept_have_a_bound() -> None:
     """The one that was not used for the longest goes first."""
     opener = Opener(BILLING, keys_max=2)

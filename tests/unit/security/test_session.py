@@ -170,6 +170,60 @@ def test_the_certificate_that_is_sealed_to_is_known() -> None:
     assert signing("billing").sealing[0] == side.sealer.far
 
 
+# --- peers that change --------------------------------------------------------------------------------------
+
+
+def test_a_far_certificate_that_is_no_peer_any_more_is_not_sealed_to() -> None:
+    known = credentials("orders", "billing")
+    side = Side(FULL, known)
+    side.arrived(side.send())
+
+    known.peers = Peers()
+
+    for _ in range(2):
+        with pytest.raises(CannotSealError, match="no certificate of billing is among the peers of this database"):
+            side.sealer.check(NOW)
+
+
+def test_a_key_is_renewed_for_the_sealing_certificate_that_is_left() -> None:
+    made = issued("billing")
+    other = issue_sealing(made.certificates[0], made.keys[0], AGES)  # type: ignore[arg-type]
+    known = Credentials(own("orders"), Peers([signing("billing")]))
+    side = Side(FULL, known)
+    first = side.send()
+    side.arrived(first)
+
+    known.peers = Peers(parse_peers(Issued((made.certificates[0], *other.certificates), ()).certificate_pem))
+    second = side.send()
+
+    assert first.key_id != second.key_id
+    assert read_packet(first.packet).receiver != read_packet(second.packet).receiver
+
+
+@pytest.mark.parametrize(("secured", "by"), WAYS)
+def test_a_key_stays_when_peers_are_loaded_anew_and_the_far_one_is_among_them(
+    secured: Secured, by: Credentials
+) -> None:
+    known = Credentials(by.own, by.peers)
+    side = Side(secured, known)
+    first = side.send()
+
+    known.peers = Peers([signing("billing"), signing("mallory")])
+
+    assert first.key_id == side.send().key_id
+
+
+def test_an_anonymous_dialog_keeps_its_key_without_the_far_certificate() -> None:
+    known = Credentials(None, NOBODY.peers)
+    side = Side(ANONYMOUS, known)
+    first = side.send()
+    side.arrived(first)
+
+    known.peers = Peers()
+
+    assert first.key_id == side.send().key_id
+
+
 # --- what keeps it from being sealed ------------------------------------------------------------------------
 
 

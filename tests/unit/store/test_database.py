@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -72,6 +73,49 @@ def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path) -
     assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
     assert list(routes(db)) == [row_of(AUTO_CREATED_LOCAL)]
     db.close()
+
+
+def test_a_file_that_is_made_is_for_its_owner_alone(path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with closing(open_store(path)):
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(umask)
+
+    assert {"orders.db": 0o600, "orders.db-wal": 0o600, "orders.db-shm": 0o600} == modes
+
+
+def test_a_file_is_for_its_owner_alone_before_anything_is_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    connect = sqlite3.connect
+
+    def look(*args: object, **more: object) -> sqlite3.Connection:
+        seen.append((stat.S_IMODE(path.stat().st_mode), path.stat().st_size))
+        return connect(*args, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", look)
+    open_store(path).close()
+
+    assert [(0o600, 0)] == seen
+
+
+def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
+    open_store(path).close()
+    path.chmod(0o640)
+
+    with closing(open_store(path)):
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+
+    assert {0o640} == modes
+
+
+def test_a_symbolic_link_to_nothing_is_followed(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere.db"))
+
+    open_store(path).close()
+
+    assert 0o600 == stat.S_IMODE(path.with_name("elsewhere.db").stat().st_mode)
 
 
 def test_identity_is_drawn_when_none_is_given(tmp_path: Path) -> None:

@@ -307,6 +307,20 @@ def test_a_dialog_that_began_inside_is_sealed_as_soon_as_it_comes_so(billing: Da
     assert Counter({Disposition.NOT_SEALED: 1}) == later.dropped
 
 
+def test_who_sends_in_clear_from_outside_has_no_part_in_a_dialog_that_began_inside(open_house: Database) -> None:
+    """Whoever knows its conversation id, and may send to the service."""
+    far = Far()
+    open_house.take(far.message(0, is_clear=True), inside={0})
+    made_up = (far.message(1, b"made up", is_clear=True), far.ack(is_clear=True), far.fault(is_clear=True))
+
+    outside = open_house.take(*made_up)
+    open_house.take(far.message(1, b"true", is_clear=True), inside={0})
+
+    assert Counter({Disposition.NOT_SEALED: 3}) == outside.dropped
+    assert "from outside" in outside.refusals[Disposition.NOT_SEALED]
+    assert [b"body", b"true"] == open_house.bodies
+
+
 def test_a_dialog_that_began_inside_is_not_taken_over_by_who_may_not_send(billing: Database) -> None:
     far = Far(name="mallory")
     billing.take(far.message(0, is_clear=True), inside={0})
