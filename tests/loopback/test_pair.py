@@ -128,8 +128,8 @@ def test_check_that_fails_is_told_on_both_sides_and_the_trial_leaves_nothing(net
 
     assert (1, 1) == (invited_code, accepted_code)
     bad = [(one["instance"], one["check"]) for one in json.loads(accepted)["checks"] if not one["is_good"]]
-    assert [("billing", "permission")] == bad
-    assert "[-] billing: permission: " in invited
+    assert [("billing", "statements")] == bad
+    assert "[-] billing: statements: " in invited
     assert "not paired: once that is put right, begin again with a new token" in invited
     for daemon in (orders, billing):
         assert [] == daemon.query("SELECT name FROM sys.service_queues WHERE name LIKE 'pair-%'", daemon.name)
