@@ -24,7 +24,11 @@ def net(tmp_path: Path) -> Iterator[Topology]:
 def both_services(net: Topology, *, listen: str, routes: str) -> Daemon:
     """One instance with two databases, each with a service, and routes of the database that sends."""
     host, _, port = listen.rpartition(":")
-    one = net.add("one", databases=["orders", "billing"], settings={"endpoint": {"listen": [f"{host}:{port}"]}})
+    one = net.add(
+        "one",
+        databases=["orders", "billing"],
+        settings={"endpoint": {"listen": [f"{host}:{port}"], "encryption": "disabled"}},
+    )
     net.script("one", "orders", f"CREATE QUEUE Inbox; CREATE SERVICE [{ORDERS}] ON QUEUE Inbox;\n{routes}")
     net.script("one", "billing", f"CREATE QUEUE Inbox; CREATE SERVICE [{BILLING}] ON QUEUE Inbox;")
     return one
