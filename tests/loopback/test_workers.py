@@ -285,7 +285,8 @@ def test_questions_about_routing_are_answered_for_the_whole(net: Topology, gatew
 def test_route_to_a_sibling_goes_round_in_no_circle(net: Topology) -> None:
     """The address is found to be the gateway's own, whichever worker takes the connection."""
     port = free_port()
-    gateway = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": 2, "listen": [f"0.0.0.0:{port}"]}})
+    settings = {"workers": 2, "listen": [f"0.0.0.0:{port}"], "encryption": "disabled"}
+    gateway = net.add("gateway", forwarding=True, settings={"endpoint": settings})
     net.script("gateway", "msdb", route("to", BILLING, f"tcp://127.0.0.7:{port}"))
     sender = net.add("orders", databases=["orders"])
     own = "CREATE QUEUE Inbox; CREATE SERVICE [//orders] ON QUEUE Inbox;\n"
