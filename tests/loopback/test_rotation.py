@@ -135,7 +135,10 @@ def test_ca_that_is_removed_lets_nobody_in_and_ends_who_is_there(net: Topology, 
                 pass  # its end is what is waited for
     wait_for(lambda: not any(client.is_heard() for _ in range(4 * workers)), seconds=SECONDS, what="its being refused")
 
-    assert ["CN=other CA"] == [one["name"] for one in gateway.status()["certificates"] if one["role"] == "trust"]
+    def trusted() -> list[str]:
+        return [one["name"] for one in gateway.status()["certificates"] if one["role"] == "trust"]
+
+    wait_for(lambda: trusted() == ["CN=other CA"], seconds=SECONDS, what="every worker's new trust")
     assert "the peer's certificate is not trusted" in gateway.daemon.log.read_text()
 
 
