@@ -54,8 +54,8 @@ class AuditFile:
             try:
                 if os.fstat(descriptor).st_size + len(data) > self.size_bytes and os.fstat(descriptor).st_size:
                     self._put_aside()
-                    os.close(descriptor)
-                    descriptor = self._open()
+                    full, descriptor = descriptor, self._open()
+                    os.close(full)
                 _write(descriptor, data)
             finally:
                 os.close(descriptor)

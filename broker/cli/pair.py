@@ -184,12 +184,14 @@ def _address(settings: Settings, text: str | None) -> NetworkAddress:
 
 def _invitation(side: Side, listen: str | None, seconds: float) -> Invitation:
     from broker.admin.meeting import Invitation  # noqa: PLC0415
-    from broker.control.listen import parse_listen  # noqa: PLC0415
+    from broker.control.listen import ListenAddress, parse_listen  # noqa: PLC0415
 
     endpoint = side.settings.endpoint
     assert endpoint.certificate is not None
     assert endpoint.private_key is not None
-    host, port = ("127.0.0.1" if side.address.host in {"127.0.0.1", "localhost"} else "0.0.0.0"), 0  # noqa: S104 - told
+    own = side.address.host
+    every = "::" if ":" in own else "0.0.0.0"  # noqa: S104 - told
+    host, port = (own if ListenAddress(own, 0).is_loopback else every), 0
     if listen is not None:
         try:
             found = parse_listen(listen)

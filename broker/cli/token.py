@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -164,7 +165,11 @@ def _audited(settings: Settings, operation: str, name: str, *, change: Callable[
     from broker.errors import BrokerError  # noqa: PLC0415
 
     file = AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep)
-    who = {"who": f"user:{user_name(os.geteuid())}", "from": f"command, process {os.getpid()}"}
+    who = {
+        "request": secrets.token_hex(8),
+        "who": f"user:{user_name(os.geteuid())}",
+        "from": f"command, process {os.getpid()}",
+    }
     told = {**who, "operation": operation, "target": name, **{key: one for key, one in definitions.items() if one}}
 
     def write(outcome: Outcome, **more: Any) -> None:

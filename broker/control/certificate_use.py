@@ -20,6 +20,10 @@ def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
         found.setdefault(endpoint.certificate, []).append("endpoint.certificate")
     for path in trusted_files(endpoint.trust):
         found.setdefault(path, []).append("endpoint.trust")
+    if settings.admin.certificate is not None:
+        found.setdefault(settings.admin.certificate, []).append("admin.certificate")
+    for path in trusted_files(settings.admin.trust):
+        found.setdefault(path, []).append("admin.trust")
     for name, database in settings.databases.items():
         if database.certificate is not None:
             found.setdefault(database.certificate, []).append(f"databases.{name}.certificate")

@@ -78,7 +78,7 @@ def drill(settings: Settings, peers: Iterable[Peer], *, now: datetime, at: datet
         CertificateUnusableError: a file that a setting names cannot be read.
     """
     day = _Day(now, at)
-    found = [*_endpoint(settings, day)]
+    found = [*_endpoint(settings, day), *_admin(settings, day)]
     for name, database in settings.databases.items():
         found += _database(name, database, day)
     found = [*_with_peers(found, peers, day)]
@@ -120,6 +120,19 @@ def _trust_sentence(said: Described, *, is_own: bool) -> str:
 def _has_heir(said: Described, others: Iterable[Described], day: _Day) -> bool:
     """Whether one of the same subject, for the same use, is valid on the day."""
     return any(one.subject == said.subject and one.use is said.use and not day.is_over(one) for one in others)
+
+
+def _admin(settings: Settings, day: _Day) -> Iterator[Break]:
+    admin = settings.admin
+    own = [] if admin.certificate is None else [admin.certificate]
+    for setting, paths, what in (
+        ("admin.certificate", own, "whoever steers this instance from elsewhere refuses its admin port"),
+        ("admin.trust", trusted_files(admin.trust), "whoever shows a certificate of it to the admin port is refused"),
+    ):
+        for path in paths:
+            for said in map(describe, read_certificates(path)):
+                if day.is_over(said):
+                    yield Break(setting, str(path), said, what, is_old=day.is_old(said))
 
 
 # --- dialogs ------------------------------------------------------------------------------------------------

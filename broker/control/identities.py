@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from broker.control.certificate_use import trusted_files
-from broker.errors import SettingError
+from broker.errors import BrokerError, SettingError
 from broker.security.identity import OwnIdentity, Peers, Signing, parse_own, parse_peers
 from broker.security.session import Credentials
 
@@ -73,7 +74,10 @@ class Identities:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for name in self._settings.databases:
-                await self.look(name)
+                try:
+                    await self.look(name)
+                except (BrokerError, OSError, RuntimeError, sqlite3.Error) as error:  # of this database alone, and now
+                    log.warning("certificates not taken over, tried again", database=name, problem=str(error))
 
     async def look(self, name: str) -> None:
         """Look once at the files of one database."""
@@ -81,14 +85,15 @@ class Identities:
         is_settled, self._seen[name] = mark == self._seen[name], mark
         if not is_settled or mark == self._tried[name]:
             return
-        self._tried[name] = mark
         try:
             credentials = await asyncio.to_thread(credentials_of, self._settings, name)
         except SettingError as error:
             problem = f"{error.key}: {error.problem}"
             log.warning("certificates not loaded, those before stay", database=name, problem=problem, hint=error.hint)
+            self._tried[name] = mark
             return
         await self._use(name, credentials)
+        self._tried[name] = mark
         own = "" if credentials.own is None else credentials.own.signing.who.name
         log.info("certificates loaded", database=name, principal=own, peers=len(credentials.peers.known))
 

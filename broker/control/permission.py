@@ -127,7 +127,8 @@ def same_service(other: RemoteServiceBinding) -> DuplicateNameError:
 
 @carry_out.register
 def _(statement: ChangePermission, session: Session) -> None:
-    services = metadata.services(session.db).keys()
+    is_there = metadata.find_service(session.db, statement.securable) is not None
+    services = {statement.securable} if is_there else metadata.services(session.db).keys()  # all of them for a hint
     for rule in rules_of(statement, database=session.database, endpoint=session.endpoint, services=services):
         if isinstance(statement, RevokePermission):
             permission.drop_permission(session.db, rule)

@@ -31,10 +31,10 @@ from broker.pipeline import result
 from broker.pipeline.carry import ended_at
 from broker.pipeline.inventory import Inventory, judge_all, read
 from broker.pipeline.jobs import Job, Options
+from broker.pipeline.period import EPOCH
 from broker.pipeline.progress import Progress, State
 from broker.pipeline.schema import VISIT
 
-EPOCH = datetime.fromtimestamp(0, UTC)
 UNREAD_MAX = 10_000  # broken files that are judged again
 EVER = "36500d"  # the age up to which Spark's source takes a file; a week if nobody says so
 _LISTED = "path string, modificationTime timestamp, length long, content binary"

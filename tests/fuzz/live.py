@@ -234,14 +234,14 @@ async def _connect(door: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     return await asyncio.open_connection(address.host, address.port)
 
 
-async def _ask(data: bytes) -> bytes:
+async def _ask(data: bytes, *, idle: float = IDLE_SECONDS) -> bytes:
     reader, writer = await _connect(data[0] % 3 if data else 0)
     heard = bytearray()
     try:
         writer.write(data[1:] + SENTINEL)
         async with asyncio.timeout(SECONDS):
             while len(heard) < ANSWER_MAX:
-                async with asyncio.timeout(IDLE_SECONDS):
+                async with asyncio.timeout(idle):
                     piece = await reader.read(ANSWER_MAX)
                 if not piece:
                     break
@@ -261,6 +261,7 @@ def _http(data: bytes) -> None:
 
     assert not _BUG.search(answers), answers
     assert b"Traceback" not in answers
+    assert _stage().run(_ask(data[:1], idle=SECONDS)).startswith(b"HTTP/1."), "it answers no more"
 
 
 def _http_seeds() -> list[bytes]:

@@ -49,7 +49,7 @@ _COVERED = re.compile(r"cov: (\d+) ft: (\d+)")
 
 @dataclass
 class Outcome:
-    """What became of one target. Shape: `executed` inputs; `covered` edges; `growth_mb` of the process."""
+    """What became of one target. Shape: `executed` inputs; `covered` edges; `peak_mb` of the process."""
 
     name: str
     seconds: float = 0.0

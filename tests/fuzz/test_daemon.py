@@ -62,11 +62,11 @@ def play(plain: Daemon, secured: Daemon, admin_port: int) -> None:
     for data in inputs(TARGETS["stream"]):
         say(plain.port, data[1:])
     for data in inputs(TARGETS["link"]):
-        say(plain.port, (GREETING if data[:1] == b"\0" else b"") + data[1:])
+        say(plain.port, (GREETING if data and data[0] % 2 == 0 else b"") + data[1:])
     for data in inputs(TARGETS["tls"]):
         say(secured.port, data)
     for data in inputs(TARGETS["http"]):
-        say((plain.observe_port, admin_port, secured.observe_port)[data[0] % 3 if data else 0], data[1:])
+        say((admin_port, admin_port, plain.observe_port)[data[0] % 3 if data else 0], data[1:])
 
 
 def rss(*daemons: Daemon) -> int:

@@ -527,10 +527,13 @@ SECRET = "<s3cret+/ä&% end>".encode()
 TOLD_AS = {
     "raw": SECRET,
     "hex": SECRET.hex().upper().encode(),
-    "json": json.dumps(SECRET.decode("latin-1")).encode(),
+    "json": json.dumps(SECRET.decode()).encode(),
+    "json of bytes": json.dumps(SECRET.decode("latin-1")).encode(),
+    "xml": html.escape(SECRET.decode(), quote=False).encode(),
+    "html": html.escape(SECRET.decode()).encode(),
     "repr": repr(SECRET).encode(),
     "percent": urllib.parse.quote(SECRET, safe="").encode(),
-    "utf-16": SECRET.decode("latin-1").encode("utf-16-le"),
+    "utf-16": SECRET.decode().encode("utf-16-le"),
     **{f"base64 at {at}": base64.b64encode(b"xyz"[:at] + SECRET + b"behind") for at in range(3)},
     **{f"base64url at {at}": base64.urlsafe_b64encode(b"xyz"[:at] + SECRET) for at in range(3)},
 }

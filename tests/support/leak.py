@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, quote_plus
@@ -28,9 +29,13 @@ def forms(secret: bytes) -> Iterator[tuple[str, bytes]]:
     yield "percent", quote(secret, safe="").lower().encode()
     yield "percent, plus", quote_plus(secret).lower().encode()
     yield "every byte percent", "".join(f"%{byte:02x}" for byte in secret).encode()
-    yield "json", json.dumps(text)[1:-1].encode()
+    words = secret.decode(errors="replace")
+    yield "json", json.dumps(words)[1:-1].encode()
+    yield "json of bytes", json.dumps(text)[1:-1].encode()
+    yield "xml", html.escape(words, quote=False).encode()
+    yield "html", html.escape(words).encode()
     yield "repr", repr(secret)[2:-1].encode()
-    yield "utf-16", text.encode("utf-16-le")
+    yield "utf-16", words.encode("utf-16-le")
 
 
 def find(secrets: Mapping[str, bytes], places: Mapping[str, bytes]) -> list[str]:

@@ -98,6 +98,20 @@ def test_own_certificates_that_end_are_told_with_what_stops(site: Site) -> None:
     assert not any(one.is_old for one in found)
 
 
+def test_admin_port_has_certificates_too(site: Site) -> None:
+    site.settings()
+    text = (site.directory / "broker.toml").read_text()
+    text += '[admin]\nlisten="127.0.0.1:9422"\ncertificate="own.pem"\nprivate_key="own.key"\ntrust=["trust.pem"]\n'
+    (site.directory / "broker.toml").write_text(text)
+    settings = load_settings(site.directory / "broker.toml", environ={})
+
+    ended = [(one.setting, one.certificate.subject) for one in drill(settings, (), now=NOW, at=NEVER)]
+
+    assert [("admin.certificate", "CN=orders"), ("admin.trust", "CN=shop CA")] == [
+        one for one in ended if one[0].startswith("admin.")
+    ]
+
+
 def test_authority_that_ends_takes_everybody_along(site: Site) -> None:
     found = site.breaks(NEVER)
 

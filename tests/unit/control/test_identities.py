@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from broker.control import identities
 from broker.control.config import Settings
 from broker.control.identities import Identities, credentials_of, identity_errors
 from broker.control.load import load_settings
@@ -114,6 +117,28 @@ async def test_changed_files_are_used_when_two_looks_have_found_the_same(place: 
     await identities.look("orders")
 
     assert ([], ["CN=shop"]) == (first, used.principals)
+
+
+async def test_what_a_database_could_not_take_over_is_tried_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identities, "LOOK_SECONDS", 0.001)
+    tried: list[str | None] = []
+
+    async def use(_: str, credentials: Credentials) -> None:
+        tried.append(credentials.principal)
+        if len(tried) == 1:
+            raise sqlite3.OperationalError("database is locked")
+
+    watch = asyncio.create_task(Identities(settings_of(place, OWN + PEERS), use).watch())
+    await asyncio.sleep(0)
+    write(place, "shop")
+
+    async with asyncio.timeout(20):
+        while len(tried) < 2:  # noqa: ASYNC110 - it looks every millisecond
+            await asyncio.sleep(0.001)
+
+    assert not watch.done()
+    watch.cancel()
+    assert ["CN=shop", "CN=shop"] == tried
 
 
 async def test_a_new_peer_is_a_change(place: Path) -> None:
