@@ -319,6 +319,7 @@ class Transmitter:
 
     def _open_way(self, sender: Sender) -> tuple[Way | None, Seal | None]:
         """The way of a sender when it leads on now, and how it seals there; else a link is asked for, and it waits."""
+        sender.hindrance = ""
         way, decision = self.way(sender.endpoint_id, sender.contact, Kind.MESSAGE)
         outlet: object = way.sink
         if isinstance(way.sink, Outbox):
@@ -340,7 +341,6 @@ class Transmitter:
             sender.hindrance = str(error)
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
             return None, None
-        sender.hindrance = ""
         if outlet is not sender.outlet:
             if sender.outbound.resend_at != NEVER:
                 sender.outbound.rewind()

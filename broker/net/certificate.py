@@ -17,8 +17,8 @@ from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.x509.oid import NameOID
 
+from broker.security.identity import who_of
 from broker.security.principal import NOBODY, Who
 
 PRINCIPAL_MAX = 256  # characters of a subject that are shown; what a peer's CA allows
@@ -76,7 +76,7 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         is_pinned=fingerprint in pinned,
-        who=_who(certificate, fingerprint),
+        who=who_of(certificate),
     )
 
 
@@ -84,17 +84,6 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
 def identify_issuer(der: bytes) -> Identity:
     """Read the certificate of a CA, of which there are few and each stands above many peers; raises ValueError."""
     return identify(der)
-
-
-def _who(certificate: x509.Certificate, fingerprint: str) -> Who:
-    """The most specific common name counts, which stands last in a certificate."""
-    common_names = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
-    except x509.ExtensionNotFound:
-        uris = ()
-    return Who(certificate.subject.rfc4514_string(), common_names[-1] if common_names else "", uris, fingerprint)
 
 
 def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:

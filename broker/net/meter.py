@@ -3,8 +3,9 @@ How much one peer brings: bytes and messages a second, and what of the forward p
 
 A peer that brings more than it may is read less: its connections are paused until what it brought has been paid for,
 so nothing is dropped. A peer that was idle may bring as much as a second allows at once. All connections of a peer
-have one meter, which outlives them until nothing is owed. Of the forward pool a peer has its part (`Payer`): near its
-end it is paused as by back-pressure, above it its frames are dropped as those are that find no room. Loop-only.
+have one meter, which outlives them until a new one would allow no more. Of the forward pool a peer has its part
+(`Payer`): near its end it is paused as by back-pressure, above it its frames are dropped as those are that find no
+room. Loop-only.
 
 Source: the token bucket of RFC 2697, with a debt instead of a refusal.
 """
@@ -46,7 +47,11 @@ class _Bucket:
 
 
 class Meter:
-    """One peer's. Shape: `payer` its part of the pool, None where it has no limit; `free_at` when nothing is owed."""
+    """
+    One peer's.
+
+    Shape: `payer` its part of the pool, None where it has no limit; `free_at` from when on a new one allows no more.
+    """
 
     def __init__(self, limits: PeerLimits, payer: Payer | None, pauses: Counter[str]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -70,7 +75,7 @@ class Meter:
         """A connection is closed."""
         del self._seen[link]
         now = self._loop.time()
-        self.free_at = now + max(bucket.take(0, now) for bucket in self._buckets)
+        self.free_at = now + BURST_SECONDS + max(bucket.take(0, now) for bucket in self._buckets)
 
     def spend(self, link: Link) -> None:
         """A connection was read."""

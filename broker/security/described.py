@@ -108,7 +108,7 @@ def _common_name(certificate: x509.Certificate) -> str:
 
 
 def _use(certificate: x509.Certificate) -> Use:
-    key = _public_key(certificate)
+    key = public_key(certificate)
     if isinstance(key, x25519.X25519PublicKey):
         return Use.SEALING
     if _is_authority(certificate):
@@ -131,8 +131,8 @@ def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternative
         return None
 
 
-def _public_key(certificate: x509.Certificate) -> object:
-    """None where it is of a kind that the library does not know."""
+def public_key(certificate: x509.Certificate) -> object:
+    """The key that it is about; None where that is of a kind that the library does not know."""
     try:
         return certificate.public_key()
     except UnsupportedAlgorithm:
@@ -140,7 +140,7 @@ def _public_key(certificate: x509.Certificate) -> object:
 
 
 def _key(certificate: x509.Certificate) -> str:
-    key = _public_key(certificate)
+    key = public_key(certificate)
     match key:
         case None:
             return "unknown"

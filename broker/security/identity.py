@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
+from broker.security.described import is_signed_by, public_key
 from broker.security.principal import Principal, Who
 
 FINGERPRINT_BYTES = 32  # SHA-256
@@ -90,6 +90,7 @@ class Peers:
 
     def __init__(self, known: Iterable[Signing] = ()) -> None:
         self.known = {one.fingerprint: one for one in known}
+        self._covered: dict[str, tuple[Signing, ...]] = {}  # by principal: asked again for every key of every dialog
 
     def by_fingerprint(self, fingerprint: bytes) -> Signing | None:
         """The certificate with this SHA-256."""
@@ -99,14 +100,14 @@ class Peers:
         """Of those whom a principal stands for, who can be sealed to now; whose certificate ends last, if several."""
         found = [
             (one, sealing)
-            for one in self.known.values()
-            if one.is_valid_at(now) and principal.covers(one.who) and (sealing := one.sealing_at(now)) is not None
+            for one in self._of(principal)
+            if one.is_valid_at(now) and (sealing := one.sealing_at(now)) is not None
         ]
         return max(found, key=lambda pair: (pair[0].ends, pair[1].ends), default=None)
 
     def missing(self, principal: Principal, now: float) -> str:
         """Why `named` finds nobody, as the end of a sentence."""
-        signing = [one for one in self.known.values() if principal.covers(one.who)]
+        signing = self._of(principal)
         if not signing:
             return f"no certificate of {principal.text} is among the peers of this database"
         valid = [one for one in signing if one.is_valid_at(now)]
@@ -118,6 +119,13 @@ class Peers:
             return f"the peers have no sealing certificate (X25519) of {principal.text}, signed by its signing key"
         end = max(one.ends for one in sealing)
         return f"no sealing certificate of {principal.text} is valid today: the last one {_dated(end, now)}"
+
+    def _of(self, principal: Principal) -> tuple[Signing, ...]:
+        found = self._covered.get(principal.text)
+        if found is None:
+            found = tuple(one for one in self.known.values() if principal.covers(one.who))
+            self._covered[principal.text] = found
+        return found
 
 
 def parse_own(certificate_pem: bytes, key_pem: bytes) -> OwnIdentity:
@@ -145,7 +153,7 @@ def parse_own(certificate_pem: bytes, key_pem: bytes) -> OwnIdentity:
         one.fingerprint(SHA256()): key
         for one in certificates
         for key in keys
-        if isinstance(key, x25519.X25519PrivateKey) and key.public_key() == one.public_key()
+        if isinstance(key, x25519.X25519PrivateKey) and key.public_key() == public_key(one)
     }
     if signing.sealing[0].fingerprint not in opening:
         raise ValueError("the private key of the X25519 certificate is not among the private keys")
@@ -168,7 +176,7 @@ def parse_peers(pem: bytes) -> list[Signing]:
 
 
 def who_of(certificate: x509.Certificate) -> Who:
-    """What a certificate says of its holder."""
+    """What a certificate says of its holder; of several common names the most specific, which stands last."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     try:
         others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -185,7 +193,7 @@ def who_of(certificate: x509.Certificate) -> Who:
 
 def _signing(certificate: x509.Certificate, others: Iterable[x509.Certificate]) -> Signing | None:
     """A signing certificate with what it has signed of others; None when its key cannot sign here."""
-    key = certificate.public_key()
+    key = public_key(certificate)
     if not isinstance(key, ed25519.Ed25519PublicKey) and not (
         isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
     ):
@@ -203,12 +211,10 @@ def _signing(certificate: x509.Certificate, others: Iterable[x509.Certificate]) 
 
 def _sealing(certificate: x509.Certificate, signing: x509.Certificate) -> Sealing | None:
     """A sealing certificate of this signer; None when it is none, or another's."""
-    key = certificate.public_key()
+    key = public_key(certificate)
     if not isinstance(key, x25519.X25519PublicKey) or certificate.subject != signing.subject:
         return None
-    try:
-        certificate.verify_directly_issued_by(signing)
-    except (ValueError, TypeError, InvalidSignature):
+    if not is_signed_by(certificate, signing):
         return None
     begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     return Sealing(certificate.fingerprint(SHA256()), key, begins, ends)

@@ -6,7 +6,7 @@ frame until the far side has named the key in a frame of its own, and afterwards
 what is sent a second time and answers to duplicates, so that a far side that has lost its memory gets it back. As long
 as the far side has not named the key, a new packet is made every REWRAP_SECONDS, for only a fresh one begins a dialog
 (`broker.security.opening.FRESH_SECONDS`). In full mode a key is also over when the certificate that it is wrapped for
-is no longer among the peers of the database.
+is no longer among the peers of the database, or when this database has another signing certificate.
 
 In anonymous mode there is one secret for both directions of a dialog. The initiator sends it; the target, which cannot
 know whom to wrap a secret for, derives its keys from it.
@@ -83,6 +83,7 @@ class Sealer:
         self._credentials = credentials
         self._draw = draw
         self._far_signer = b""  # fingerprint of whose `far` is
+        self._own_signer = b""  # fingerprint of who signed the packet, empty when nobody did
         self._peers = credentials.peers  # among whom the two were last found
         self._key: AESGCM | None = None
         self._key_id = bytes(KEY_ID_BYTES)
@@ -138,6 +139,9 @@ class Sealer:
         limit = KEY_SECONDS if self._has_arrived or not self._packet else REWRAP_SECONDS
         if self._key is None or self._frames >= KEY_FRAMES or not -REWRAP_SECONDS <= age < limit:
             return self._renew(now)
+        own = self._credentials.own
+        if self._own_signer and own is not None and own.signing.fingerprint != self._own_signer:
+            return self._renew(now)
         if self._credentials.peers is not self._peers and not self._is_far_known():
             return self._renew(now)
         return self._key
@@ -173,6 +177,7 @@ class Sealer:
                 raise CannotSealError(credentials.peers.missing(principal, now))
         key = frame_key(secret, self._direction, key_id)
         self._key, self._key_id, self._packet = key, key_id, packet
+        self._own_signer = b"" if signer is None else signer.signing.fingerprint
         self._made_at, self._frames, self._has_arrived = now, 0, False
         return key
 

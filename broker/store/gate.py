@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from functools import cached_property
 
 from broker.flow import Disposition
 from broker.security.grants import Grants, Ruling
@@ -140,9 +141,13 @@ class Batch:
         if id(header) in self._inside:
             return None
         source = self._sources.get(id(header))
+        return self._grants.send(NOBODY if source is None else source.who, header.to_service)
+
+    @cached_property
+    def _grants(self) -> Grants:
+        """The permissions of this database; a batch is one transaction, in which they stay."""
         rules, _ = permissions(self._db)
-        grants = Grants(rules, is_default_deny=self._is_identified)
-        return grants.send(NOBODY if source is None else source.who, header.to_service)
+        return Grants(rules, is_default_deny=self._is_identified)
 
     def _is_believed(self, header: Header, secured: Secured | None) -> bool:
         source = self._sources.get(id(header))

@@ -82,7 +82,9 @@ def test_figures_of_the_results_are_in_the_digest(spark: SparkSession) -> None:
         digest.balance.adds_up,
     )
     assert {"shop", "gate", "bill", "far"} == {one.instance for one in digest.stations.rows}
-    assert [("gate", "bill", 1)] == [(one.from_instance, one.next_hop, one.lost) for one in digest.losses.rows]
+    assert [("gate", "tcp://bill:4022", "bill", 1)] == [
+        (one.from_instance, one.next_hop, one.to_instance, one.lost) for one in digest.losses.rows
+    ]
     assert [("shop", "gate", "far", "gate")] == [one.path for one in digest.loops.rows]
     assert [("no route", 1)] == [(one.label, one.total) for one in digest.drops]
     assert [("gate", 1)] == [(one.label, one.total) for one in digest.failovers]

@@ -130,6 +130,22 @@ async def test_peer_that_comes_again_still_owes(source: Source) -> None:
     assert link.is_paused
 
 
+async def test_peer_that_comes_again_has_no_more_than_if_it_had_stayed(source: Source) -> None:
+    """What it may bring at once is there again after a second, whoever looks after the meters meanwhile."""
+    source.limit(bytes_per_second=RATE)
+    meters = source.near.peers.admission.meters
+    sock, link = source.come()
+    sock.feed(source.frames(90))
+    link.close("the test")
+
+    await asyncio.sleep(0.2)
+    meters.look(asyncio.get_running_loop().time())
+    kept = "10.1.0.1" in meters._meters
+    await asyncio.sleep(2.5)
+
+    assert (True, False) == (kept, "10.1.0.1" in meters._meters)
+
+
 async def test_of_a_peer_that_has_gone_and_owes_nothing_nothing_is_kept(source: Source) -> None:
     source.limit(bytes_per_second=RATE, pool_share=50)
     sock, link = source.come()

@@ -11,8 +11,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.security.described import Use, describe, is_self_signed, is_signed_by
+from broker.security.identity import parse_own, parse_peers
 from broker.security.issue import Holder, Validity, issue_database, issue_endpoint, make_authority
 from tests.support.certificates import make
+from tests.support.identities import issued
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -77,11 +79,26 @@ def test_key_of_another_kind_is_told() -> None:
     assert (Use.TRANSPORT, "RSA 2048", "") == (said.use, said.key, said.subject)
 
 
-def test_key_that_nobody_knows_is_told() -> None:
+def strange_certificate() -> x509.Certificate:
+    """One whose key is of a kind that nobody knows."""
     der = signed(ec.generate_private_key(ec.SECP256R1())).public_bytes(Encoding.DER)
     curve = bytes.fromhex("06082a8648ce3d030107")  # prime256v1; the one beside it has no implementation
     assert 1 == der.count(curve)
-    strange = x509.load_der_x509_certificate(der.replace(curve, bytes.fromhex("06082a8648ce3d030106")))
+    return x509.load_der_x509_certificate(der.replace(curve, bytes.fromhex("06082a8648ce3d030106")))
+
+
+def test_key_that_nobody_knows_is_no_databases_and_does_no_harm_in_its_file() -> None:
+    strange = strange_certificate().public_bytes(Encoding.PEM)
+
+    found = parse_peers(strange + issued("billing").certificate_pem)
+
+    assert ["CN=billing"] == [one.who.name for one in found]
+    with pytest.raises(ValueError, match="the first certificate is no signing certificate"):
+        parse_own(strange, issued("billing").key_pem)
+
+
+def test_key_that_nobody_knows_is_told() -> None:
+    strange = strange_certificate()
 
     said = describe(strange)
 

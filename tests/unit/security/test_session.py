@@ -99,6 +99,21 @@ def test_a_far_side_that_names_no_key_any_more_gets_the_packet_again() -> None:
     assert side.send().packet
 
 
+def test_a_database_with_another_certificate_signs_a_new_packet() -> None:
+    """Whoever has put the new one in place of the old believes no key that the old one has signed."""
+    known = credentials("orders", "billing")
+    side = Side(known=known)
+    first = side.send()
+    side.arrived(first)
+    renewed = issue("orders")
+
+    known.own = parse_own(renewed.certificate_pem, renewed.key_pem)
+    later = side.send()
+
+    assert first.key_id != later.key_id
+    assert known.own.signing.fingerprint == read_packet(later.packet).signer
+
+
 def test_a_far_side_that_names_another_key_changes_nothing() -> None:
     side = Side()
 
