@@ -37,14 +37,18 @@ class Ways(NamedTuple):
 
 def ways(paths: DataFrame) -> Ways:
     """Gather all of it."""
-    return Ways(
-        stations=_listing([_station(row) for row in _rows(paths.transform(stations))]),
-        links=_listing([_link(row) for row in _rows(paths.transform(lossy_links))]),
-        losses=_listing([_loss(row) for row in _rows(paths.transform(losses_of))]),
-        loops=_listing([_loop(row) for row in _rows(paths.transform(loops))]),
-        journeys=_listing([_journey(row) for row in _rows(paths.transform(journeys))]),
-        extent=_extent(paths),
-    )
+    lost = paths.transform(losses).persist()
+    try:
+        return Ways(
+            stations=_listing([_station(row) for row in _rows(paths.transform(stations))]),
+            links=_listing([_link(row) for row in _rows(lossy_links(paths, lost))]),
+            losses=_listing([_loss(row) for row in _rows(losses_of(paths, lost))]),
+            loops=_listing([_loop(row) for row in _rows(paths.transform(loops))]),
+            journeys=_listing([_journey(row) for row in _rows(paths.transform(journeys))]),
+            extent=_extent(paths, lost),
+        )
+    finally:
+        lost.unpersist()
 
 
 def stations(paths: DataFrame) -> DataFrame:
@@ -132,26 +136,24 @@ def losses(paths: DataFrame) -> DataFrame:
     )
 
 
-def losses_of(paths: DataFrame) -> DataFrame:
-    """`losses`, the greatest first, each with all frames that were at its instance."""
+def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
+    """What was `lost`, the greatest first, each with all frames that were at its instance."""
     here = (
         paths.select(F.explode("path").alias("from_instance"))
         .groupBy("from_instance")
         .agg(F.count("*").alias("frames"))
     )
-    found = paths.transform(losses).join(here, on="from_instance", how="left")
+    found = lost.join(here, on="from_instance", how="left")
     return found.orderBy(F.desc("lost"), "from_instance", "next_hop").select(
         *("from_instance", "next_hop", "lost", "frames", "to_instance")
     )
 
 
-def lossy_links(paths: DataFrame) -> DataFrame:
-    """`links` with what was lost on each; one on which nothing arrived has no frames."""
+def lossy_links(paths: DataFrame, lost: DataFrame) -> DataFrame:
+    """`links` with what was `lost` on each; one on which nothing arrived has no frames."""
     ends = ["from_instance", "to_instance"]
-    lost = (
-        paths.transform(losses).where(F.col("to_instance").isNotNull()).groupBy(*ends).agg(F.sum("lost").alias("lost"))
-    )
-    found = paths.transform(links).join(lost, on=ends, how="full")
+    on_links = lost.where(F.col("to_instance").isNotNull()).groupBy(*ends).agg(F.sum("lost").alias("lost"))
+    found = paths.transform(links).join(on_links, on=ends, how="full")
     counts = {name: F.coalesce(name, F.lit(0)) for name in ("frames", "bytes", "lost")}
     return (
         found.withColumns(counts)
@@ -214,11 +216,11 @@ def _listing(rows: list[Any]) -> Listing[Any]:
     return Listing(tuple(rows[:LISTED_MAX]), len(rows))
 
 
-def _extent(paths: DataFrame) -> Extent:
+def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
     found = Extent(**plain(paths.transform(extent).collect()[0]))
     if not found.lost:
         return found
-    nowhere = paths.transform(losses).where(F.col("to_instance").isNull()).agg(_sum(F.col("lost")).alias("lost"))
+    nowhere = lost.where(F.col("to_instance").isNull()).agg(_sum(F.col("lost")).alias("lost"))
     return replace(found, lost_nowhere=nowhere.collect()[0]["lost"])
 
 
