@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -66,3 +67,16 @@ def examples(text: str) -> Callable[[_Command], _Command]:
         return command
 
     return add
+
+
+def confirm(question: str) -> None:
+    """
+    Ask a person at a terminal; without one it has to be said beforehand.
+
+    Raises:
+        click.UsageError: nobody could be asked.
+        click.Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError("something would be lost: say --yes, or look first with --dry-run")
+    click.confirm(question, abort=True, err=True)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.access import read_settings
-from broker.cli.exit_code import TIMED_OUT, fail, with_exit_code
-from broker.cli.option import config_option, examples, output_option
+from broker.cli.exit_code import NOT_FOUND, TIMED_OUT, fail, with_exit_code
+from broker.cli.option import config_option, confirm, examples, output_option
 from broker.cli.output import show_json
 from broker.cli.pipeline import Duration
 from broker.errors import PairingError
@@ -38,6 +38,15 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 EXPIRES = "15m"
 _SECRET_BYTES = 32
 _STANDARD_INPUT = "-"
+
+_MADE = {
+    "route": "SELECT name FROM sys.routes",
+    "binding": "SELECT name FROM sys.remote_service_bindings",
+}
+_NOT_PAIRED = (
+    "not paired: once that is put right, begin again with a new token; what was changed here, broker pair remove "
+    "takes back"
+)
 
 _service_option = click.option("--service", required=True, metavar="NAME", help="The service of this side.")
 _database_option = click.option("-d", "--database", help="Where it is; else the only database.")
@@ -145,6 +154,53 @@ def accept(config: Path | None, token: str, service: str, output: str, **where: 
     _finish(shown, is_good=_run(run()))
 
 
+@examples("""
+broker pair remove //shop/Billing -c orders.toml --dry-run
+broker pair remove //shop/Billing -c orders.toml --yes
+""")
+@pair.command()
+@config_option
+@_database_option
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@click.argument("service", metavar="FAR_SERVICE")
+@with_exit_code
+def remove(config: Path | None, database: str | None, service: str, output: str, *, dry_run: bool, yes: bool) -> None:
+    """
+    Take back what pairing made here for a service of the other side.
+
+    The route, the binding, the permissions that no other script gives as well, the scripts, and both certificates; the
+    other side keeps its own until somebody says so there. Exit codes: 0 done, 1 not confirmed or refused, 3 not paired
+    with it, 4 daemon unreachable.
+    """
+    from broker.admin.client import AdminClient  # noqa: PLC0415
+    from broker.control.unpairing import removal  # noqa: PLC0415
+
+    settings = read_settings(config)
+    name = _database(settings, database)
+    client = AdminClient(settings.admin.socket)
+    present = {(kind, row[0]) for kind, question in _MADE.items() for row in client.sql(question, name)["rows"]}
+    try:
+        gone = removal(settings, name, service, present=present)
+    except PairingError as error:
+        fail(str(error), NOT_FOUND)
+    statements, files = gone.script.splitlines(), [str(path) for path in gone.files]
+    if not (dry_run or yes):
+        click.echo("\n".join([*statements, *(f"remove {file}" for file in files)]), err=True)
+        confirm(f"take back the pairing with {service}?")
+    if not dry_run:
+        client.sql(gone.script, name)
+        for path in gone.files:
+            path.unlink(missing_ok=True)
+    if output == "json":
+        show_json({"is_removed": not dry_run, "statements": statements, "files": files})
+    else:
+        would = "would be " if dry_run else ""
+        for line in [*(f"{would}said: {one}" for one in statements), *(f"{would}removed: {file}" for file in files)]:
+            click.echo(line)
+
+
 # --- this side ----------------------------------------------------------------------------------------------
 
 
@@ -154,17 +210,23 @@ def _side(config: Path | None, service: str, *, database: str | None, address: s
     from broker.control.pairing import Side, service_missing  # noqa: PLC0415
 
     settings = read_settings(config)
-    name = database or next(iter(settings.databases), None)
-    if name is None or name not in settings.databases or (database is None and len(settings.databases) > 1):
-        raise click.UsageError(
-            f"name the --database of the service: {', '.join(settings.databases) or 'there is none'}"
-        )
+    name = _database(settings, database)
     side = Side(settings, name, service, _address(settings, address))
     client = AdminClient(settings.admin.socket)
     known = [row[0] for row in client.sql("SELECT name FROM sys.services", name)["rows"]]
     if service not in known:
         raise service_missing(side, known)
     return side, client
+
+
+def _database(settings: Settings, database: str | None) -> str:
+    """The one that was named, else the only one."""
+    name = database or next(iter(settings.databases), None)
+    if name is None or name not in settings.databases or (database is None and len(settings.databases) > 1):
+        raise click.UsageError(
+            f"name the --database of the service: {', '.join(settings.databases) or 'there is none'}"
+        )
+    return name
 
 
 def _address(settings: Settings, text: str | None) -> NetworkAddress:
@@ -285,5 +347,5 @@ def _finish(shown: _Shown, *, is_good: bool) -> None:
         ]
         show_json({"is_paired": is_good, "checks": checks})
     else:
-        click.echo("paired" if is_good else "not paired: once that is put right, begin again with a new token")
+        click.echo("paired" if is_good else _NOT_PAIRED)
     sys.exit(0 if is_good else 1)

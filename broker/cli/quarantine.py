@@ -16,7 +16,7 @@ import click
 
 from broker.cli.access import open_database
 from broker.cli.exit_code import with_exit_code
-from broker.cli.option import config_option, database_option, examples, output_option
+from broker.cli.option import config_option, confirm, database_option, examples, output_option
 from broker.cli.output import show_json, show_rows
 from broker.errors import ConversationError
 
@@ -233,7 +233,7 @@ def _settle(
         if asks and not dry_run and chosen and not yes:
             for plan in plans:
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
-            _confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
+            confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
         if not dry_run:
             db.execute("BEGIN IMMEDIATE")
             with db:
@@ -247,12 +247,6 @@ def _settle(
             click.echo(f"{'would ' if dry_run else ''}{plan['what']}  ({plan['conversation_handle']})")
         if not plans:
             click.echo("no dialog is in quarantine")
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("something would be lost: say --yes, or look first with --dry-run")
-    click.confirm(question, abort=True, err=True)
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:

@@ -104,7 +104,7 @@ def own_offer(side: Side) -> Offer:
         problem = "pairing seals dialogs, and this database has no certificate"
         raise settings.error(("databases", name), problem, f"name certificate and private_key; {_HINT}")
     _refuse_unusable_identity(side, database.certificate, database.private_key)
-    for key, patterns in _places(side).items():
+    for key, patterns in places_of(side.settings, side.database).items():
         place_for(settings, key, patterns, "any")
     [certificate, *_] = read_certificates(endpoint.certificate)
     identity = [one for one in read_certificates(database.certificate) if describe(one).use is not Use.AUTHORITY]
@@ -122,6 +122,23 @@ def names_for(far_service: str) -> Names:
     word = re.sub(r"[^A-Za-z0-9]+", "-", far_service).strip("-")[:40]
     name = f"{word}-{sha256(far_service.encode()).hexdigest()[:8]}".lstrip("-")
     return Names(f"pair-{name}", f"{_LATE}{name}")
+
+
+def places_of(settings: Settings, name: str) -> dict[KeyPath, tuple[str, ...]]:
+    """
+    The settings that name files of others, each with its patterns: trust, peers, scripts for msdb and for a database.
+
+    Args:
+        settings: Of this side.
+        name: Of the database.
+    """
+    database = settings.databases[name]
+    return {
+        ("endpoint", "trust"): settings.endpoint.trust,
+        ("databases", name, "peers"): database.peers,
+        ("routes", "files"): settings.routes.files,
+        ("databases", name, "scripts"): database.scripts,
+    }
 
 
 def place_for(settings: Settings, key: KeyPath, patterns: Iterable[str], name: str) -> Path:
@@ -153,7 +170,10 @@ def installation(side: Side, partner: Partner) -> Installation:
         SettingError: there is no place for a file, or the other side has the name of somebody else.
     """
     names = names_for(partner.offer.service)
-    places = {key: place_for(side.settings, key, patterns, names.file) for key, patterns in _places(side).items()}
+    places = {
+        key: place_for(side.settings, key, patterns, names.file)
+        for key, patterns in places_of(side.settings, side.database).items()
+    }
     trust, peers, msdb, scripts = places.values()
     _refuse_taken_names(side, partner, trust, peers)
     shared, own = _in_msdb(side, partner), _in_database(side, partner, names.route)
@@ -177,17 +197,6 @@ def dropping(side: Side, names: Names, *, has_route: bool, has_binding: bool) ->
     drops += [DropRemoteServiceBinding(names.route)] if has_binding else []
     drops += [DropRoute(names.route)] if has_route else []
     return _script(drops)
-
-
-def _places(side: Side) -> dict[KeyPath, tuple[str, ...]]:
-    """The settings that name files of others, each with its patterns: trust, peers, scripts for msdb and database."""
-    database = side.settings.databases[side.database]
-    return {
-        ("endpoint", "trust"): side.settings.endpoint.trust,
-        ("databases", side.database, "peers"): database.peers,
-        ("routes", "files"): side.settings.routes.files,
-        ("databases", side.database, "scripts"): database.scripts,
-    }
 
 
 def _refuse_unusable_identity(side: Side, certificate: Path, private_key: Path) -> None:
@@ -239,7 +248,7 @@ def refuse_known_names(side: Side, partner: Partner, shared: Iterable[str], own:
     Raises:
         SettingError: such a name.
     """
-    name, places = names_for(partner.offer.service).file, _places(side)
+    name, places = names_for(partner.offer.service).file, places_of(side.settings, side.database)
     (trust, trusted), (peers, known), *_ = places.items()
     if not _is_signed_here(partner, trusted):
         _refuse_known_name(side.settings, (trust, trusted), partner.endpoint, shared, name)

@@ -117,6 +117,23 @@ def test_one_token_makes_two_instances_talk_sealed_and_for_good(net: Topology) -
             (dialog.conversation_id.bytes,),
         ).fetchall()
 
+    removing = command(billing, "remove", ORDERS, "--yes")
+    said, problem = removing.communicate(timeout=SECONDS)
+    assert 0 == removing.returncode, problem
+    assert "said: DROP ROUTE" in said
+    assert "said: REVOKE CONNECT ON ENDPOINT::[*] FROM [CN=orders];" in said
+
+    def is_locked_out() -> bool:
+        told = orders.query("SELECT peer_name FROM sys.dm_broker_connections WHERE state_desc = 'LOGGED_IN'", "orders")
+        return not told
+
+    wait_for(is_locked_out, seconds=SECONDS, what="the end of the connection")
+    assert not list(billing.directory.rglob("zz-pair-*"))
+    assert [] == billing.query("SELECT name FROM sys.remote_service_bindings", "billing")
+    again = command(billing, "remove", ORDERS, "--yes")
+    assert "billing is not paired with //shop/Orders" in again.communicate(timeout=SECONDS)[1]
+    assert 3 == again.returncode
+
 
 @pytest.mark.timeout(300)
 def test_check_that_fails_is_told_on_both_sides_and_the_trial_leaves_nothing(net: Topology) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from broker.control.certificate_file import store_files
+from broker.control.config import Settings
+from broker.control.load import load_settings
+from broker.control.pairing import Side
 from broker.control.renewal import Pair
+from broker.routing.address import NetworkAddress
 from broker.security.issue import Holder, Validity, issue_database, issue_endpoint
 
 DIRECTORIES = ("tls/peers", "dialog/peers", "routes.d", "scripts.d")
 
 
-def settings_of(name: str, directory: Path) -> dict[str, dict[str, object]]:
+def settings_of(name: str, directory: Path) -> dict[str, dict[str, Any]]:
     """
     What an instance needs for pairing, by section; its database is called as the instance is.
 
@@ -52,3 +58,23 @@ def settings_of(name: str, directory: Path) -> dict[str, dict[str, object]]:
 def dialog_pair(name: str, directory: Path) -> Pair:
     """Where the certificates of the database are."""
     return Pair(directory / f"dialog/{name}.dialog.pem", directory / f"dialog/{name}.dialog.key")
+
+
+def configured(directory: Path, sections: dict[str, dict[str, Any]]) -> Settings:
+    lines = ["[instance]", f'name = "{directory.name}"', 'state_dir = "."']
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    (directory / "broker.toml").write_text("\n".join(lines) + "\n")
+    return load_settings(directory / "broker.toml", environ={})
+
+
+def side_of(directory: Path, **changes: dict[str, Any]) -> Side:
+    """An instance called as its directory, with the service //shop/NAME; sections of its settings may be changed."""
+    name = directory.name
+    sections = settings_of(name, directory)
+    for section, values in changes.items():
+        sections[f"databases.{name}" if section == "database" else section] |= values
+    (directory / "scripts.d" / "services.sql").write_text(
+        f"CREATE QUEUE Inbox; CREATE SERVICE [//shop/{name}] ON QUEUE Inbox;"
+    )
+    return Side(configured(directory, sections), name, f"//shop/{name}", NetworkAddress(f"{name}.example"))

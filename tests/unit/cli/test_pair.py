@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.control.pairing import names_for
 from broker.security.pairing import Token, encode_token
 from tests.support.command import run
 from tests.support.paired import settings_of
@@ -127,3 +128,29 @@ def test_daemon_that_does_not_run_is_4(tmp_path: Path) -> None:
     config = configured(tmp_path, tmp_path / "none.sock", endpoint={"advertise": ["tcp://a:4022"]})
 
     assert 4 == run("pair", "invite", "-c", config, "--service", "//shop/Orders").exit_code
+
+
+def test_who_is_not_paired_is_3(config: Path) -> None:
+    result = run("pair", "remove", "//shop/Nobody", "-c", config, "--yes")
+
+    assert 3 == result.exit_code
+    assert "orders is not paired with //shop/Nobody" in result.stderr
+
+
+def test_pairing_is_taken_back_only_when_that_is_said(config: Path, fake_admin: Any) -> None:
+    script = config.parent / "scripts.d" / f"{names_for('//shop/Billing').file}.sql"
+    script.write_text("GRANT SEND ON SERVICE::[//shop/Orders] TO [CN=billing];", encoding="utf-8")
+
+    asked = run("pair", "remove", "//shop/Billing", "-c", config)
+    dry = run("pair", "remove", "//shop/Billing", "-c", config, "--dry-run", "-o", "json")
+
+    assert (2, True) == (asked.exit_code, script.exists())
+    assert "say --yes, or look first with --dry-run" in " ".join(asked.stderr.split())
+    revoke = "REVOKE SEND ON SERVICE::[//shop/Orders] FROM [CN=billing];"
+    expected = {"is_removed": False, "statements": ["USE [orders];", revoke], "files": [str(script)]}
+    assert expected == json.loads(dry.stdout)
+
+    done = run("pair", "remove", "//shop/Billing", "-c", config, "--yes")
+
+    assert (0, False) == (done.exit_code, script.exists())
+    assert f"USE [orders];\n{revoke}\n" == fake_admin.asked[-1][2]["statement"]

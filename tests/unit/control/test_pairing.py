@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.control.certificate_file import read_certificates
 from broker.control.config import Settings
-from broker.control.load import load_settings
 from broker.control.pairing import (
     Side,
     dropping,
@@ -36,34 +34,13 @@ from broker.control.script import script_files
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import GrantPermission
 from broker.errors import SettingError
-from broker.routing.address import NetworkAddress
 from broker.security.identity import parse_peers
 from broker.security.issue import Holder, Validity, certificates_pem, issue_endpoint, make_authority
 from broker.security.pairing import Partner, partner_of
-from tests.support.paired import settings_of
+from tests.support.paired import side_of
 
 NOW = datetime.now(UTC)
 YEAR = Validity(NOW, NOW + timedelta(days=365))
-
-
-def configured(directory: Path, sections: dict[str, dict[str, Any]]) -> Settings:
-    lines = ["[instance]", f'name = "{directory.name}"', 'state_dir = "."']
-    for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
-    (directory / "broker.toml").write_text("\n".join(lines) + "\n")
-    return load_settings(directory / "broker.toml", environ={})
-
-
-def side_of(directory: Path, **changes: dict[str, Any]) -> Side:
-    """An instance called as its directory, with the service //shop/NAME; sections of its settings may be changed."""
-    name = directory.name
-    sections = settings_of(name, directory)
-    for section, values in changes.items():
-        sections[f"databases.{name}" if section == "database" else section] |= values
-    (directory / "scripts.d" / "services.sql").write_text(
-        f"CREATE QUEUE Inbox; CREATE SERVICE [//shop/{name}] ON QUEUE Inbox;"
-    )
-    return Side(configured(directory, sections), name, f"//shop/{name}", NetworkAddress(f"{name}.example"))
 
 
 @pytest.fixture
