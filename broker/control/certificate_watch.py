@@ -3,8 +3,8 @@ The certificate files of the endpoint while it runs: looked at every few seconds
 
 Files that are still being written, one after the other, are left alone until two looks find the same. What changed is
 loaded whole and judged as at the start before anything is used; files that cannot be used leave everything as it was,
-which is told until they can. Files are looked at by name, so renamed files and changed symbolic links count. Loop-only;
-looking and loading is done in a thread.
+which is told until they can, but for one thing: who is trusted no more is let in no more. Files are looked at by name,
+so renamed files and changed symbolic links count. Loop-only; looking and loading is done in a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import structlog
 from broker.control.certificates import certificate_warnings, plain_text_told, security_of
 from broker.errors import SettingError
 from broker.net.tasks import Tasks
-from broker.net.tls import Encryption, Security
+from broker.net.tls import Encryption, Security, narrowed
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -90,6 +90,7 @@ class CertificateWatch:
         except SettingError as error:
             self._fail(error, is_new=is_new)
             self._tried = mark
+            await self._narrow()
             return
         if await asyncio.to_thread(self._mark) != mark:
             return  # whatever was loaded, it is not what is there
@@ -116,6 +117,15 @@ class CertificateWatch:
                 RuntimeError,
             ) as error:  # short of threads, say; the next look may do
                 log.warning("certificate files not looked at", reason=str(error))
+
+    async def _narrow(self) -> None:
+        """Whatever cannot be used, those are not trusted any more who are in no file any more."""
+        before = self.security
+        self.security = await asyncio.to_thread(narrowed, before, self._settings.endpoint.trust)
+        if self.security is not before:
+            self._use(self.security)
+            gone = [one.principal_name for one in before.trusted if one.fingerprint not in self.security.pinned]
+            log.warning("trust withdrawn", principals=gone, trusted=len(self.security.trusted))
 
     def _fail(self, error: SettingError, *, is_new: bool) -> None:
         problem = f"{error.key}: {error.problem}"

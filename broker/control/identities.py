@@ -2,7 +2,8 @@
 What databases can prove and whom they know: the files of `[databases.NAME]`, loaded at the start and when they change.
 
 Files are looked at every few seconds, by name; those that are still being written are left alone until two looks find
-the same. Files that cannot be used leave everything as it was, which is told until they can.
+the same. Files that cannot be used leave everything as it was, which is told, but for one thing: a peer that is in no
+file any more is not known any more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import glob
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -68,6 +70,7 @@ class Identities:
         self._use = use
         self._tried = {name: _mark(one) for name, one in settings.databases.items()}
         self._seen = dict(self._tried)
+        self._used = {name: _Known.of(settings, name) for name in settings.databases}
 
     async def watch(self) -> None:
         """Look from now on, until cancelled."""
@@ -90,12 +93,65 @@ class Identities:
         except SettingError as error:
             problem = f"{error.key}: {error.problem}"
             log.warning("certificates not loaded, those before stay", database=name, problem=problem, hint=error.hint)
+            await self._narrow(name)
             self._tried[name] = mark
             return
         await self._use(name, credentials)
+        self._used[name] = await asyncio.to_thread(_Known.with_files, self._settings, name, credentials)
         self._tried[name] = mark
         own = "" if credentials.own is None else credentials.own.signing.who.name
         log.info("certificates loaded", database=name, principal=own, peers=len(credentials.peers.known))
+
+    async def _narrow(self, name: str) -> None:
+        """Whatever cannot be used, those are not known any more who are in no file any more."""
+        now = await asyncio.to_thread(_files, self._settings, name)
+        credentials = self._used[name].narrowed(now)
+        if credentials is not None:
+            await self._use(name, credentials)
+            self._used[name] = _Known(credentials, self._used[name].files)
+            log.warning("peers withdrawn", database=name, peers=len(credentials.peers.known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a database uses. Shape: `files` with the fingerprints of the peers in each; None: it cannot be used."""
+
+    credentials: Credentials
+    files: dict[Path, frozenset[bytes] | None]
+
+    @classmethod
+    def of(cls, settings: Settings, name: str) -> _Known:
+        """As its files say; nobody, when they cannot be used."""
+        try:
+            credentials = credentials_of(settings, name)
+        except SettingError:
+            credentials = Credentials()
+        return cls.with_files(settings, name, credentials)
+
+    @classmethod
+    def with_files(cls, settings: Settings, name: str, credentials: Credentials) -> _Known:
+        """These, and where their peers are."""
+        return cls(credentials, _files(settings, name))
+
+    def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> Credentials | None:
+        """Without the peers that are in no file any more; None when nobody has gone."""
+        known = self.credentials.peers.known
+        stay = frozenset[bytes]().union(*(one for one in now.values() if one is not None))
+        stay |= frozenset().union(*(self.files.get(path) or () for path, one in now.items() if one is None))
+        if known.keys() <= stay:
+            return None
+        return Credentials(self.credentials.own, Peers(one for one in known.values() if one.fingerprint in stay))
+
+
+def _files(settings: Settings, name: str) -> dict[Path, frozenset[bytes] | None]:
+    """The files of peers that are there. Blocking."""
+    found: dict[Path, frozenset[bytes] | None] = {}
+    for path in trusted_files(settings.databases[name].peers):
+        try:
+            found[path] = frozenset(one.fingerprint for one in parse_peers(_read(settings, (), path)))
+        except (SettingError, ValueError):
+            found[path] = None if path.exists() else frozenset()
+    return found
 
 
 def _own(settings: Settings, name: str, database: DatabaseSettings) -> OwnIdentity | None:

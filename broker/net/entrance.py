@@ -93,7 +93,7 @@ class Entrance:
         handshakes: Handshakes | None = None,
     ) -> None:
         self.security = security
-        self._timeout = timeout
+        self.timeout = timeout
         self._faults = faults
         self._opened = opened
         self._loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class Entrance:
 
     async def _admit(self, sock: socket.socket, address: str, now: float) -> None:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 transport = await self._secure_accepted(sock)
         except (TlsRefusedError, OSError, TimeoutError) as error:
             sock.close()
@@ -176,7 +176,7 @@ class Entrance:
 
     async def _secure_dialled(self, sock: socket.socket, address: NetworkAddress) -> Transport:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 transport = await self._handshake(sock, self.security, is_accept=False)
             _check_host(transport.identity, address.host)
         except BaseException as error:
@@ -235,7 +235,7 @@ class Entrance:
         if tls.selected_alpn_protocol() != ALPN:
             raise TlsRefusedError(f"the peer does not name {ALPN} as its protocol (ALPN)")
         chain = _proved(tls, security)
-        if security is not self.security and not self.security.accepts(chain):  # replaced meanwhile
+        if not self.security.accepts(chain):  # replaced meanwhile, or less is trusted than the contexts know
             raise TlsRefusedError(
                 "the peer's certificate is not trusted any more: add it, or its CA, to endpoint.trust"
             )
@@ -245,7 +245,7 @@ class Entrance:
         if isinstance(error, TlsRefusedError):
             return error.problem
         if isinstance(error, TimeoutError):
-            return f"the handshake was not complete within {self._timeout:g} s"
+            return f"the handshake was not complete within {self.timeout:g} s"
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
     def _refused(self, address: str, reason: str) -> None:

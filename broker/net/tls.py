@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import glob
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.errors import CertificateUnusableError
-from broker.forwarding.forwarder import READ_BYTES
+from broker.forwarding.limits import READ_BYTES
 from broker.net.certificate import Identity, identify
 
 ALPN = "sbrk/1"
@@ -44,7 +44,7 @@ class Security:
     """
     Shape: `server` and `client` contexts, None where encryption is disabled; `own` what this instance's certificate
     says, `own_chain` those that are sent behind it; `trusted` whom the peers' certificates have to lead to, `pinned`
-    their fingerprints; `scratch` is for the transports.
+    their fingerprints; `files` where each of these was found, by fingerprint; `scratch` is for the transports.
     """
 
     encryption: Encryption = Encryption.DISABLED
@@ -55,6 +55,7 @@ class Security:
     own_chain: tuple[Identity, ...] = ()
     trusted: tuple[Identity, ...] = ()
     pinned: frozenset[str] = frozenset()
+    files: Mapping[str, frozenset[Path]] = field(default_factory=dict, repr=False)
     scratch: bytearray = field(default_factory=bytearray, repr=False)
 
     def accepts(self, chain: Sequence[Identity]) -> bool:
@@ -94,8 +95,8 @@ def load_security(
     own, *own_chain = _own(certificate)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Entrance`
-    trusted = load_trust(trust) if is_authenticating else []
-    anchors = {one.fingerprint: one for one in map(_identify, trusted)}
+    trusted = load_trust(trust) if is_authenticating else {}
+    anchors = {one.fingerprint: one for some in trusted.values() for one in map(_identify, some)}
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols([ALPN])
@@ -103,7 +104,8 @@ def load_security(
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a trusted certificate need not be a CA's
         _load_pair(context, certificate, private_key)
         if trusted:
-            context.load_verify_locations(cadata=b"".join(one.public_bytes(Encoding.DER) for one in trusted))
+            every = [one.public_bytes(Encoding.DER) for some in trusted.values() for one in some]
+            context.load_verify_locations(cadata=b"".join(every))
     server.num_tickets = TICKETS
     return Security(
         encryption,
@@ -114,33 +116,58 @@ def load_security(
         own_chain=tuple(own_chain),
         trusted=tuple(anchors.values()),
         pinned=frozenset(anchors),
+        files=_places(trusted),
         scratch=bytearray(READ_BYTES),
     )
 
 
-def load_trust(patterns: Sequence[str]) -> list[x509.Certificate]:
+def load_trust(patterns: Sequence[str]) -> dict[Path, list[x509.Certificate]]:
     """
-    The trusted certificates, in the order of the patterns.
+    The trusted certificates of each file, in the order of the patterns.
 
     Raises:
         CertificateUnusableError: none, or a file that holds something else.
     """
-    found: list[x509.Certificate] = []
+    found: dict[Path, list[x509.Certificate]] = {}
     for pattern in patterns:
-        paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns are absolute
+        paths = _matching(pattern)
         if not paths:
             raise CertificateUnusableError(
                 "trust", pattern, "no such file", "name the CA of the peers, or their certificates"
             )
-        for path in paths:
-            found += _certificates("trust", Path(path))
-    if not found:
+        found |= {path: _certificates("trust", path) for path in paths}
+    every = [one for some in found.values() for one in some]
+    if not every:
         hint = "name at least one file with the CA of the peers, or with their certificates"
         raise CertificateUnusableError("trust", "trust", "nobody is trusted, so nobody could connect", hint)
-    if all(one.not_valid_after_utc <= datetime.now(UTC) for one in found):
+    if all(one.not_valid_after_utc <= datetime.now(UTC) for one in every):
         hint = "name certificates that are valid"
         raise CertificateUnusableError("trust", ", ".join(patterns), "every certificate in it has expired", hint)
     return found
+
+
+def narrowed(security: Security, patterns: Sequence[str]) -> Security:
+    """
+    The same without those who are trusted no more; nobody is added. Blocking.
+
+    For files that cannot all be used: who was taken out of a file that can be read, or whose file is gone, is taken
+    out; a file that cannot be read counts as it did before.
+
+    Args:
+        security: In use.
+        patterns: Those of `endpoint.trust`.
+    """
+    now: dict[Path, frozenset[str]] = {}
+    unreadable: set[Path] = set()
+    for path in {path for pattern in patterns for path in _matching(pattern)}:
+        try:
+            now[path] = frozenset(_identify(one).fingerprint for one in _certificates("trust", path))
+        except CertificateUnusableError:
+            unreadable.add(path)
+    present = frozenset().union(*now.values())
+    stay = {one for one in security.pinned if one in present or security.files[one] & unreadable}
+    trusted = tuple(one for one in security.trusted if one.fingerprint in stay)
+    return security if len(stay) == len(security.pinned) else replace(security, trusted=trusted, pinned=frozenset(stay))
 
 
 def is_readable_by_others(path: Path) -> bool:
@@ -161,6 +188,19 @@ def verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:
         return tuple(tls.get_verified_chain())
     found = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way
     return tuple(ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in found or ())
+
+
+def _matching(pattern: str) -> list[Path]:
+    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - patterns are absolute
+
+
+def _places(found: Mapping[Path, Sequence[x509.Certificate]]) -> dict[str, frozenset[Path]]:
+    """The files of each certificate, by its fingerprint."""
+    places: dict[str, set[Path]] = {}
+    for path, certificates in found.items():
+        for one in certificates:
+            places.setdefault(_identify(one).fingerprint, set()).add(path)
+    return {fingerprint: frozenset(paths) for fingerprint, paths in places.items()}
 
 
 def _own(path: Path) -> list[Identity]:

@@ -117,7 +117,6 @@ async def test_what_is_trusted_is_replaced_and_not_added_to(files: Files) -> Non
         (lambda files: (files.directory / "own.key").write_bytes(make("x").key_pem()), "is not the key of"),
         (lambda files: files.write(make("old", by=files.ca, ends=timedelta(seconds=-1))), "expired at"),
         (lambda files: files.write(make("new", by=files.ca, begins=DAY / 2)), "is not valid before"),
-        (lambda files: (files.directory / "trust" / "ca.pem").unlink(), "no such file"),
         (lambda files: (files.directory / "trust" / "ca.pem").write_text(""), "holds no certificate"),
     ],
 )
@@ -134,6 +133,36 @@ async def test_files_that_cannot_be_used_leave_everything_as_it_was_and_are_told
     assert files.watch.problem.startswith("endpoint.")
     [entry] = logs
     assert ("error", True) == (entry["log_level"], told in entry["problem"])
+
+
+async def test_who_is_trusted_no_more_is_out_whatever_else_is_broken(files: Files, logs: list[Any]) -> None:
+    other = authority("other CA")
+    (files.directory / "trust" / "other.pem").write_bytes(other.pem)
+    await files.look()
+    (files.directory / "trust" / "other.pem").unlink()
+    (files.directory / "own.pem").write_text("half of a certif")
+    await files.look(4)
+
+    assert [{files.ca.fingerprint, other.fingerprint}, {files.ca.fingerprint}] == [
+        set(one.pinned) for one in files.used
+    ]
+    assert ("CN=one", True) == (files.names[-1], files.watch.security is files.used[-1])
+    assert files.watch.problem
+    [entry] = [entry for entry in logs if entry["event"] == "trust withdrawn"]
+    assert (["CN=other CA"], 1) == (entry["principals"], entry["trusted"])
+
+
+async def test_nobody_is_trusted_when_no_file_is_left(files: Files) -> None:
+    (files.directory / "trust" / "ca.pem").unlink()
+    await files.look()
+
+    assert [frozenset()] == [one.pinned for one in files.used]
+    assert "no such file" in files.watch.problem
+
+    (files.directory / "trust" / "ca.pem").write_bytes(files.ca.pem)
+    await files.look()
+
+    assert ({files.ca.fingerprint}, "") == (set(files.watch.security.pinned), files.watch.problem)
 
 
 async def test_repaired_files_are_used_and_the_problem_is_gone(files: Files) -> None:

@@ -99,10 +99,12 @@ class Used:
 
     def __init__(self) -> None:
         self.principals: list[str | None] = []
+        self.peers: list[list[str]] = []
 
     async def use(self, name: str, credentials: Credentials) -> None:
         assert name == "orders"
         self.principals.append(credentials.principal)
+        self.peers.append(sorted(one.who.name for one in credentials.peers.known.values()))
 
 
 async def test_changed_files_are_used_when_two_looks_have_found_the_same(place: Path) -> None:
@@ -165,3 +167,17 @@ async def test_files_that_cannot_be_used_change_nothing(place: Path) -> None:
     await identities.look("orders")
 
     assert ([], ["CN=orders"]) == (before, used.principals)
+
+
+async def test_a_peer_that_is_in_no_file_is_unknown_whatever_else_is_broken(place: Path) -> None:
+    (place / "peers" / "audit.pem").write_bytes(issued("audit").certificate_pem)
+    (place / "peers" / "stock.pem").write_bytes(issued("stock").certificate_pem)
+    used = Used()
+    identities = Identities(settings_of(place, OWN + PEERS), used.use)
+    (place / "peers" / "billing.pem").unlink()
+    (place / "peers" / "stock.pem").write_text("half a certif")
+
+    for _ in range(4):
+        await identities.look("orders")
+
+    assert ([["CN=audit", "CN=stock"]], ["CN=orders"]) == (used.peers, used.principals)

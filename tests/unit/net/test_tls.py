@@ -13,7 +13,15 @@ import pytest
 from broker.errors import CertificateUnusableError
 from broker.net import tls
 from broker.net.certificate import identify
-from broker.net.tls import NO_SECURITY, Encryption, is_readable_by_others, load_security, load_trust, verified_chain
+from broker.net.tls import (
+    NO_SECURITY,
+    Encryption,
+    is_readable_by_others,
+    load_security,
+    load_trust,
+    narrowed,
+    verified_chain,
+)
 from tests.support.certificates import DAY, Pair, authority, make, security
 
 
@@ -62,7 +70,59 @@ def test_trusted_files_are_found_by_pattern_in_order(tmp_path: Path) -> None:
     for one, name in zip(pairs, "abc", strict=True):
         one.store(tmp_path, name)
 
-    assert [one.certificate for one in pairs] == load_trust([str(tmp_path / "*.pem")])
+    expected = {tmp_path / f"{name}.pem": [one.certificate] for one, name in zip(pairs, "abc", strict=True)}
+    found = load_trust([str(tmp_path / "*.pem")])
+    assert list(expected.items()) == list(found.items())
+
+
+class Trusted:
+    """A directory with what an endpoint trusts, loaded once."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        self.patterns = [str(directory / "*.pem")]
+        self.pairs = {name: make(name) for name in names}
+        for name, one in self.pairs.items():
+            one.store(directory, name)
+        self.security = load(directory)
+
+    def left(self) -> set[str]:
+        """Who is trusted still, by name."""
+        found = narrowed(self.security, self.patterns)
+        assert {one.fingerprint for one in found.trusted} == found.pinned
+        return {name for name, one in self.pairs.items() if one.fingerprint in found.pinned}
+
+
+def test_nobody_is_taken_out_whose_file_is_there(tmp_path: Path) -> None:
+    trusted = Trusted(tmp_path, "a", "b")
+
+    assert trusted.security is narrowed(trusted.security, trusted.patterns)
+
+
+def test_whose_file_is_gone_is_taken_out_also_beside_one_that_cannot_be_read(tmp_path: Path) -> None:
+    trusted = Trusted(tmp_path, "a", "b", "c")
+    (tmp_path / "b.pem").unlink()
+    (tmp_path / "c.pem").write_text("half a certif")
+
+    assert {"a", "c"} == trusted.left()
+
+
+def test_who_is_in_another_file_now_stays_and_who_was_exchanged_does_not(tmp_path: Path) -> None:
+    trusted = Trusted(tmp_path, "a", "b", "c")
+    (tmp_path / "c.pem").write_bytes((tmp_path / "b.pem").read_bytes())
+    (tmp_path / "b.pem").write_text("half a certif")
+
+    assert {"a", "b"} == trusted.left()
+
+
+def test_nobody_is_trusted_when_no_file_is_left_and_nobody_is_added(tmp_path: Path) -> None:
+    trusted = Trusted(tmp_path, "a")
+    make("new").store(tmp_path, "new")
+    (tmp_path / "a.pem").unlink()
+
+    found = narrowed(trusted.security, trusted.patterns)
+
+    assert ((), frozenset()) == (found.trusted, found.pinned)
+    assert not found.accepts([identify(trusted.pairs["a"].der)])
 
 
 def _missing(directory: Path) -> dict[str, Any]:
