@@ -136,7 +136,13 @@ def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Conc
 
 
 def _exposed_services(rehearsal: Rehearsal) -> Iterator[Concern]:
-    """A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names."""
+    """
+    A route of last resort to LOCAL in msdb, beside services that others can reach and no route there names.
+
+    Where peers show certificates nobody sends to a service without a GRANT that names it.
+    """
+    if rehearsal.settings.endpoint.authentication == "certificate":
+        return
     routes = list(live_routes(rehearsal, rehearsal.msdb))
     door = next((one for one in routes if one.remote_service_name is None and one.address == LOCAL), None)
     named = {route.remote_service_name for route in routes}

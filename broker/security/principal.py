@@ -10,7 +10,8 @@ A principal is one of these texts; `*` stands for any characters, but in a finge
     orders                          the common name in the subject
 
 In a subject `*` stays within one value, so that no value can pretend to be several; as a part of its own it stands for
-any number of parts: `CN=orders,*`. A `*` that is meant is written `\2a`. Values compare byte for byte.
+any number of parts: `CN=orders,*`. A `*` that is meant is written `\2a`. Values compare byte for byte. Types are kept
+as certificates say them: those of RFC 4514 by their names, others, such as emailAddress, by their numbers.
 
 Source: RFC 4514 (how a subject is written), SPIFFE ID specification.
 """
@@ -30,6 +31,36 @@ PUBLIC = "public"
 ANY = "*"
 
 _FINGERPRINT = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
+# Other spellings of the types of a subject; certificates say those that RFC 4514 has no name for by number.
+_AS_CERTIFICATES_SAY = {
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "S": "ST",
+    "BUSINESSCATEGORY": "2.5.4.15",
+    "DNQUALIFIER": "2.5.4.46",
+    "E": "1.2.840.113549.1.9.1",
+    "EMAIL": "1.2.840.113549.1.9.1",
+    "EMAILADDRESS": "1.2.840.113549.1.9.1",
+    "GENERATIONQUALIFIER": "2.5.4.44",
+    "GIVENNAME": "2.5.4.42",
+    "GN": "2.5.4.42",
+    "INITIALS": "2.5.4.43",
+    "ORGANIZATIONIDENTIFIER": "2.5.4.97",
+    "POSTALADDRESS": "2.5.4.16",
+    "POSTALCODE": "2.5.4.17",
+    "PSEUDONYM": "2.5.4.65",
+    "SERIALNUMBER": "2.5.4.5",
+    "SN": "2.5.4.4",
+    "SURNAME": "2.5.4.4",
+    "TITLE": "2.5.4.12",
+}
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)*")
 _ESCAPED = re.compile(r"(?:\\[0-9A-Fa-f]{2})+|\\(.)", re.DOTALL)
 _TO_ESCAPE = re.compile(r'[\\,+"<>;*]')
@@ -274,7 +305,8 @@ def _subject_part(part: str, whole: str, *, is_pattern: bool) -> _Part:
         if not equals or _TYPE.fullmatch(kind.strip()) is None:
             raise PrincipalError(f"{whole!r} is no subject: it is written like CN=orders,O=shop")
         pieces = _split(_stripped(value), ANY) if is_pattern else [_stripped(value)]
-        pairs.append((kind.strip().upper(), tuple(_plain(piece, whole) for piece in pieces)))
+        name = kind.strip().upper()
+        pairs.append((_AS_CERTIFICATES_SAY.get(name, name), tuple(_plain(piece, whole) for piece in pieces)))
     return tuple(pairs)
 
 

@@ -219,6 +219,13 @@ def test_what_is_closed_or_meant_is_not_exposed(found: Survey, msdb: str, a: str
     assert [] == found(msdb=msdb, a=a, endpoint=endpoint)
 
 
+def test_services_are_not_exposed_where_peers_need_a_permission(found: Survey) -> None:
+    files = 'certificate = "a.pem"\nprivate_key = "a.key"\ntrust = ["ca.pem"]\n'
+    told = found(a=SERVICE, endpoint=OPEN + 'encryption = "required"\nauthentication = "certificate"\n' + files)
+
+    assert [True, False] == [any(name in one for one in told) for name in ("nobody-may-connect", "exposed-services")]
+
+
 # --- forwarding ---
 
 

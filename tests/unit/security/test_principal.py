@@ -32,7 +32,9 @@ ORDERS = Who("CN=orders,OU=a,O=shop", "orders", ("spiffe://shop/orders", "spiffe
         ("orders", Kind.COMMON_NAME, "orders"),
         (" or*ers ", Kind.COMMON_NAME, "or*ers"),
         ("cn = orders , O=shop", Kind.SUBJECT, "CN=orders,O=shop"),
-        (r"CN=a\2cb,2.5.4.3=x+O=\ y\ ", Kind.SUBJECT, r"CN=a\,b,2.5.4.3=x+O=\ y\ "),
+        (r"CN=a\2cb,2.5.4.99=x+O=\ y\ ", Kind.SUBJECT, r"CN=a\,b,2.5.4.99=x+O=\ y\ "),
+        ("2.5.4.3=x,s=y", Kind.SUBJECT, "CN=x,ST=y"),
+        ("emailAddress=a@b,CN=x", Kind.SUBJECT, "1.2.840.113549.1.9.1=a@b,CN=x"),
         (r"CN=\2a*,*", Kind.SUBJECT, r"CN=\2a*,*"),
         ("URI=a:b,O=c", Kind.SUBJECT, "URI=a:b,O=c"),
         ("spiffe://shop/a=b", Kind.URI, "spiffe://shop/a=b"),
@@ -127,6 +129,28 @@ def test_common_name_that_looks_like_another_kind_is_covered_by_none_of_them() -
         who = Who(spelled(f"CN={name.replace('=', chr(92) + '3d')}"), name)
 
         assert name == "public" or not parse_principal(name).covers(who)
+
+
+def test_every_type_that_certificates_have_is_covered_by_its_name_and_by_its_number() -> None:
+    names = {
+        "CN": NameOID.COMMON_NAME,
+        "emailAddress": NameOID.EMAIL_ADDRESS,
+        "serialNumber": NameOID.SERIAL_NUMBER,
+        "GN": NameOID.GIVEN_NAME,
+        "SN": NameOID.SURNAME,
+        "title": NameOID.TITLE,
+        "postalCode": NameOID.POSTAL_CODE,
+        "pseudonym": NameOID.PSEUDONYM,
+        "DC": NameOID.DOMAIN_COMPONENT,
+        "UID": NameOID.USER_ID,
+        "STREET": NameOID.STREET_ADDRESS,
+        "organizationIdentifier": NameOID.ORGANIZATION_IDENTIFIER,
+    }
+    for name, oid in names.items():
+        subject = x509.Name([x509.NameAttribute(oid, "one")]).rfc4514_string()
+
+        for text in (f"{name}=one", f"{oid.dotted_string}=one", f"{name}=o*,*"):
+            assert parse_principal(text).covers(Who(subject)), text
 
 
 def test_parts_of_one_level_may_stand_in_any_order() -> None:
