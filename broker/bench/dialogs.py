@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +26,10 @@ from broker.bench.application import PAYLOAD, QUEUE, Child, consume, produce, re
 from broker.bench.cost import counting, spent, values_of
 from broker.bench.machine import peak_mib
 from broker.bench.result import Row, row_of
+from broker.control.certificate_file import store_files
+from broker.control.renewal import Pair
 from broker.demo.topology import Daemon, Topology, wait_for
+from broker.security.issue import Holder, Validity, issue_database
 
 BATCH = 100
 MESSAGES = 20_000
@@ -37,6 +41,7 @@ FULL_BACKLOGS = (1_000, 1_000_000)
 LARGE_MIB, FULL_LARGE_MIB = 64, 1024
 REPEATS = 3
 CASE = "1 KiB, durable at both ends, 100 in a transaction"
+SEALED_CASE = f"{CASE}, sealed and signed"
 EXCHANGE_CASE = f"1 KiB, durable at both ends, {PARALLEL} dialogs, one transaction each"
 MODE = "through a gateway"
 YARDSTICK = "rows into a plain SQLite table"
@@ -69,18 +74,44 @@ class Ends:
 
 
 @contextmanager
-def ends() -> Iterator[Ends]:
-    """Three daemons with throw-away files, at work."""
+def ends(*, is_sealed: bool = False) -> Iterator[Ends]:
+    """Three daemons with throw-away files, at work; dialogs are sealed and signed by both sides, or clear."""
     with counting() as counts, tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
         gateway = net.add("gateway", forwarding=True)
-        sender = net.add("sender", databases=["orders"])
-        target = net.add("target", databases=["billing"])
+        proof = _identities(Path(directory), "orders", "billing") if is_sealed else {}
+        sender = net.add("sender", databases=["orders"], settings=proof.get("orders"))
+        target = net.add("target", databases=["billing"], settings=proof.get("billing"))
         ways = _route("out", "//bench/Billing", target.address) + _route("back", "//bench/Orders", sender.address)
         net.script("gateway", "msdb", ways)
-        net.script("sender", "orders", _service("//bench/Orders") + _route("out", "//bench/Billing", gateway.address))
-        net.script("target", "billing", _service("//bench/Billing") + _route("back", "//bench/Orders", gateway.address))
+        orders = _service("//bench/Orders") + _route("out", "//bench/Billing", gateway.address)
+        billing = _service("//bench/Billing") + _route("back", "//bench/Orders", gateway.address)
+        if is_sealed:
+            orders += "CREATE REMOTE SERVICE BINDING far TO SERVICE '//bench/Billing' WITH USER = billing;\n"
+            billing += "GRANT SEND ON SERVICE::[//bench/Billing] TO orders;\n"
+        net.script("sender", "orders", orders)
+        net.script("target", "billing", billing)
         net.start()
         yield Ends(gateway, sender, target, counts)
+
+
+def _identities(directory: Path, *databases: str) -> dict[str, dict[str, dict[str, object]]]:
+    """For each database what its configuration says so that it has a certificate and knows all of them."""
+    now = datetime.now(UTC)
+    day = Validity(now - timedelta(hours=1), now + timedelta(days=1))
+    pairs = {name: Pair(directory / f"{name}.pem", directory / f"{name}.key") for name in databases}
+    for name, pair in pairs.items():
+        store_files(pair.files(issue_database(Holder(name), day, None)), is_replacing=False)
+    known = [str(pair.certificate) for pair in pairs.values()]
+    return {
+        name: {
+            f"databases.{name}": {
+                "certificate": str(pair.certificate),
+                "private_key": str(pair.private_key),
+                "peers": known,
+            }
+        }
+        for name, pair in pairs.items()
+    }
 
 
 def begin(db: sqlite3.Connection, count: int) -> list[broker.Dialog]:
@@ -91,10 +122,10 @@ def begin(db: sqlite3.Connection, count: int) -> list[broker.Dialog]:
         ]
 
 
-def end_to_end(messages: int) -> dict[str, float]:
+def end_to_end(messages: int, *, is_sealed: bool = False) -> dict[str, float]:
     """Messages a second from the first SEND to the last RECEIVE, and what they cost."""
     with (
-        ends() as net,
+        ends(is_sealed=is_sealed) as net,
         Child(produce, str(net.orders), messages, BATCH, DIALOGS) as source,
         Child(take, str(net.billing), messages, BATCH) as far,
     ):
@@ -221,6 +252,7 @@ def measure(
     mib = mib or (FULL_LARGE_MIB if is_full else LARGE_MIB)
     cases = [
         _Case(CASE, MODE, "end to end", "messages_s", lambda: end_to_end(messages)),
+        _Case(SEALED_CASE, MODE, "end to end", "messages_s", lambda: end_to_end(messages, is_sealed=True)),
         _Case(EXCHANGE_CASE, "request and reply", "exchanges", "exchanges_s", lambda: exchanges(count), 1),
         *(
             _Case(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
-from broker.bench import codec, dialogs, forwarding, journal, mirrors
+from broker.bench import codec, dialogs, forwarding, journal, mirrors, permissions
 from broker.bench.hop import haproxy_version
 from broker.bench.machine import load_averages, machine
 from broker.bench.pipeline import measurement as pipeline
@@ -27,6 +27,11 @@ def _codec(_is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - a value o
 
 def _forwarding(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
     return forwarding.measure(forwarding.FULL if is_full else forwarding.QUICK, tell=tell)
+
+
+def _permissions(_is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
+    tell("the pass with and without grants")
+    return permissions.measure()
 
 
 def _dialogs(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
@@ -48,6 +53,7 @@ def _pipeline(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewis
 BENCHES: dict[str, Bench] = {
     "codec": _codec,
     "forwarding": _forwarding,
+    "permissions": _permissions,
     "dialogs": _dialogs,
     "mirrors": _mirrors,
     "journal": _journal,

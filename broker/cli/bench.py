@@ -10,7 +10,7 @@ from broker.cli.exit_code import with_exit_code
 from broker.cli.option import examples, output_option
 from broker.cli.output import show_json
 
-NAMES = ("codec", "forwarding", "dialogs", "mirrors", "journal")
+NAMES = ("codec", "forwarding", "permissions", "dialogs", "mirrors", "journal")
 WHEN_NAMED = "pipeline"  # it needs engines that an installation need not have
 METAVAR = f"[{'|'.join((*NAMES, WHEN_NAMED))}]..."
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -203,5 +205,16 @@ def test_tls_is_measured_where_the_generator_has_it_and_left_out_elsewhere(
 def test_dialogs_arrive_and_have_their_yardstick() -> None:
     rows = dialogs.measure(repeats=1, messages=2 * dialogs.BATCH, count=100, backlogs=(5_000,), mib=2)
 
-    assert [True, False, True, False, True, False, False] == [row.is_yardstick for row in rows]
+    assert [True, False, True, False, True, False, True, False, False] == [row.is_yardstick for row in rows]
     assert all(row.figure > 0 for row in rows)
+
+
+def test_sealed_dialogs_are_sealed_to_the_other_side_and_signed() -> None:
+    with dialogs.ends(is_sealed=True) as net, closing(sqlite3.connect(net.orders)) as db:
+        dialogs.begin(db, 1)[0].send(b"a text")
+        db.commit()
+        with closing(sqlite3.connect(net.billing)) as far:
+            query = "SELECT security, far_principal FROM broker_session_key WHERE NOT is_initiator"
+            keys = wait_for(lambda: far.execute(query).fetchall(), seconds=30, what="the key of the far side")
+
+    assert [("FULL", "CN=orders")] == keys

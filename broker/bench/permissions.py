@@ -1,0 +1,138 @@
+"""
+What a permission costs a frame on the pass: the same frames for a peer that everything is permitted to, and for one
+with a thousand grants that have been asked once.
+
+The pass runs in this process, from what one read brings to the one write of the next hop, which throws it away. CPU
+nanoseconds a frame.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from broker.bench.result import Row, row_of
+from broker.bench.traffic import frames, service_names
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.kernel_choice import choose_kernel
+from broker.forwarding.limits import Limits
+from broker.forwarding.way import Buffer
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
+from broker.routing.facts import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
+from broker.security.grants import OPEN, Grants, Permission, Profile, Rule, State
+from broker.security.principal import Who, parse_principal
+from broker.wire.layout import MAX_FRAME
+
+PAYLOAD = 256
+SERVICES = (1, 100)
+GRANTS = 1_000
+READ_BYTES = 256 * 1024
+ROUNDS = 400  # reads in one sample
+REPEATS = 9
+YARDSTICK = "everything permitted"
+_PEER = Who("CN=orders,O=shop", "orders")
+_NEXT_HOP = NetworkAddress("next")
+
+
+class _Nowhere:
+    """An outlet that takes everything."""
+
+    max_frame = MAX_FRAME
+    is_narrow = False
+    can_send = True
+
+    def send(self, data: Buffer) -> int:
+        return len(data)
+
+    def finish(self, rest: Buffer) -> None:
+        raise AssertionError(f"{len(rest)} bytes were not taken")
+
+
+class _Peer:
+    """Where the frames come from."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, frame: Buffer, disposition: Disposition) -> None:
+        raise AssertionError(f"{disposition}: {len(frame)} bytes")
+
+
+def measure(*, kernel: str = "", rounds: int = ROUNDS, repeats: int = REPEATS) -> list[Row]:
+    """
+    Rows for one service and for many.
+
+    Args:
+        kernel: Which one walks; the best there is when empty.
+        rounds: Reads in a sample.
+        repeats: Samples of each.
+    """
+    rows: list[Row] = []
+    for count in SERVICES:
+        names = service_names(count)
+        passes = {
+            YARDSTICK: _pass(names, OPEN, kernel),
+            f"{GRANTS + 1:,} grants": _pass(names, _granted(names), kernel),
+        }
+        samples: dict[str, list[dict[str, float]]] = {name: [] for name in passes}
+        for _ in range(repeats):
+            for name, take in passes.items():
+                samples[name].append({"cpu_ns": take(rounds)})
+        case = f"{PAYLOAD} B payload, {count} service{'s' * (count != 1)}"
+        rows += [
+            row_of(("permissions", case, "pass", name), "cpu_ns", taken, yardstick=YARDSTICK)
+            for name, taken in samples.items()
+        ]
+    return rows
+
+
+def _granted(services: list[str]) -> Profile:
+    """What a peer may send by default deny: these by pattern, and a thousand others by name."""
+    everybody = parse_principal("CN=*,O=shop")
+    rules = [Rule(Permission.SEND, f"//other/service-{number}", everybody, State.GRANT) for number in range(GRANTS)]
+    prefix = services[0][: services[0].rindex("-")]
+    rules.append(Rule(Permission.SEND, f"{prefix}*", everybody, State.GRANT))
+    profile = Grants(rules, is_default_deny=True).profile(_PEER)
+    assert not profile.is_open
+    return profile
+
+
+def _pass(services: list[str], profile: Profile, kernel: str) -> Callable[[int], float]:
+    """Walks so many reads; CPU nanoseconds a frame."""
+    forwarder = Forwarder(
+        Limits(pool_bytes=1 << 24, max_frame=MAX_FRAME, max_hops=16),
+        deliver=lambda *_: None,
+        want=lambda _: None,
+        health_of=lambda _: Health.UNTRIED,
+        kernel=choose_kernel(kernel),
+    )
+    forwarder.surround(
+        table=build_table([Route("all", _NEXT_HOP)], now=datetime.now(UTC)), hosted=hosted({}), is_forwarding=True
+    )
+    forwarder.outbox(_NEXT_HOP).outlet = _Nowhere()
+    one = len(frames(services[:1], PAYLOAD, count=1))
+    count = READ_BYTES // one
+    data = frames(services, PAYLOAD, count=count)
+    peer = _Peer()
+
+    def take(rounds: int) -> float:
+        slab, now, spent = forwarder.slab, time.monotonic(), 0
+        for _ in range(rounds):
+            slab[: len(data)] = data  # the pass has added one to every hop count
+            begun = time.process_time_ns()
+            batch = forwarder.take(slab, len(data), now, peer, profile)
+            spent += time.process_time_ns() - begun
+            assert batch.consumed == len(data), "frames are left over"
+        return spent / (rounds * count)
+
+    rest = data
+    while rest:  # a walk ends early where it has met too many names that it does not know yet
+        forwarder.slab[: len(rest)] = rest
+        rest = rest[forwarder.take(forwarder.slab, len(rest), time.monotonic(), peer, profile).consumed :]
+    return take
