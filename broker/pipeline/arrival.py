@@ -64,6 +64,7 @@ def run_incremental(request: Request, arrival: Arrival, tell: Tell = lambda _: N
     told = _Told(request, tell)
     with ExitStack() as stack:
         options = _options(request, arrival)
+        stack.enter_context(result.held(request.out, (), is_shared=True))
         held = {name: stack.enter_context(Progress(request.out / STATE / name).held(options)) for name in request.jobs}
         for name, progress in held.items():
             _check(request, name, progress)

@@ -6,8 +6,8 @@ only path and size, and the rest is as in the batch form: the files are judged, 
 What is not settled yet is carried along (`carry`), and a step counts when its state does (`progress`). A batch that
 Spark repeats after a crash either counted already and is passed over, or is done again from the same state.
 
-Spark names a file once. One that was broken off then, because somebody was copying it, is judged again in every later
-step and at the beginning of a run, until it can be read or is gone.
+Spark names a file once. One that was broken off then, because somebody was copying it, or that could not be opened, is
+judged again in every later step and at the beginning of a run, until it can be read or is gone.
 
 Results lie in `<out>/<result>/batch=K`, one directory a step. Late visits are left out, counted and told.
 """
@@ -15,10 +15,12 @@ Results lie in `<out>/<result>/batch=K`, one directory a step. Late visits are l
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from broker.pipeline.progress import Progress, State
 from broker.pipeline.schema import VISIT
 
 UNREAD_MAX = 10_000  # broken files that are judged again
+_MENDABLE = (Fitness.DAMAGED, Fitness.UNREADABLE)
 EVER = "36500d"  # the age up to which Spark's source takes a file; a week if nobody says so
 _LISTED = "path string, modificationTime timestamp, length long, content binary"
 
@@ -100,15 +103,16 @@ class Incremental:
         if not state.is_finished:
             self._advance(Inventory(), state.unread, state.spark_batch, is_last=True)
 
-    def _judged(self, paths: Iterable[Path]) -> tuple[Inventory, list[str]]:
-        """New files and those that were broken: what there is to tell of them, and which are broken now."""
-        before = set(self._progress.state.unread)
+    def _judged(self, paths: Iterable[Path]) -> tuple[Inventory, dict[str, str]]:
+        """New files and those that were broken: what there is to tell of them, and which are broken now, and how."""
+        before = self._progress.state.unread
         found = judge_all(sorted({*paths, *map(Path, before)}), known=self._progress.known)
-        unread = [str(state.path) for state in found.states if state.fitness is Fitness.DAMAGED][:UNREAD_MAX]
+        broken = ((str(state.path), str(state.fitness)) for state in found.states if state.fitness in _MENDABLE)
+        unread = dict(islice(broken, UNREAD_MAX))
         found.states = [state for state in found.states if str(state.path) not in before or state.is_readable]
         return found, unread
 
-    def _advance(self, found: Inventory, unread: Sequence[str], batch: int, *, is_last: bool) -> None:
+    def _advance(self, found: Inventory, unread: Mapping[str, str], batch: int, *, is_last: bool) -> None:
         arriving, progress, before = self._arriving, self._progress, self._progress.state
         number = before.step + 1
         new = read(self._spark, (state.path for state in found.readable))
@@ -128,8 +132,9 @@ class Incremental:
         found.look_again()
         files = found.summary()
         counts = {name: count for name, count in files.items() if isinstance(count, int) and name != "instances"}
-        mended = len({str(state.path) for state in found.readable} & set(before.unread))
-        counts |= {name: counts[name] - mended for name in ("found", str(Fitness.DAMAGED))}  # counted when they broke
+        mended = Counter(before.unread[path] for state in found.readable if (path := str(state.path)) in before.unread)
+        counts |= {name: counts[name] - count for name, count in mended.items()}  # counted when they broke
+        counts["found"] -= mended.total()
         after = replace(
             before.added(counts | {"late": sum(late.values())}, files, {str(state.path) for state in found.readable}),
             step=number,
@@ -137,7 +142,7 @@ class Incremental:
             newest=newest,
             emitted_before=settled_before or before.emitted_before,
             carried_rows=carried_rows,
-            unread=tuple(unread),
+            unread=unread,
             is_finished=is_last,
         )
         progress.commit(after, found.readable)

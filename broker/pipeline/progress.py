@@ -28,7 +28,7 @@ from broker.journal.survey import FileState
 from broker.pipeline.inventory import TOLD_MAX
 from broker.pipeline.result import write_json
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class State:
     instant seen and `emitted_before`, the watermark, None before the first visit; `files_bytes` how much of
     `files.jsonl` counts; `carried_rows` of the visits carried along; `options` that all runs must have in common;
     `totals` of all steps, by name; `samples` of the dialogs, by instance, and the first files `left_out`, of all steps;
-    `unread` files that were broken when last looked at.
+    `unread` files that were broken or could not be opened when last looked at, with their fitness.
     """
 
     step: int = 0
@@ -55,7 +55,7 @@ class State:
     shed: Mapping[str, int] = field(default_factory=dict)
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     left_out: Sequence[Mapping[str, str]] = ()
-    unread: Sequence[str] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def added(self, counts: Mapping[str, int], files: Mapping[str, Any], read: Collection[str] = ()) -> State:
         """With what one more step counted, what it tells of its files (`Inventory.summary`), and which it `read`."""

@@ -32,9 +32,14 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held(out: Path, names: Iterable[str]) -> Iterator[None]:
+def held(out: Path, names: Iterable[str], *, is_shared: bool = False) -> Iterator[None]:
     """
     A directory of results for this process alone; results that a killed run had half replaced are back in their place.
+
+    Args:
+        out: The directory.
+        names: Of results that are written.
+        is_shared: Others that share it may be there too: each has a lock of its own for what it writes.
 
     Raises:
         PipelineError: another process has it.
@@ -43,7 +48,7 @@ def held(out: Path, names: Iterable[str]) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOCK).open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PipelineError(
                 f"another process writes results to {out}", "wait for it, or give another --out"

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from broker.journal.survey import FileState, Fitness, judge
 from broker.pipeline import inventory, stored
 from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request
@@ -219,6 +221,27 @@ def test_a_file_that_was_seen_half_copied_is_read_once_it_is_whole(spark: SparkS
     assert [(3, 1, 2), (3, 1, 2), (3, 2, 1), (3, 2, 1)] == [
         (one["found"], one["read"], one["damaged"]) for one in totals
     ]
+    assert [1, 2] == sorted(int.from_bytes(row.message_id, "big") for row in stored.load(spark, out, "paths").collect())
+
+
+def test_a_file_that_could_not_be_opened_is_read_once_it_can(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows, out = tmp_path / "flows", tmp_path / "out"
+    journalling.write(flows, *journalling.passage(1))
+    shut = journalling.write(flows, *journalling.passage(2))
+
+    def judge_shut(path: Path) -> FileState:
+        told = judge(path)
+        return replace(told, fitness=Fitness.UNREADABLE, problem="Input/output error") if path == shut else told
+
+    with monkeypatch.context() as machine:
+        machine.setattr(inventory, "judge", judge_shut)
+        told = [run_incremental(request(flows, out), DELAY)]
+    told += [run_incremental(request(flows, out), DELAY), run_incremental(request(flows, out), LAST)]
+
+    totals = [one["jobs"]["paths"]["totals"] for one in told]
+    assert [(2, 1, 1), (2, 2, 0), (2, 2, 0)] == [(one["found"], one["read"], one["unreadable"]) for one in totals]
     assert [1, 2] == sorted(int.from_bytes(row.message_id, "big") for row in stored.load(spark, out, "paths").collect())
 
 

@@ -90,6 +90,20 @@ def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
         assert 0 == other.returncode
 
 
+def test_those_that_share_a_directory_keep_out_whoever_wants_it_alone(tmp_path: Path) -> None:
+    def is_refused(names: list[str], *, is_shared: bool) -> bool:
+        try:
+            with result.held(tmp_path, names, is_shared=is_shared):
+                return False
+        except PipelineError:
+            return True
+
+    with result.held(tmp_path, (), is_shared=True):
+        assert [False, True] == [is_refused([], is_shared=True), is_refused(["one"], is_shared=False)]
+    with result.held(tmp_path, ["one"]):
+        assert is_refused([], is_shared=True)
+
+
 def test_a_result_without_rows_has_a_schema(spark: SparkSession, tmp_path: Path) -> None:
     assert 0 == result.write(spark.range(0), tmp_path / "paths")
     assert ["id"] == spark.read.parquet(str(tmp_path / "paths")).columns
