@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.access import admin_client, read_settings
+from broker.cli.access import admin_client, open_database, read_settings
 from broker.cli.exit_code import with_exit_code
-from broker.cli.option import config_option, examples, output_option, socket_option
+from broker.cli.option import config_option, confirm, database_option, examples, output_option, socket_option
 from broker.cli.output import show_json, show_rows
+from broker.cli.pipeline import Duration
 from broker.errors import ConversationError
+
+if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from broker.application.crowd import Crowd, Farewell
+
+_STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the last one only with cleanup
 
 
 @examples("""
@@ -56,6 +62,76 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
         if number:
             click.echo()
         _show(one["database"], one["census"], one["meaning"])
+
+
+@examples("""
+broker dialogs end -d orders.db --state DI --older-than 7d --dry-run
+broker dialogs end -d orders.db --service //shop/Orders --older-than 30d --error 9001 --description abandoned --yes
+""")
+@dialogs.command()
+@config_option
+@database_option
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Of this side; else any that can end."
+)
+@click.option("--service", metavar="NAME", help="The service of this side; else any.")
+@click.option("--older-than", type=Duration(), required=True, help="How long ago they began at least.")
+@click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
+@click.option("--description", default="", help="Of the error.")
+@click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, and tell nobody.")
+@click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@with_exit_code
+def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool, **choice: Any) -> None:
+    """
+    End conversations that nobody ends, all that are alike.
+
+    As the application would, with END CONVERSATION, some hundreds in a transaction; the daemon may run. Messages of
+    theirs that wait to be received are lost. Exit codes: 0 done, 1 not confirmed, 3 no such database.
+    """
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from broker.application.crowd import count, end_crowd  # noqa: PLC0415
+
+    crowd, farewell = _chosen(**choice)
+    ended = 0
+    with open_database(config, database) as db:
+        db.isolation_level = None
+        members = count(db, crowd)
+        total = sum(one.conversations for one in members)
+        if output == "table":
+            columns = ["service_name", "state", "conversations", "unread", "unsent"]
+            show_rows([asdict(one) for one in members], "table", columns)
+        if total and not dry_run:
+            if not yes:
+                confirm(f"end {total:,} conversations?")
+            for ended in end_crowd(db, crowd, farewell):
+                click.echo(f"{ended:,} of {total:,} ended", err=True)
+    if output == "json":
+        show_json({"chosen": [asdict(one) for one in members], "ended": ended})
+    else:
+        click.echo(f"{total:,} conversations would end" if dry_run else f"{ended:,} conversations ended")
+
+
+def _chosen(
+    states: tuple[str, ...],
+    service: str | None,
+    older_than: timedelta,
+    error: int | None,
+    description: str,
+    *,
+    cleanup: bool,
+) -> tuple[Crowd, Farewell]:
+    from broker.application.crowd import ENDABLE, Crowd, Farewell  # noqa: PLC0415
+    from broker.conversation.state import State  # noqa: PLC0415
+
+    if cleanup and error is not None:
+        raise click.UsageError("--cleanup tells nobody, so there is nobody to tell an --error")
+    if "DO" in states and not cleanup:
+        raise click.UsageError("what is DO has ended here and waits for the far side: only --cleanup ends it")
+    wanted = tuple(map(State, states)) or (tuple(State) if cleanup else ENDABLE)
+    return Crowd(wanted, service, time.time() - older_than.total_seconds()), Farewell(error, description, cleanup)
 
 
 def _of_daemon(config: Path | None, socket: Path | str | None, database: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""`broker dialogs census`: of files, of a daemon, as tables and sentences and as JSON."""
+"""`broker dialogs`: the census of files and of a daemon, and the end of those whom nobody ends."""
 
 from __future__ import annotations
 
@@ -101,3 +101,55 @@ def test_without_a_file_or_a_configuration_there_is_nothing_to_count(monkeypatch
     monkeypatch.delenv("BROKER_CONFIG", raising=False)
 
     assert 2 == run("dialogs", "census").exit_code
+
+
+# --- end ----------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_ends_is_ended(shop: Shop) -> None:
+    crowd(shop)
+
+    dry = run("dialogs", "end", "-d", shop.path, "--state", "DI", "--older-than", "7d", "--dry-run")
+    assert (0, 10) == (dry.exit_code, len(shop.seen()["conversations"]))
+    assert "10 conversations would end" in dry.stdout
+
+    done = run("dialogs", "end", "-d", shop.path, "--state", "DI", "--older-than", "7d", "--yes")
+
+    assert (0, []) == (done.exit_code, shop.seen()["conversations"])
+    assert "10 conversations ended" in done.stdout
+
+
+def test_those_that_are_young_or_of_others_stay(shop: Shop) -> None:
+    crowd(shop)
+    for words in (("--state", "CO", "--older-than", "7d"), ("--service", "Billing", "--older-than", "1h")):
+        told = json.loads(run("dialogs", "end", "-d", shop.path, *words, "--yes", "-o", "json").stdout)
+        assert {"chosen": [], "ended": 0} == told
+    with shop.connect() as db:
+        shop.begin(db)
+
+    told = json.loads(run("dialogs", "end", "-d", shop.path, "--older-than", "1h", "--yes", "-o", "json").stdout)
+
+    [chosen] = told["chosen"]
+    assert (10, "DI", 10, ["SO"]) == (
+        told["ended"],
+        chosen["state"],
+        chosen["conversations"],
+        shop.seen()["conversations"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "say --yes, or look first with --dry-run"),
+        (("--cleanup", "--error", "1"), "there is nobody to tell an --error"),
+        (("--state", "DO"), "only --cleanup ends it"),
+    ],
+)
+def test_nothing_is_ended_unasked_or_by_halves(shop: Shop, words: tuple[str, ...], problem: str) -> None:
+    crowd(shop)
+
+    result = run("dialogs", "end", "-d", shop.path, "--older-than", "7d", *words)
+
+    assert (2, 10) == (result.exit_code, len(shop.seen()["conversations"]))
+    assert problem in " ".join(result.stderr.replace("│", " ").split())
