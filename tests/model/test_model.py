@@ -1,0 +1,91 @@
+"""The formal models hold in every state that their bounds let them reach, and fail when a fault is put into them."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.conversation.state import State
+from broker.mirror.standing import TRANSITIONS
+from tests.support.spin import MODELS, check, needs_spin, told
+from tools.model import standing_pml
+
+DIALOG, MIRROR = "dialog.pml", "mirror.pml"
+
+
+@needs_spin
+@pytest.mark.parametrize(
+    ("model", "claim", "bounds"),
+    [
+        (DIALOG, "", {}),
+        (DIALOG, "", {"IS_ENDING_EARLY": 1}),
+        (DIALOG, "both_close", {"MESSAGES": 1}),
+        (DIALOG, "both_close", {"MESSAGES": 1, "IS_ENDING_EARLY": 1}),
+        (MIRROR, "", {}),
+        (MIRROR, "all_arrives", {"FAILOVERS": 1, "CRASHES": 1, "CUTS": 1}),
+    ],
+    ids=str,
+)
+def test_what_is_promised_holds_in_every_state(tmp_path: Path, model: str, claim: str, bounds: dict[str, int]) -> None:
+    verdict = check(tmp_path, model, claim=claim, **bounds)
+
+    print(told(verdict, model, bounds))  # noqa: T201 - for whoever reads the run
+    assert [] == verdict.errors
+    assert verdict.states > 1_000
+
+
+@needs_spin
+@pytest.mark.parametrize(
+    ("model", "claim", "fault", "error"),
+    [
+        (DIALOG, "both_close", 1, "acceptance cycle"),
+        (DIALOG, "", 2, "assertion violated"),
+        (DIALOG, "", 3, "assertion violated"),
+        (DIALOG, "", 4, "assertion violated"),
+        (DIALOG, "", 5, "assertion violated (made==1)"),
+        (MIRROR, "", 1, "assertion violated ((file_owner==me)"),
+        (MIRROR, "all_arrives", 2, "acceptance cycle"),
+        (MIRROR, "", 3, "assertion violated (number<=stored)"),
+    ],
+)
+def test_a_fault_is_found(tmp_path: Path, model: str, claim: str, fault: int, error: str) -> None:
+    small: dict[str, Any] = {"MESSAGES": 1} if claim else {}
+
+    verdict = check(tmp_path, model, claim=claim, FAULT=fault, **small)
+
+    assert [True] == [one.startswith(error) for one in verdict.errors], verdict
+
+
+def test_the_table_in_the_model_is_the_one_that_runs() -> None:
+    assert standing_pml() == (MODELS / "standing.pml").read_text(encoding="utf-8")
+    assert len(TRANSITIONS) == 7 * 10
+
+
+def test_the_states_in_the_model_are_those_of_a_conversation() -> None:
+    line = re.search(r"mtype = \{ (.*) \};", (MODELS / DIALOG).read_text(encoding="utf-8"))
+
+    assert line is not None
+    assert {"ABSENT", *(state.value for state in State)} - {"ER"} == set(line[1].split(", "))
+
+
+@pytest.mark.parametrize("model", [DIALOG, MIRROR])
+def test_every_name_beside_the_model_is_in_the_code(model: str) -> None:
+    text = (MODELS / model).read_text(encoding="utf-8")
+    names = set(re.findall(r"\bbroker(?:\.\w+)+", text[: text.index("*/")]))
+
+    assert len(names) > 4
+    for name in names:
+        parts = name.split(".")
+        at = next(n for n in range(len(parts), 0, -1) if _is_module(".".join(parts[:n])))
+        found = import_module(".".join(parts[:at]))
+        for part in parts[at:]:
+            found = getattr(found, part)
+
+
+def _is_module(name: str) -> bool:
+    path = Path(__file__).parents[2].joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
