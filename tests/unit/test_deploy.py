@@ -1,4 +1,4 @@
-"""What is meant for containers, which cannot run here: what the files name has to be there."""
+"""The pipeline in containers, which cannot run here: what the files name has to be there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]  # it tells no types
 from broker.cli import main
 
 ROOT = Path(__file__).parents[2]
-MANIFESTS = sorted((ROOT / "deploy").rglob("*.yaml"))
+MANIFESTS = sorted((ROOT / "deploy" / "kubernetes" / "spark").rglob("*.yaml"))
 OBJECTS: list[dict[str, Any]] = [one for path in MANIFESTS for one in yaml.safe_load_all(path.read_text())]
 DOCKERFILE = ROOT / "deploy" / "spark" / "Dockerfile"
 

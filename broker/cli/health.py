@@ -1,0 +1,168 @@
+"""
+The command that asks an instance how it is, for those who only understand exit codes.
+
+It asks the port of observation as an orchestrator does and needs no right for it. Exit codes are those of monitoring
+plugins, which Nagios, Icinga and others expect. For the HEALTHCHECK of a container it imports little: the configuration
+is read for one key and not judged. Source: Monitoring Plugins Development Guidelines, "Plugin Return Codes".
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import ip_address
+from pathlib import Path
+
+import click
+
+from broker.cli.option import config_option, examples, output_option
+from broker.cli.output import show_json
+
+LISTEN_VARIABLE, LISTEN_DEFAULT = "BROKER_OBSERVE__LISTEN", "127.0.0.1:9423"
+TIMEOUT_SECONDS = 3.0  # below that of any probe
+_ANSWER_MAX_BYTES = 65_536
+_PATHS = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
+_LINE = re.compile(r"\[([+!-])\] ?(.+)")
+
+
+class State(IntEnum):
+    """How it is; the value is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """An answer. Shape: `text` one sentence; `checks` the lines of the instance, each with its mark."""
+
+    state: State
+    text: str
+    checks: tuple[str, ...] = ()
+
+
+class NothingToAskError(Exception):
+    """Nothing says where to ask; its text says what to do."""
+
+
+@examples("""
+broker health ready -c config/gateway.toml
+broker health live --at 127.0.0.1:9423 -o json
+""")
+@click.command()
+@click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
+@config_option
+@click.option("--at", metavar="HOST:PORT", help="Address of observation; else observe.listen of the configuration.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 60),
+    default=TIMEOUT_SECONDS,
+    show_default=True,
+    help="Seconds to wait for an answer.",
+)
+@output_option
+def health(question: str, config: Path | None, at: str | None, timeout: float, output: str) -> None:
+    """
+    Ask whether an instance is live, ready or started.
+
+    Exit codes: 0 yes; 1 yes, with a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the
+    same four.
+    """
+    try:
+        host, port = _address(at or observe_listen(config))
+    except NothingToAskError as error:
+        found = Health(State.UNKNOWN, str(error))
+    else:
+        found = ask(host, port, question, timeout=timeout)
+    if output == "json":
+        show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
+    else:
+        click.echo("\n".join([f"{found.state.name}: {found.text}", *found.checks]))
+    sys.exit(found.state)
+
+
+def ask(host: str, port: int, question: str, *, timeout: float) -> Health:
+    """Ask one question; whatever happens is an answer."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    where = f"{host}:{port}"
+    try:
+        connection.request("GET", f"{_PATHS[question]}?verbose")
+        response = connection.getresponse()
+        text = response.read(_ANSWER_MAX_BYTES).decode("utf-8", "replace")
+    except TimeoutError:
+        return Health(State.CRITICAL, f"no answer from {where} within {timeout:g} s")
+    except OSError as error:
+        return Health(State.CRITICAL, f"nobody answers at {where}: {error.strerror or error}")
+    except http.client.HTTPException:
+        return Health(State.UNKNOWN, f"who answers at {where} is no instance of the broker: it speaks no HTTP")
+    finally:
+        connection.close()
+    return judge(question, where, response.status, text)
+
+
+def judge(question: str, where: str, status: int, text: str) -> Health:
+    """What an answer means. Shape: `status` of HTTP; `text` of the body, a line for each check, then one word."""
+    found = [(match[1], match[0]) for line in text.splitlines() if (match := _LINE.fullmatch(line.strip()))]
+    checks = tuple(line for _, line in found)
+    if status == 200 and (found or text.strip() == "ok"):
+        if any(mark == "!" for mark, _ in found):
+            return Health(State.WARNING, f"{question}, but not all is well", checks)
+        return Health(State.OK, question, checks)
+    if status == 503 and (found or text.strip() == "failed"):
+        return Health(State.CRITICAL, f"not {question}", checks)
+    return Health(State.UNKNOWN, f"who answers at {where} is no instance of the broker: HTTP {status}")
+
+
+def observe_listen(config: Path | None) -> str:
+    """
+    The address of observation as environment, file or default give it.
+
+    Raises:
+        NothingToAskError: the file cannot be read, or the port is off.
+    """
+    told = os.environ.get(LISTEN_VARIABLE)
+    if told is None:
+        told = LISTEN_DEFAULT if config is None else _in_file(config)
+    if not told:
+        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
+    return told
+
+
+def _in_file(config: Path) -> str:
+    try:
+        with config.open("rb") as file:
+            section = tomllib.load(file).get("observe", {})
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise NothingToAskError(f"cannot read {config}: {problem}; broker check says more") from error
+    told = section.get("listen", LISTEN_DEFAULT) if isinstance(section, dict) else None
+    if not isinstance(told, str):
+        raise NothingToAskError(f"{config}: observe.listen is no text; broker check says more")
+    return told
+
+
+def _address(text: str) -> tuple[str, int]:
+    """
+    Host and port to dial: where an instance listens on every address, loopback.
+
+    Raises:
+        NothingToAskError: it is none, or its port is any that is free.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
+        raise NothingToAskError(f"{text!r} is no address to ask: give HOST:PORT with --at")
+    try:
+        wildcard = ip_address(host)
+    except ValueError:
+        return host, int(port)
+    if wildcard.is_unspecified:
+        host = "127.0.0.1" if wildcard.version == 4 else "::1"
+    return host, int(port)

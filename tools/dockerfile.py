@@ -1,0 +1,268 @@
+"""
+A Dockerfile as stages of steps, the context that its COPYs see, and the image that it describes.
+
+Read with dockerfile-parse, which joins lines and leaves out comments. Understood is what the Dockerfiles here use; any
+other instruction, flag or form is an error and not passed over. Source: Dockerfile reference, Docker documentation.
+
+    python -m tools.dockerfile Dockerfile
+
+prints it as JSON, and the files of the context that its COPYs take.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import translate
+from pathlib import Path
+from typing import Any
+
+from tools.lock import ROOT
+
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class DockerfileError(Exception):
+    """A line that is not understood; its text says which."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """
+    One instruction that changes the files of a stage.
+
+    Shape: `kind` RUN or COPY; `words` of RUN the command line as an argument vector, of COPY sources and target;
+    `source` the stage that is copied from, "" = the context; `environ`, `folder` and `user` as they stand there.
+    """
+
+    kind: str
+    words: tuple[str, ...]
+    line: int
+    source: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    folder: str = "/"
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What the last stage says of itself; `health_timeout` and `start_period` in seconds."""
+
+    environ: Mapping[str, str]
+    folder: str
+    user: str
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    health: tuple[str, ...]
+    health_timeout: float
+    start_period: float
+    stop_signal: str
+    labels: Mapping[str, str]
+    ports: tuple[int, ...]
+    volumes: tuple[str, ...]
+
+
+@dataclass
+class Stage:
+    """One FROM and what follows; `base` the image it begins with."""
+
+    base: str
+    name: str
+    steps: list[Step] = field(default_factory=list)
+    environ: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    folder: str = "/"
+    user: str = ""
+    rest: dict[str, Any] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    volumes: list[str] = field(default_factory=list)
+
+    def image(self) -> Image:
+        """
+        The image, when this is the last stage.
+
+        Raises:
+            KeyError: it lacks ENTRYPOINT, CMD, HEALTHCHECK or STOPSIGNAL.
+        """
+        health, seconds = self.rest["HEALTHCHECK"]
+        return Image(
+            environ=self.environ,
+            folder=self.folder,
+            user=self.user,
+            entrypoint=self.rest["ENTRYPOINT"],
+            command=self.rest["CMD"],
+            health=health,
+            health_timeout=seconds["timeout"],
+            start_period=seconds["start-period"],
+            stop_signal=self.rest["STOPSIGNAL"],
+            labels=self.labels,
+            ports=tuple(self.ports),
+            volumes=tuple(self.volumes),
+        )
+
+
+def parse(path: Path, arguments: Mapping[str, str] | None = None) -> list[Stage]:
+    """
+    The stages of a Dockerfile; `arguments` are those of --build-arg.
+
+    Raises:
+        DockerfileError: something that is not understood, or a variable that nothing sets.
+    """
+    from dockerfile_parse import DockerfileParser  # noqa: PLC0415 - only `make shipping` installs it
+
+    given = dict(arguments or {})
+    found = DockerfileParser(fileobj=path.open("rb")).structure
+    stages: list[Stage] = []
+    before: dict[str, str] = {}
+    for one in found:
+        kind, value, line = one["instruction"], one["value"], one["startline"] + 1
+        try:
+            if kind == "COMMENT":
+                continue
+            if kind == "FROM":
+                words = _expand(value, before).split()
+                stages.append(Stage(words[0], words[2] if len(words) == 3 else str(len(stages))))
+            elif kind == "ARG":
+                _argument(value, before if not stages else stages[-1].arguments, given)
+            else:
+                _apply(stages[-1], kind, value, line)
+        except (DockerfileError, ValueError, IndexError) as error:
+            raise DockerfileError(f"{path}:{line}: {kind} {value}: {error}") from error
+    return stages
+
+
+def _argument(value: str, among: dict[str, str], given: Mapping[str, str]) -> None:
+    name, _, default = value.partition("=")
+    among[name] = given.get(name, default)
+
+
+def _expand(text: str, among: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in among:
+            raise DockerfileError(f"nothing sets {name}")
+        return among[name]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _apply(stage: Stage, kind: str, value: str, line: int) -> None:
+    """Carry one instruction out on what is known of a stage."""
+    known = {**stage.arguments, **stage.environ}
+    if kind == "RUN":
+        words = tuple(json.loads(value)) if value.startswith("[") else ("/bin/sh", "-c", value)
+        stage.steps.append(Step(kind, words, line, "", known, stage.folder, stage.user))
+    elif kind == "COPY":
+        flags, names = _flags(_expand(value, known).split())
+        source = flags.pop("from", "")
+        if flags:
+            raise DockerfileError(f"the flag {next(iter(flags))} is not understood")
+        stage.steps.append(Step(kind, tuple(names), line, source, known, stage.folder, stage.user))
+    elif kind in {"ENV", "LABEL"}:
+        among = stage.environ if kind == "ENV" else stage.labels
+        for word in shlex.split(_expand(value, known)):
+            name, equals, text = word.partition("=")
+            if not equals:
+                raise DockerfileError("say NAME=value")
+            among[name] = text
+    elif kind == "WORKDIR":
+        stage.folder = str(Path(stage.folder, _expand(value, known)))
+    elif kind == "USER":
+        stage.user = _expand(value, known)
+    elif kind == "EXPOSE":
+        stage.ports += map(int, value.split())
+    elif kind == "VOLUME":
+        stage.volumes += json.loads(value)
+    elif kind == "STOPSIGNAL":
+        stage.rest[kind] = value
+    elif kind in {"ENTRYPOINT", "CMD"}:
+        stage.rest[kind] = _vector(value)
+    elif kind == "HEALTHCHECK":
+        options, _, command = value.partition("CMD")
+        flags, _ = _flags(options.split())
+        stage.rest[kind] = _vector(command.strip()), {name: _seconds(text) for name, text in flags.items()}
+    else:
+        raise DockerfileError("this instruction is not understood")
+
+
+def _vector(value: str) -> tuple[str, ...]:
+    if not value.startswith("["):
+        raise DockerfileError("the shell form needs a shell: say it as a list")
+    return tuple(json.loads(value))
+
+
+def _flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    flags = {}
+    while words and words[0].startswith("--"):
+        name, _, text = words.pop(0).removeprefix("--").partition("=")
+        flags[name] = text
+    return flags, words
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+)(ms|s|m|h)", text)
+    return int(match[1]) * _SECONDS[match[2]] if match else float(text)
+
+
+def context_files(root: Path, ignored: Path, names: Iterable[str]) -> Iterator[Path]:
+    """
+    The files of the context behind these names, relative to it: all but those that .dockerignore leaves out.
+
+    Source: Docker documentation, "Build context", ".dockerignore files".
+    """
+    rules = [line.strip() for line in ignored.read_text(encoding="utf-8").splitlines()]
+    patterns = [
+        (not rule.startswith("!"), re.compile(_pattern(rule.removeprefix("!"))))
+        for rule in rules
+        if rule and not rule.startswith("#")
+    ]
+    for name in names:
+        for path in sorted([root / name, *(root / name).rglob("*")]):
+            relative = path.relative_to(root)
+            if path.is_file() and not _is_left_out(relative, patterns):
+                yield relative
+
+
+def _pattern(rule: str) -> str:
+    """A rule as a regular expression: `*` stays within a name, `**/` is any number of folders."""
+    parts = [
+        ".*" if part == "**" else translate(part).removesuffix(r"\Z").replace(".*", "[^/]*") for part in rule.split("/")
+    ]
+    return "/".join(parts).replace(".*/", "(?:.*/)?") + r"\Z"
+
+
+def _is_left_out(name: Path, patterns: list[tuple[bool, re.Pattern[str]]]) -> bool:
+    """The last rule that fits it, or a folder it is in, decides."""
+    names = [str(name), *(str(parent) for parent in name.parents if parent != Path())]
+    is_out = False
+    for leaves_out, pattern in patterns:
+        if any(pattern.match(one) for one in names):
+            is_out = leaves_out
+    return is_out
+
+
+def main(arguments: list[str]) -> int:
+    """Print a Dockerfile, as it is understood."""
+    (path,) = arguments
+    stages = parse(Path(path))
+    named = {
+        word
+        for stage in stages
+        for step in stage.steps
+        if step.kind == "COPY" and not step.source
+        for word in step.words[:-1]
+    }
+    context = sorted({str(name) for name in context_files(ROOT, ROOT / ".dockerignore", named)})
+    told = {"stages": [asdict(stage) for stage in stages], "copied": sorted(named), "context": context}
+    json.dump({**told, "image": asdict(stages[-1].image())}, sys.stdout, indent=2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
