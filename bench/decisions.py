@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from load import frames
 
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings, decide

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,37 +29,43 @@ from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
-from broker.control.databases import Databases, Past, scripts_of
+from broker.control.databases import Databases, Past
 from broker.control.declared import run_declared
 from broker.control.journal import journal_plan
-from broker.control.limits import peer_limits, timeouts_of
+from broker.control.leave import drain_of
+from broker.control.limits import pass_limits, peer_limits, timeouts_of
 from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
+from broker.control.named_script import scripts_of
 from broker.control.permission import grants_of
+from broker.control.reload import CarryOut, Reloads
+from broker.control.reload_change import Difference
 from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import Trouble
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
 from broker.net.housekeeping import Housekeeping
 from broker.net.link import Link
-from broker.net.listener import Listener, bind, own_addresses
+from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.net.tls import Security
+from broker.reloading import make_ready, swap_in
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredPair
 from broker.routing.table import RouteTable
+from broker.supervision import Supervision
 from broker.wire.frame import Hello, Rejected
 from broker.wire.layout import VERSION
 
 if TYPE_CHECKING:
     from broker.journal.journal import Journal  # needs pyarrow, which an instance without a journal does not
 
-DRAIN_SECONDS = 5.0  # for what is held to leave when the instance stops
+CLOSE_SECONDS = 1.0  # for what links have been given to leave them, when all is drained or has to end
 EXPIRY_MAX_SECONDS = 86_400.0  # a timer further ahead is set again
 
 log = structlog.get_logger(__name__)
@@ -82,8 +87,12 @@ class Instance:
         self.started_at = time.time()
         self.is_ready = False
         self.stopping = asyncio.Event()
-        self.listeners: list[Listener] = []
-        self.databases = Databases(settings, trouble_of=self._trouble_of, announce=self._announce)
+        self.bound: list[tuple[ListenAddress, Listener]] = []  # with the address that each was configured by
+        self.drain = drain_of(self)
+        self.supervision = Supervision()
+        self.databases = Databases(
+            settings, trouble_of=self._trouble_of, announce=self._announce, supervision=self.supervision
+        )
         self.broker_instance: bytes
         self.catalog: Catalog
         self.forwarder: Forwarder
@@ -92,11 +101,17 @@ class Instance:
         self.admin: AdminServer
         self.journal: Journal | None = None
         self.certificates = CertificateWatch(settings)
+        self.reloads = Reloads(self)
         self._kernel = choose_kernel(os.environ.get(KERNEL_VARIABLE, ""))
         self._are_started = False  # the endpoints
         self._generation = -1
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """The ports that were bound."""
+        return [listener for _, listener in self.bound]
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
@@ -129,7 +144,7 @@ class Instance:
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # behind everybody who has something to record
         databases = self._open(sockets, stack)
-        self.catalog = Catalog(databases, self._on_catalog, self.name)
+        self.catalog = Catalog(databases, self.on_catalog, self.name)
         stack.push_async_callback(self.catalog.close)
         self.databases.bind(self.catalog)
         await self._run_scripts()
@@ -141,13 +156,13 @@ class Instance:
         # Before the links, so that it stops behind them and can be asked while the instance drains.
         await self._start_admin(stack)
         self.peers.start(self.forwarder)
-        self.certificates.start(stack, self._secure)
+        self.certificates.start(stack, self._secure, self.supervision)
         stack.callback(self.mirrors.close)
-        stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=DRAIN_SECONDS)
+        stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=CLOSE_SECONDS)
         stack.push_async_callback(self.databases.hand_over)  # and those who ask are told before they are left
         for listener in self.listeners:
             listener.start()
-            stack.push_async_callback(listener.close)
+        stack.callback(self._close_listeners)
         self.is_ready = True
         stack.callback(self._not_ready)
         log.info(
@@ -199,7 +214,7 @@ class Instance:
     def _build(self, sockets: list[socket.socket]) -> None:
         """The pass and the links, each given the ports it asks for."""
         endpoint = self.settings.endpoint
-        self.listeners = [Listener(sock, self._accept) for sock in sockets]
+        self.bound = [(one, Listener(sock, self._accept)) for one, sock in zip(endpoint.listen, sockets, strict=True)]
         hello = Hello(
             versions=(VERSION,),
             instance=self.broker_instance,
@@ -208,7 +223,7 @@ class Instance:
             software=self.software,
             max_frame=endpoint.max_frame,
             heartbeat_ms=int(endpoint.heartbeat * 1000),
-            addresses=self._addresses(),
+            addresses=self.addresses(),
         )
         self.peers = Peers(
             hello,
@@ -218,16 +233,12 @@ class Instance:
             prove=self.databases.prove,
             security=self.certificates.security,
             limits=peer_limits(self.settings),
+            supervision=self.supervision,
         )
         self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
         housekeeping = Housekeeping()
         self.forwarder = Forwarder(
-            Limits(
-                pool_bytes=endpoint.message_forward_size,
-                max_frame=endpoint.max_frame,
-                max_hops=endpoint.max_hops,
-                share_percent=endpoint.message_forward_share,
-            ),
+            pass_limits(self.settings, endpoint.max_frame),
             deliver=self.databases.deliver,
             want=self.peers.want,
             health_of=self.peers.health_of,
@@ -245,21 +256,41 @@ class Instance:
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         # More of them are found by dialling.
-        own = {address for listener in self.listeners for address in own_addresses(listener.host, listener.port)}
-        self.forwarder.found_self(own | set(endpoint.advertise), self._loop.time())
+        self.forwarder.found_self(self.own(), self._loop.time())
 
-    def _addresses(self) -> tuple[str, ...]:
+    def own(self) -> set[NetworkAddress]:
+        """The addresses that certainly lead here."""
+        return addresses_of(self.listeners) | set(self.settings.endpoint.advertise)
+
+    def addresses(self) -> tuple[str, ...]:
         """Where peers are told that this instance can be reached: as configured, else every named address it has."""
-        advertised = self.settings.endpoint.advertise
-        if advertised:
-            return tuple(str(address) for address in advertised)
-        named = [listener for listener in self.listeners if not ip_address(listener.host).is_unspecified]
-        return tuple(str(NetworkAddress(listener.host, listener.port)) for listener in named)
+        return tuple(map(str, self.settings.endpoint.advertise or named_addresses(self.listeners)))
 
     async def _run_scripts(self) -> None:
         """The scripts of the configuration, msdb's first; those of a mirrored database run when it is taken over."""
+        await self.reloads.begin()
         for database, path in scripts_of(self.settings, self.databases.own):
             await run_declared(self.catalog, path, database)
+
+    # --- other settings ---
+
+    async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
+        """Make ready for these settings; raises what stands in the way, and nothing has changed."""
+        ready = await make_ready(self, settings, changed, undo)
+        ready.admin = await self.admin.prepare(settings, undo)
+        return partial(swap_in, self, ready)
+
+    def connections(self, before: float) -> int:
+        """Connections to peers that were there at an instant of the loop's clock, and still are."""
+        return sum(link.opened_at <= before for link in self.peers.links.values())
+
+    def listener(self, address: ListenAddress) -> Listener:
+        """One more, which does not accept yet; raises ListenFailedError."""
+        return Listener(self._bind(address), self._accept)
+
+    def _close_listeners(self) -> None:
+        for listener in self.listeners:
+            listener.release()
 
     # --- ports ---
 
@@ -299,7 +330,7 @@ class Instance:
             else:
                 endpoint.transmitter.on_room()
 
-    def _on_catalog(self) -> None:
+    def on_catalog(self) -> None:
         """Routes, queues or services are new, or a route has expired: decide by them from the next frame on."""
         tables = self.catalog.tables()
         asking = self._asking(tables)
@@ -333,11 +364,14 @@ class Instance:
     def _not_ready(self) -> None:
         self.is_ready = False
 
+    def kill(self) -> None:
+        """Nothing of it outlives its process."""
+
 
 @asynccontextmanager
 async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
     """
-    Run an instance inside the application's own event loop.
+    Run an instance inside the application's own event loop; it is drained when the block is left.
 
     Args:
         settings: As loaded, or the configuration file.
@@ -357,42 +391,9 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
         instance = Instance(settings)
         await instance.start(stack)
         yield instance
-        instance.is_ready = False
+        await instance.drain.end("the application is done with it")
 
 
 def _adjacent(origin: Origin) -> str:
     """What frames from there are recorded to come from: the peer's name, else its address; or the database here."""
     return origin.peer_name or origin.address if isinstance(origin, Link) else getattr(origin, "database", "")
-
-
-def run(settings: Settings) -> None:
-    """Run an instance until SIGTERM or SIGINT; a second signal ends it at once. On uvloop where it is installed."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_run(settings))
-
-
-async def _run(settings: Settings) -> None:
-    loop = asyncio.get_running_loop()
-    async with serve(settings) as instance:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop, instance, number)
-        await instance.stopping.wait()
-        log.info("instance stopping")
-    log.info("instance stopped")
-
-
-def _stop(instance: Instance, number: signal.Signals) -> None:
-    if instance.stopping.is_set():
-        os._exit(128 + number)
-    instance.stopping.set()
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop of an instance: uvloop where it is installed and `BROKER_LOOP` does not say asyncio."""
-    if os.environ.get("BROKER_LOOP") == "asyncio":
-        return None
-    try:
-        from broker.net.exact_loop import ExactLoop  # noqa: PLC0415 - needs uvloop, optional at run time
-    except ImportError:
-        return None
-    return ExactLoop

@@ -9,7 +9,7 @@ A dropped frame is not an error: see `broker.flow.Disposition`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; whoever reads the sentence of `ConnectDeniedError` looks for it
@@ -188,17 +188,27 @@ class ConversationError(RequestError):
 
 @dataclass
 class SettingError(RequestError):
-    """One thing wrong with the configuration; `span` tells where, `hint` what to do."""
+    """
+    One thing wrong with the configuration, in one sentence; `span` tells where, `hint` what to do.
+
+    Shape: `excerpt` what `caret` makes of the line in which it stands, empty where nobody read one.
+    """
 
     key: str
     problem: str
     span: Span | None = None
     hint: str = ""
+    excerpt: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         where = f"{self.span.source}:{self.span.line}:{self.span.column}: " if self.span else ""
         hint = f"; {self.hint}" if self.hint else ""
         return f"{where}{self.key}: {self.problem}{hint}"
+
+    @property
+    def shown(self) -> str:
+        """The sentence, and below it the line with a caret under the place; for people."""
+        return f"{self}\n{self.excerpt}" if self.excerpt else str(self)
 
 
 class SettingsError(RequestError):
@@ -209,7 +219,7 @@ class SettingsError(RequestError):
         self.errors = errors
 
     def __str__(self) -> str:
-        return "\n".join(str(error) for error in self.errors)
+        return "\n".join(error.shown for error in self.errors)
 
 
 @dataclass

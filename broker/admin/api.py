@@ -19,7 +19,10 @@ from typing import Any, TypeVar
 from broker.admin.audit import Audit
 from broker.admin.caller import Caller
 from broker.admin.census import CensusAnswer, CensusRequest, census_of
+from broker.admin.configuration import ConfigAnswer, config_answer
+from broker.admin.draining import DrainAnswer, DrainQuestion, drain_now, drain_state
 from broker.admin.explaining import answer, find_contact
+from broker.admin.log_level import LogLevelAnswer, LogLevelRequest, change_log_level, log_level_state
 from broker.admin.message import (
     CheckAnswer,
     ExplainAnswer,
@@ -36,7 +39,9 @@ from broker.admin.message import (
 )
 from broker.admin.permission import STATEMENT_LEAST
 from broker.admin.planning import plan_script
+from broker.admin.reloading import ReloadAnswer, ReloadRequest, reload_now
 from broker.admin.subject import Subject
+from broker.admin.wanted import asker
 from broker.admin.why import WhyAnswer, WhyRequest
 from broker.admin.why_here import FORWARDED, answer_why, look
 from broker.control.admin_role import AdminRole
@@ -47,7 +52,7 @@ from broker.control.execute import execute
 from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError, SettingError, StatementError, UnknownNameError
-from broker.observe.audit import AUDIT, audit_rows
+from broker.observe.audit import AUDIT
 from broker.observe.backlog import read_backlog
 from broker.observe.ledger import add_ledgers, read_ledger
 from broker.observe.query import Snapshot, Views, find_name
@@ -68,9 +73,7 @@ class Api:
         snapshots = subject.views()
         self._subject = subject
         self._executor = executor
-        admin = subject.settings.admin
-        audited = partial(audit_rows, admin.audit, admin.audit_keep)
-        self._snapshots: dict[str, Snapshot] = {**snapshots.by_view(), AUDIT: audited}
+        self._snapshots: dict[str, Snapshot] = {**snapshots.by_view(), AUDIT: audit.rows}
         self._audit = audit
         self._statuses = snapshots.transmission_statuses
 
@@ -102,7 +105,9 @@ class Api:
         if first[1].upper() in _QUESTIONS:
             database = self._readable(request.database)
             may_read = caller.role is AdminRole.ADMIN
-            select = partial(self._views.select, request.statement, database=database, shows_bodies=may_read)
+            select = partial(
+                self._views.select, request.statement, database=database, shows_bodies=may_read, is_wanted=asker()
+            )
             result = await self._run(select)
             return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
         return SqlAnswer(messages=await self._change(request, caller, database))
@@ -138,7 +143,8 @@ class Api:
         statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers
         database = self._readable(request.database)
         try:
-            result = await self._run(partial(self._views.select, statement, database=database, shows_bodies=False))
+            select = partial(self._views.select, statement, database=database, shows_bodies=False, is_wanted=asker())
+            result = await self._run(select)
         except UnknownNameError as error:
             raise UnknownNameError(error.number, error.problem) from None  # its place is in a text that nobody wrote
         rows = [list(row) for row in result.rows[: request.limit]]
@@ -152,6 +158,49 @@ class Api:
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
         ledgers = await self._run(lambda: {name: read_ledger(path) for name, path in paths.items()})
         return add_ledgers(add_backlog(status, backlogs), ledgers)
+
+    async def drain(self, _: Nothing, caller: Caller) -> DrainAnswer:
+        """
+        Begin to drain, as SIGTERM does.
+
+        Raises:
+            AuditUnavailableError: it could not be written down; nothing has begun.
+        """
+        return await drain_now(self._subject.drain, self._audit, self._executor, caller)
+
+    async def draining(self, question: DrainQuestion) -> DrainAnswer:
+        """What would have to leave, or has yet to."""
+        return await drain_state(self._subject.drain, question)
+
+    async def reload(self, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
+        """
+        Read the configuration again.
+
+        Raises:
+            ForbiddenError, ReloadRefusedError, SettingsError, StoreUnavailableError: as `reload_now`.
+            AuditUnavailableError: it could not be written down; nothing has changed.
+        """
+        done = await reload_now(self._subject.reloads, self._audit, request, caller)
+        await self._subject.settle()
+        return done
+
+    async def log_level(self, request: LogLevelRequest, caller: Caller) -> LogLevelAnswer:
+        """
+        Another level of the log for a time.
+
+        Raises:
+            BadRequestError: there is no such component.
+            AuditUnavailableError: it could not be written down; nothing has changed.
+        """
+        return await change_log_level(self._subject, self._audit, self._executor, request, caller)
+
+    async def log_levels(self, _: Nothing) -> LogLevelAnswer:
+        """The levels of the log in force."""
+        return log_level_state(self._subject)
+
+    async def config(self, _: Nothing) -> ConfigAnswer:
+        """What the instance runs by."""
+        return config_answer(self._subject.settings)
 
     async def explain(self, request: ExplainRequest) -> ExplainAnswer:
         """

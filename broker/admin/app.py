@@ -24,9 +24,11 @@ from broker.admin.body import Bodies
 from broker.admin.caller import Caller
 from broker.admin.connection import secure
 from broker.admin.door import Door, origin_of
+from broker.admin.events import Events
 from broker.admin.guard import check_content, check_fields, check_site, check_target
 from broker.admin.openapi import describe
 from broker.admin.operation import OPERATIONS, Operation
+from broker.admin.page import add_page, is_page
 from broker.admin.problem import (
     BUG,
     BadRequestError,
@@ -37,6 +39,7 @@ from broker.admin.problem import (
     kind_of,
     problem_of,
 )
+from broker.admin.wanted import note_request
 from broker.control.admin_role import AdminRole
 
 OPENAPI_PATH = "/v1/openapi.json"
@@ -62,6 +65,7 @@ class Parts:
     bodies: Bodies
     executor: Executor
     version: str
+    events: Events
 
 
 def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.Application:
@@ -80,9 +84,10 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
         return web.Response(body=description, content_type="application/json")
 
     app.router.add_get(OPENAPI_PATH, openapi)
+    add_page(app)
     for operation in OPERATIONS:
         app.router.add_route(operation.method, operation.path, _handler(operation, parts))
-        if operation.method == hdrs.METH_GET:
+        if operation.method == hdrs.METH_GET and not operation.is_stream:
             app.router.add_route(hdrs.METH_HEAD, operation.path, _handler(operation, parts))
     return app
 
@@ -109,6 +114,9 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         check_target(request.raw_path)
         check_fields(request.headers)
+        if is_page(request):  # for everybody who may come at all: it tells nothing
+            check_site(request.headers, scheme=request.scheme, answers_to=answers_to, is_page=True)
+            return await handler(request)
         operation = _operation(request)
         caller = Caller("unknown", origin_of(request)[2], AdminRole.NONE)
         try:
@@ -137,7 +145,10 @@ def _operation(request: web.Request) -> Operation | None:
 
 def _handler(operation: Operation, parts: Parts) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        note_request(request)
         async with _argument(operation, request, parts.bodies) as argument:
+            if operation.is_stream:
+                return await parts.events.serve(request, argument)
             if operation.is_change:
                 answer = await operation.call(parts.api, argument, request[_CALLER])
             else:

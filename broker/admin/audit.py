@@ -30,6 +30,7 @@ from broker.control.auditing import Change
 from broker.control.definition import target_of, words_of
 from broker.ddl.statements import ChangePermission
 from broker.errors import DdlSyntaxError, StatementError
+from broker.observe.audit import audit_rows
 
 CHANGES_MAX = 1000  # of one script that are written one by one; of the others their number
 TEXT_MAX = 500  # characters of a name or a sentence
@@ -61,6 +62,11 @@ class Audit:
     def begin(self, caller: Caller, operation: str, database: str | None = None) -> Entry:
         """The record of one request, empty yet."""
         return Entry(self, caller, operation, database)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """The newest lines, as the view has them. Blocking; raises StoreUnavailableError."""
+        file = self.file
+        return audit_rows(file.path, file.keep)
 
     def refuse(self, entry: Entry, problem: str) -> None:
         """Have a refusal written, by another thread, unless there were too many."""
@@ -123,6 +129,27 @@ class Entry:
         if lines:
             self._audit.file.append(lines)
         self._is_sealed = bool(lines)
+
+    def seal_done(self, target: str) -> None:
+        """
+        Write that something is about to be done. Blocking.
+
+        Raises:
+            AuditUnavailableError: it cannot be written.
+        """
+        self._audit.file.append([self.line(Outcome.DONE, target=target)])
+        self._is_sealed = True
+
+    def seal_reload(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """
+        Write that other settings are about to hold, before they do. Blocking.
+
+        Raises:
+            AuditUnavailableError: it cannot be written.
+        """
+        line = self.line(Outcome.DONE, target="configuration", before=before or None, after=after or None)
+        self._audit.file.append([line])
+        self._is_sealed = True
 
     def end_badly(self, error: BaseException) -> None:
         """It was refused, or has failed."""

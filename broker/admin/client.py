@@ -13,7 +13,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -129,6 +129,33 @@ class AdminClient:
             raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
         return answer
 
+    def lines(self, target: str, *, line_max: int) -> Iterator[bytes]:
+        """
+        The lines of an answer that goes on, such as events, as they come; each call is a connection of its own.
+
+        Raises:
+            DaemonUnreachableError: as `request`, and when a line is longer than `line_max`, or nothing comes for the
+                timeout.
+            ProblemError: the daemon refused.
+            CertificateUnusableError: a file of the credentials cannot be used.
+        """
+        connection = self._connection()
+        try:
+            connection.request("GET", target, None, self._headers())
+            response = connection.getresponse()
+            if response.status >= http.HTTPStatus.BAD_REQUEST:
+                answer = json.loads(response.read())
+                raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
+            while line := response.readline(line_max):
+                yield _whole(line)
+        except TimeoutError as error:
+            raise DaemonUnreachableError(str(self.where), f"nothing came for {self._timeout:g} s") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+            raise DaemonUnreachableError(str(self.where), problem) from error
+        finally:
+            connection.close()
+
     def _headers(self) -> Mapping[str, str]:
         token = self.credentials.token
         shown = {"Authorization": f"Bearer {token}"} if token else {}
@@ -161,6 +188,13 @@ def _read_url(url: str) -> _Port:
         raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
     usual = http.client.HTTPS_PORT if is_tls else http.client.HTTP_PORT
     return _Port(str(parts.hostname), parts.port or usual, is_tls)
+
+
+def _whole(line: bytes) -> bytes:
+    """Raises ValueError when its end is missing."""
+    if not line.endswith(b"\n"):
+        raise ValueError("the answer broke off, or is not what was asked for")
+    return line
 
 
 def _is_loopback(host: str) -> bool:

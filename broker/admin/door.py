@@ -54,9 +54,13 @@ class Door:
         self, admin: AdminSettings, holders: Holders, executor: Executor, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.attempts = Attempts()
-        self._holders = holders
         self._executor = executor
         self._clock = clock
+        self.use(admin, holders)
+
+    def use(self, admin: AdminSettings, holders: Holders) -> None:
+        """These hold from the next request on."""
+        self._holders = holders
         self._tokens = TokenStore(admin.tokens, holders.tokens)
         is_open = admin.listen is not None and admin.listen.is_loopback
         self._of_everybody = role_of(admin.loopback_role) if is_open else AdminRole.NONE

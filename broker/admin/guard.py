@@ -35,6 +35,7 @@ _ONCE = ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "C
 _SITES = frozenset({"same-origin", "none"})  # this server's own page, or a person who typed the address
 _UNASKED = "application/x-www-form-urlencoded"  # what curl and urllib write where nobody told them anything
 _BROWSERS = ("Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")  # they write
+_LINK = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 _JSON = re.compile(r'application/json\s*(?:;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
 
 
@@ -81,7 +82,9 @@ def check_fields(headers: Headers) -> None:
             raise BadRequestError(f"the header {name} is not heeded here: leave it out")
 
 
-def check_site(headers: Headers, *, scheme: str, answers_to: Callable[[str], bool] | None) -> None:
+def check_site(
+    headers: Headers, *, scheme: str, answers_to: Callable[[str], bool] | None, is_page: bool = False
+) -> None:
     """
     Refuse what a page of another site has a browser send.
 
@@ -89,6 +92,7 @@ def check_site(headers: Headers, *, scheme: str, answers_to: Callable[[str], boo
         headers: Of the request, each of those looked at once at most.
         scheme: `http` or `https`.
         answers_to: Whether a host is this server; None where it may be called anything, on a Unix socket.
+        is_page: Whether a file of the status page is asked for, which a person may come to by a link of another site.
 
     Raises:
         ForbiddenError: it says which header is not that of this server.
@@ -99,7 +103,7 @@ def check_site(headers: Headers, *, scheme: str, answers_to: Callable[[str], boo
     origin, site = _first(headers, "Origin"), _first(headers, "Sec-Fetch-Site")
     if origin is not None and origin.lower() != f"{scheme}://{host}".lower():
         raise ForbiddenError(f"Origin is {origin!r}; pages of other sites may not use this interface")
-    if site is not None and site.lower() not in _SITES:
+    if site is not None and site.lower() not in _SITES and not (is_page and _is_link(headers)):
         raise ForbiddenError(f"Sec-Fetch-Site is {site!r}; pages of other sites may not use this interface")
 
 
@@ -122,6 +126,11 @@ def check_content(headers: Headers) -> None:
 def is_loopback(host: str) -> bool:
     """Whether a host, without its port, is this machine whoever asks."""
     return bool(host) and ListenAddress(host, 0).is_loopback
+
+
+def _is_link(headers: Headers) -> bool:
+    """Whether a person follows a link into a window of its own: no script of the page that has it sees the answer."""
+    return all((_first(headers, name) or "").lower() == value for name, value in _LINK.items())
 
 
 def _first(headers: Headers, name: str) -> str | None:

@@ -1,27 +1,34 @@
 """
 The port of observation: `/metrics`, and the three questions an orchestrator asks.
 
-`/livez`: does the loop turn; an answer is the proof. `/startupz`: has everything come up. `/readyz`: should traffic
-come here. The answer is one word, with `?verbose` one line for each check. A store or a worker that fails is told there
-and does not make the instance unready: its other databases, or its other workers, work on. An instance whose own
-certificate has expired is not ready: nobody connects to it any more.
+`/livez`: does the loop turn; an answer is the proof, and nothing else is looked at, for whoever hears no ends the
+process. `/startupz`: has everything come up. `/readyz`, and `/healthz` for those who know only that: should traffic
+come here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
+`/readyz/NAME` asks one alone. A store or a worker that fails is told there and does not make the instance unready: its
+other databases, or its other workers, work on. An instance whose own certificate has expired is not ready: nobody
+connects to it any more. Peers have no say: a gateway whose next hop is dead is as ready as one whose next hop is well.
+
+Nobody has to say who he is here. So why a check is bad, which may name files, is told to this machine alone.
+
+Source: Kubernetes documentation, "Kubernetes API health endpoints".
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import ip_address
 
 from aiohttp import web
 
 from broker.admin.app import tell_problems
+from broker.admin.scrape import Scrapes
 from broker.admin.subject import Subject
-from broker.observe.metrics import Exposition
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
+WITHHELD = "the reason is told on this machine: broker status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,11 @@ class Check:
     detail: str = ""
     is_vital: bool = True
 
+    @property
+    def key(self) -> str:
+        """The name as a part of a path."""
+        return self.name.replace(" ", "-")
+
     def __str__(self) -> str:
         mark = "+" if self.is_good else "-" if self.is_vital else "!"
         return f"[{mark}] {self.name}" + (f": {self.detail}" if self.detail else "")
@@ -43,17 +55,17 @@ Checks = Callable[[], list[Check]]
 
 def observe_app(subject: Subject, executor: Executor) -> web.Application:
     """The application; metrics are rendered by `executor`, which has one thread."""
-    exposition = Exposition()
+    scrapes = Scrapes(subject, executor)
     app = web.Application(middlewares=[tell_problems], client_max_size=CLIENT_MAX_BYTES)
 
     async def scrape(request: web.Request) -> web.Response:
-        render = partial(exposition.render, await subject.reading(), request.headers.get("Accept", ""))
-        body, content_type = await asyncio.get_running_loop().run_in_executor(executor, render)
+        body, content_type = await scrapes.text(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app.router.add_get("/metrics", scrape)
     for path, checks in checks_of(subject).items():
         app.router.add_get(path, partial(_answer, checks))
+        app.router.add_get(path + "/{name:.+}", partial(_answer_one, checks))
     return app
 
 
@@ -69,6 +81,9 @@ def checks_of(subject: Subject) -> dict[str, Checks]:
         return [Check("started", is_good=subject.is_ready or subject.stopping.is_set())]
 
     def ready() -> list[Check]:
+        drain = subject.drain
+        drain.probed()
+        is_draining = drain.has_begun
         parts = [
             Check(name, is_good=not problem, detail=problem, is_vital=False) for name, problem in subject.parts.items()
         ]
@@ -76,17 +91,54 @@ def checks_of(subject: Subject) -> dict[str, Checks]:
         expired = [Check("certificate", is_good=False, detail=problem)] if problem else []
         return [
             Check("ready", is_good=subject.is_ready),
-            Check("not stopping", is_good=not subject.stopping.is_set()),
+            Check("not stopping", is_good=not subject.stopping.is_set(), detail=drain.sentence if is_draining else ""),
             *expired,
             *parts,
         ]
 
-    return {"/livez": live, "/startupz": started, "/readyz": ready}
+    return {"/livez": live, "/startupz": started, "/readyz": ready, "/healthz": ready}
 
 
 async def _answer(checks: Checks, request: web.Request) -> web.Response:
-    found = checks()
+    excluded = request.query.getall("exclude", [])
+    all_of_them = checks()
+    found = [check for check in all_of_them if not {check.name, check.key} & {*excluded}]
     is_good = all(check.is_good for check in found if check.is_vital)
+    return _text(found, request, is_good=is_good, unknown=_unknown(excluded, all_of_them))
+
+
+async def _answer_one(checks: Checks, request: web.Request) -> web.Response:
+    """One check alone: no when it is bad, whether or not the answer as a whole would be."""
+    name = request.match_info["name"]
+    found = [check for check in checks() if name in (check.name, check.key)]
+    if not found:
+        raise web.HTTPNotFound
+    return _text(found, request, is_good=all(check.is_good for check in found))
+
+
+def _text(found: Iterable[Check], request: web.Request, *, is_good: bool, unknown: Iterable[str] = ()) -> web.Response:
     word = "ok" if is_good else "failed"
-    lines = [*map(str, found), word] if "verbose" in request.query else [word]
-    return web.Response(text="\n".join(lines) + "\n", status=200 if is_good else 503)
+    lines = [word]
+    if "verbose" in request.query:
+        told = found if _is_here(request) else map(_withheld, found)
+        warnings = [f"[!] exclude: no check here has the name {name!a}" for name in unknown]
+        lines = [*map(str, told), *warnings, word]
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(text="\n".join(lines) + "\n", status=200 if is_good else 503, headers=headers)
+
+
+def _unknown(names: Collection[str], checks: Iterable[Check]) -> list[str]:
+    known = {name for check in checks for name in (check.name, check.key)}
+    return [name for name in dict.fromkeys(names) if name not in known]
+
+
+def _withheld(check: Check) -> Check:
+    return replace(check, detail=WITHHELD) if check.detail and not check.is_good else check
+
+
+def _is_here(request: web.Request) -> bool:
+    """Whether who asks is on this machine."""
+    try:
+        return ip_address(request.remote or "").is_loopback
+    except ValueError:
+        return False

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from broker.admin.events import MEDIA_TYPE as EVENTS_TYPE
 from broker.admin.message import Problem
 from broker.admin.operation import Operation
 from broker.admin.problem import MEDIA_TYPE
@@ -70,7 +71,8 @@ def _describe(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     elif request["properties"]:
         described["requestBody"] = {"required": True, "content": _json(_reference(operation.request))}
     answer = {"type": "object"} if operation.answer is None else _reference(operation.answer)
-    described["responses"] = {"200": {"description": "Done.", "content": _json(answer)}} | {
+    content = {EVENTS_TYPE: {"schema": {"type": "string"}}} if operation.is_stream else _json(answer)
+    described["responses"] = {"200": {"description": "Done.", "content": content}} | {
         str(int(status)): {"description": status.phrase, "content": {MEDIA_TYPE: {"schema": _reference(Problem)}}}
         for status in sorted({*_ALWAYS, *operation.refusals, *(_OF_BODIES if operation.method == "POST" else ())})
     }

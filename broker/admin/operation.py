@@ -15,6 +15,10 @@ import msgspec
 
 from broker.admin.api import Api
 from broker.admin.census import CensusAnswer, CensusRequest
+from broker.admin.configuration import ConfigAnswer
+from broker.admin.draining import DrainAnswer, DrainQuestion
+from broker.admin.events import Events, EventsRequest
+from broker.admin.log_level import LogLevelAnswer, LogLevelRequest
 from broker.admin.message import (
     CheckAnswer,
     ExplainAnswer,
@@ -27,6 +31,7 @@ from broker.admin.message import (
     ViewAnswer,
     ViewRequest,
 )
+from broker.admin.reloading import ReloadAnswer, ReloadRequest
 from broker.admin.why import WhyAnswer, WhyRequest
 from broker.control.admin_role import AdminRole
 
@@ -42,7 +47,8 @@ class Operation:
     Shape: `call` is a method of `Api`; `request` its argument, made of the path and the query for GET, of the body
     for POST; `answer` what it returns, None for an object told elsewhere; `refusals` the statuses special to it; `role`
     the least that may ask; `is_change` when it may change something: `call` is then given the caller as well, judges
-    what is asked and has it written down; `body_max` bytes.
+    what is asked and has it written down; `body_max` bytes; `is_stream` when it answers with events, and `call` is a
+    method of `Events`.
     """
 
     method: Literal["GET", "POST"]
@@ -55,6 +61,7 @@ class Operation:
     role: AdminRole = AdminRole.VIEWER
     is_change: bool = False
     body_max: int = BODY_MAX_BYTES
+    is_stream: bool = False
 
 
 OPERATIONS = (
@@ -114,7 +121,66 @@ OPERATIONS = (
         answer=CensusAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
+    Operation(
+        "POST",
+        "/v1/drain",
+        "Have the instance leave in good order, as SIGTERM does",
+        Api.drain,
+        answer=DrainAnswer,
+        refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
+        role=AdminRole.OPERATOR,
+        is_change=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/drain",
+        "What would have to leave, or has yet to while the instance drains",
+        Api.draining,
+        request=DrainQuestion,
+        answer=DrainAnswer,
+    ),
+    Operation(
+        "POST",
+        "/v1/reload",
+        "Read the configuration again and have it hold, or with dry_run only tell what would change",
+        Api.reload,
+        request=ReloadRequest,
+        answer=ReloadAnswer,
+        refusals=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE),
+        role=AdminRole.OPERATOR,
+        is_change=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/log-level",
+        "Have a part of the program, or all of it, log more or less for a time",
+        Api.log_level,
+        request=LogLevelRequest,
+        answer=LogLevelAnswer,
+        refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
+        role=AdminRole.OPERATOR,
+        is_change=True,
+    ),
+    Operation(
+        "GET", "/v1/log-level", "The levels of the log, and until when they hold", Api.log_levels, answer=LogLevelAnswer
+    ),
     Operation("GET", "/v1/status", "The state of the instance at a glance", Api.status),
+    Operation(
+        "GET",
+        "/v1/config",
+        "Every setting in force, with its value and where that came from",
+        Api.config,
+        answer=ConfigAnswer,
+    ),
+    Operation(
+        "GET",
+        "/v1/events",
+        "What the instance does, as server-sent events: the last ten minutes, then a snapshot every second",
+        Events.serve,
+        request=EventsRequest,
+        refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
+        is_stream=True,
+    ),
     Operation(
         "POST",
         "/v1/check",

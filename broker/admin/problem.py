@@ -20,11 +20,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from broker.control.reload import ReloadRefusedError
 from broker.errors import (
     DdlSyntaxError,
     DuplicateNameError,
     RequestError,
     ResourceError,
+    SettingError,
+    SettingsError,
     StatementError,
     StoreUnavailableError,
     UnknownNameError,
@@ -33,6 +36,7 @@ from broker.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+ERRORS_MAX = 1000  # of one configuration that are told one by one
 _TYPE = "urn:broker:problem:"
 
 
@@ -129,6 +133,16 @@ class NoRoomError(ResourceError):
         )
 
 
+@dataclass
+class TooManyStreamsError(ResourceError):
+    """So many listen to events already, or the instance stops."""
+
+    limit: int
+
+    def __str__(self) -> str:
+        return f"{self.limit} streams of events are open, or the instance stops: close a page, or ask /v1/status"
+
+
 KINDS: dict[type[BaseException], ProblemKind] = {
     UnknownNameError: ProblemKind(HTTPStatus.NOT_FOUND, "unknown-name", "There is no such thing"),
     DuplicateNameError: ProblemKind(HTTPStatus.CONFLICT, "duplicate-name", "The name is taken"),
@@ -140,6 +154,10 @@ KINDS: dict[type[BaseException], ProblemKind] = {
     MediaTypeError: ProblemKind(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "media-type", "A request is JSON"),
     BodyStalledError: ProblemKind(HTTPStatus.REQUEST_TIMEOUT, "stalled", "The request did not come"),
     BodyTooLargeError: ProblemKind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", "The request is too large"),
+    ReloadRefusedError: ProblemKind(HTTPStatus.CONFLICT, "reload", "The configuration is not read again now"),
+    SettingsError: ProblemKind(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "configuration", "The configuration cannot be used, and nothing has changed"
+    ),
     RequestError: ProblemKind(HTTPStatus.BAD_REQUEST, "request", "The request was refused"),
     StoreUnavailableError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "store", "A database is not available"),
     ResourceError: ProblemKind(HTTPStatus.SERVICE_UNAVAILABLE, "resource", "The machine is short of something"),
@@ -160,12 +178,17 @@ def problem_of(error: BaseException) -> web.Response:
     headers: dict[str, str] = {}
     if isinstance(error, StatementError):
         members |= _place(error)
+    elif isinstance(error, SettingsError):
+        members["errors"] = [_finding(one) for one in error.errors[:ERRORS_MAX]]
+        members["more_errors"] = max(0, len(error.errors) - ERRORS_MAX)
     elif isinstance(error, ForbiddenError) and error.role:
         members["role"] = error.role
     elif isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = 'Bearer realm="broker"'
     elif isinstance(error, TooManyAttemptsError):
         headers["Retry-After"] = str(math.ceil(error.seconds))
+    elif isinstance(error, TooManyStreamsError):
+        headers["Retry-After"] = "5"
     return _answer(kind.status, members, headers)
 
 
@@ -184,6 +207,14 @@ def http_problem(error: web.HTTPException, path: str) -> web.Response:
 def refused_unread(status: HTTPStatus, detail: str) -> web.Response:
     """The answer to what is no request that could be read at all."""
     return _answer(status, {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail})
+
+
+def _finding(error: SettingError) -> dict[str, Any]:
+    """One thing that is wrong with the configuration, as `/v1/check` tells it, and as a sentence."""
+    found: dict[str, Any] = {"key": error.key, "problem": error.problem, "hint": error.hint, "text": error.shown}
+    if error.span is not None:
+        found |= {"file": error.span.source, "line": error.span.line, "column": error.span.column}
+    return found
 
 
 def _place(error: StatementError) -> dict[str, Any]:

@@ -8,47 +8,53 @@ the loop: what blocks has threads here, and a client that is slow keeps only its
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-
-from aiohttp import web
 
 from broker.admin.api import Api
 from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
 from broker.admin.audit_file import AuditFile
 from broker.admin.body import Bodies
-from broker.admin.connection import Connections
 from broker.admin.door import Door
+from broker.admin.events import Events
 from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
-from broker.admin.socket_file import BACKLOG, SocketFile
+from broker.admin.listening import Served, serve
+from broker.admin.reloading import ReloadSeen, signalled
+from broker.admin.socket_file import SocketFile
 from broker.admin.subject import Subject
 from broker.control.administration import Holders, admin_security_of, check_ways_in, holders_of, socket_group_of
+from broker.control.certificate_use import trusted_files
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
 from broker.net.listener import bind
+from broker.net.tasks import Tasks
 from broker.net.tls import Security
+from broker.observe.log_summary import tell_summaries
 
 THREADS = 4  # questions at once; a SELECT takes ten seconds at most
-SHUTDOWN_SECONDS = 1.0  # for answers under way when the instance stops
+_SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
 
 
 class AdminServer:
-    """
-    The HTTP side of one instance.
-
-    Shape: `admin_address`, `observe_address` as bound, None where the configuration turns them off.
-    """
+    """The HTTP side of one instance."""
 
     def __init__(self, subject: Subject) -> None:
-        self.admin_address: ListenAddress | None = None
-        self.observe_address: ListenAddress | None = None
         self._subject = subject
+        self._served: dict[str, Served] = {}
+        self._retired = Tasks()
+        self._file: SocketFile
+        self._ways: _Ways
+        self._parts: Parts
+        self.events: Events
+        self._observe_threads: ThreadPoolExecutor
 
     async def start(self, stack: AsyncExitStack) -> None:
         """
@@ -61,33 +67,136 @@ class AdminServer:
         subject, settings = self._subject, self._subject.settings
         admin_threads = _threads(THREADS, "admin", stack)
         # One thread: what a metric remembers from scrape to scrape is touched by it alone.
-        observe_threads = _threads(1, "observe", stack)
-        subject.lag.start(stack)
-        ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
-        audit = Audit(
-            AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep), admin_threads
-        )
+        self._observe_threads = _threads(1, "observe", stack)
+        subject.lag.start(stack, subject.supervision)
+        subject.supervision.keep_within(stack, "log summary", tell_summaries)
+        stack.callback(subject.log_levels.close)
+        stack.push_async_callback(self._retired.cancel)
+        self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
+        audit = Audit(_audit_file(settings), admin_threads)
         api = Api(subject, admin_threads, audit)
         door = Door(settings.admin, ways.holders, admin_threads)
-        parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software)
-        file = SocketFile(settings.admin.socket, group=ways.socket_group)
-        stack.callback(file.close)
-        await _serve(admin_app(parts, answers_to=None), file.sock, stack)
-        if settings.admin.listen is not None:
-            app = admin_app(parts, answers_to=partial(_answers_to, ways.security))
-            self.admin_address = await _serve_tcp(app, settings.admin.listen, stack, tls=ways.tls)
-        if settings.observe.listen is not None:
-            app = observe_app(subject, observe_threads)
-            self.observe_address = await _serve_tcp(app, settings.observe.listen, stack)
+        self.events = Events(subject, admin_threads)
+        self.events.start(stack)
+        self._parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software, self.events)
+        self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
+        stack.callback(self._close_file)
+        await self._begin(_SOCKET, settings, stack)
+        await self._begin(_ADMIN, settings, stack)
+        stack.callback(self.events.close)  # before the listeners wait for those who listen
+        await self._begin(_OBSERVE, settings, stack)
+
+    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> Change:
+        """
+        Listen where these settings say so, beside what listens now; what they say counts once it is carried out.
+
+        Args:
+            settings: Those that shall hold.
+            undo: Takes back what was begun, unless its owner lets go of it to carry the change out.
+
+        Raises:
+            ListenFailedError, SettingError: as `start`; what was there is as it was.
+        """
+        before, threads = self._subject.settings, self._parts.executor
+        ways = await asyncio.get_running_loop().run_in_executor(threads, _ways_in, settings)
+        change = Change(settings, ways, self._file)
+        if settings.admin.socket != before.admin.socket:
+            change.file = SocketFile(settings.admin.socket, group=ways.socket_group)
+            undo.callback(change.file.close)
+            await self._follow(change, _SOCKET, before, undo)
+        elif ways.socket_group != self._ways.socket_group:
+            undo.callback(self._file.regroup, self._ways.socket_group)
+            self._file.regroup(ways.socket_group)
+        if settings.admin.listen != before.admin.listen or ways.digest != self._ways.digest:
+            await self._follow(change, _ADMIN, before, undo)
+        if settings.observe.listen != before.observe.listen:
+            await self._follow(change, _OBSERVE, before, undo)
+        return change
+
+    def carry_out(self, change: Change) -> None:
+        """What was prepared counts from now on; those who are followed go when their requests have had their time."""
+        self._ways = change.ways
+        self._parts.door.use(change.settings.admin, change.ways.holders)
+        self._parts.audit.file = _audit_file(change.settings)
+        for name, served in change.served.items():
+            old = self._served.pop(name, None)
+            if served is not None:
+                self._served[name] = served
+            if old is not None:
+                self._retired.spawn(old.retire(), f"listener of {name}")
+        if change.file is not self._file:
+            self._file.close()
+            self._file = change.file
+
+    @property
+    def audit(self) -> Audit:
+        """Where changes are written down."""
+        return self._parts.audit
+
+    def signalled(self) -> ReloadSeen:
+        """A reload that a signal has asked for, to be written down."""
+        return signalled(self._parts.audit)
+
+    def _address(self, name: str) -> ListenAddress | None:
+        return self._served[name].address if name in self._served else None
+
+    @property
+    def admin_address(self) -> ListenAddress | None:
+        """Where the admin API listens, as bound; None where the configuration turns that off."""
+        return self._address(_ADMIN)
+
+    @property
+    def observe_address(self) -> ListenAddress | None:
+        """Where metrics are, as bound; None where the configuration turns them off."""
+        return self._address(_OBSERVE)
+
+    async def _begin(self, name: str, settings: Settings, stack: AsyncExitStack) -> None:
+        stack.push_async_callback(self._end, name)
+        served = await self._serve(name, settings, self._ways, self._file)
+        if served is not None:
+            self._served[name] = served
+
+    async def _follow(self, change: Change, name: str, before: Settings, undo: AsyncExitStack) -> None:
+        """Begin what shall follow; on the same address with a copy of its socket."""
+        old = self._served.get(name)
+        is_same = name == _ADMIN and change.settings.admin.listen == before.admin.listen
+        sock = old.sock.dup() if old is not None and is_same else None
+        served = await self._serve(name, change.settings, change.ways, change.file, sock)
+        change.served[name] = served
+        if served is not None:
+            undo.push_async_callback(served.close)
+
+    async def _serve(
+        self, name: str, settings: Settings, ways: _Ways, file: SocketFile, sock: socket.socket | None = None
+    ) -> Served | None:
+        """An application; None where the settings turn it off."""
+        if name == _SOCKET:
+            return await serve(admin_app(self._parts, answers_to=None), file.sock.dup())
+        address = settings.admin.listen if name == _ADMIN else settings.observe.listen
+        if address is None:
+            return None
+        sock = bind(address.host, address.port) if sock is None else sock
+        if name == _OBSERVE:
+            return await serve(observe_app(self._subject, self._observe_threads), sock)
+        return await serve(admin_app(self._parts, answers_to=partial(_answers_to, ways.security)), sock, tls=ways.tls)
+
+    async def _end(self, name: str) -> None:
+        served = self._served.pop(name, None)
+        if served is not None:
+            await served.close()
+
+    def _close_file(self) -> None:
+        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """What the settings of the admin API come to on this machine."""
+    """What the settings of the admin API come to on this machine. Shape: `digest` of the files that TLS needs."""
 
     holders: Holders
     socket_group: int | None
     security: Security | None
+    digest: bytes
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -104,7 +213,37 @@ class _Ways:
 def _ways_in(settings: Settings) -> _Ways:
     """Blocking; raises SettingError."""
     check_ways_in(settings)
-    return _Ways(holders_of(settings), socket_group_of(settings), admin_security_of(settings))
+    digest = _digest(settings)
+    return _Ways(holders_of(settings), socket_group_of(settings), admin_security_of(settings), digest)
+
+
+def _digest(settings: Settings) -> bytes:
+    """What changes with the files of the port's certificate; one that cannot be read is told by whoever loads it."""
+    admin = settings.admin
+    digest = hashlib.blake2b()
+    if admin.listen is not None and admin.certificate is not None and admin.private_key is not None:
+        for path in (admin.certificate, admin.private_key, *trusted_files(admin.trust)):
+            with contextlib.suppress(OSError):
+                digest.update(f"{path}\0".encode() + path.read_bytes())
+    return digest.digest()
+
+
+def _audit_file(settings: Settings) -> AuditFile:
+    return AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep)
+
+
+@dataclass(slots=True)
+class Change:
+    """
+    What was prepared for other settings.
+
+    Shape: `file` of the socket; `served` what shall follow, by name, None where nothing shall.
+    """
+
+    settings: Settings
+    ways: _Ways
+    file: SocketFile
+    served: dict[str, Served | None] = field(default_factory=dict)
 
 
 def _answers_to(security: Security | None, host: str) -> bool:
@@ -122,28 +261,3 @@ def _threads(count: int, name: str, stack: AsyncExitStack) -> ThreadPoolExecutor
 
     stack.push_async_callback(shut_down)
     return executor
-
-
-async def _serve_tcp(
-    app: web.Application, address: ListenAddress, stack: AsyncExitStack, *, tls: ssl.SSLContext | None = None
-) -> ListenAddress:
-    sock = bind(address.host, address.port)
-    host, port = sock.getsockname()[:2]
-    await _serve(app, sock, stack, tls=tls)
-    return ListenAddress(host, port)
-
-
-async def _serve(
-    app: web.Application, sock: socket.socket, stack: AsyncExitStack, *, tls: ssl.SSLContext | None = None
-) -> None:
-    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    assert runner.server is not None, "it is set up"
-    connections = Connections(runner.server)
-    loop = asyncio.get_running_loop()
-    if sock.family == socket.AF_UNIX:
-        listener = await loop.create_unix_server(connections, sock=sock)
-    else:
-        listener = await loop.create_server(connections, sock=sock, ssl=tls, backlog=BACKLOG)
-    stack.callback(listener.close)

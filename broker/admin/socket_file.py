@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 from pathlib import Path
 
+from broker.control.socket_place import socket_problem
 from broker.errors import ListenFailedError
 
 MODE = 0o600
 GROUP_MODE = 0o660
 BACKLOG = 128
-ANSWER_SECONDS = 1.0  # for a process on this machine to take a connection
 
 
 class SocketFile:
@@ -42,6 +41,20 @@ class SocketFile:
         except OSError as error:
             raise ListenFailedError(str(path), error.strerror or str(error)) from error
 
+    def regroup(self, group: int | None) -> None:
+        """
+        Another group may open the file from now on, or none.
+
+        Raises:
+            ListenFailedError: it cannot be given to that group; what held before may hold no more.
+        """
+        try:
+            self._path.chmod(MODE)
+            os.chown(self._path, -1, os.getegid() if group is None else group)
+            self._path.chmod(MODE if group is None else GROUP_MODE)
+        except OSError as error:
+            raise ListenFailedError(str(self._path), error.strerror or str(error)) from error
+
     def close(self) -> None:
         """Stop listening; remove the file if it is still this one."""
         with contextlib.suppress(OSError):  # removed by somebody else, and that is all right
@@ -52,20 +65,10 @@ class SocketFile:
 
 def _remove_stale(path: Path) -> None:
     """Remove the socket file of a process that is no more."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ListenFailedError(str(path), "the file exists and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(ANSWER_SECONDS)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise ListenFailedError(str(path), "another instance answers there")
+    problem = socket_problem(path)
+    if problem is not None:
+        raise ListenFailedError(str(path), problem)
+    path.unlink(missing_ok=True)
 
 
 def _listen(path: Path, group: int | None) -> socket.socket:

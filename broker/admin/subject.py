@@ -15,15 +15,23 @@ from typing import Any, Protocol
 from broker.admin.explaining import Place, running_place
 from broker.control.catalog import Catalog
 from broker.control.config import Settings
+from broker.control.reload import Reloads, reload_part
+from broker.net.drain import Drain
+from broker.observe.count import Counts, read_counts
 from broker.observe.instance import Running
+from broker.observe.label import Labels
 from broker.observe.lag import LoopLag
-from broker.observe.metrics import Reading, read_metrics
+from broker.observe.log_level import LogLevels
+from broker.observe.logs import LogLevel
+from broker.observe.metrics import Reading, read_metrics_in_turns
+from broker.observe.mirror import carried_by_way
 from broker.observe.query import Snapshot
 from broker.observe.snapshot import Snapshots
 from broker.observe.status import backlog_paths, read_status
 from broker.observe.transport import certificate_part, own_certificate_problem
 from broker.routing.choose import Health
 from broker.routing.facts import Facts
+from broker.supervision import Supervision
 
 
 class Views(Protocol):
@@ -40,10 +48,11 @@ class Subject(Protocol):
     """
     The instance that is asked about, and changed through its catalog. Loop-only.
 
-    Shape: `lag` of the loop that answers.
+    Shape: `lag` of the loop that answers; `log_levels` what differs from the configured level of the log.
     """
 
     lag: LoopLag
+    log_levels: LogLevels
 
     @property
     def settings(self) -> Settings:
@@ -66,6 +75,21 @@ class Subject(Protocol):
         """Set once it begins to stop."""
 
     @property
+    def reloads(self) -> Reloads:
+        """How it takes its configuration anew."""
+
+    @property
+    def supervision(self) -> Supervision:
+        """The tasks of this process that last as long as it does."""
+
+    async def set_log_level(self, component: str, level: LogLevel | None, seconds: float) -> None:
+        """Another level of the log for a time, in every process."""
+
+    @property
+    def drain(self) -> Drain:
+        """How it leaves."""
+
+    @property
     def parts(self) -> Mapping[str, str]:
         """What may fail without the whole, by name, with what is wrong with it; empty when nothing is."""
 
@@ -85,6 +109,12 @@ class Subject(Protocol):
     async def reading(self) -> Reading:
         """Its metrics at this moment."""
 
+    def counts(self) -> Counts:
+        """The few numbers that are noted every second, as of now or shortly before."""
+
+    def carried(self) -> Mapping[Labels, float]:
+        """Frames by route and next hop since the start, as of now or shortly before."""
+
     async def place(self) -> Place:
         """What a question about routing needs to know; for the loop's own use."""
 
@@ -95,11 +125,17 @@ class Subject(Protocol):
         """Wait until every process decides by what was committed before."""
 
 
+def tasks_part(supervision: Supervision) -> dict[str, str]:
+    """The tasks that have died lately, for those who ask for health."""
+    return {f"task {name}": problem for name, problem in supervision.problems.items() if problem}
+
+
 class OneProcess:
     """An instance in this process."""
 
     def __init__(self, instance: Running) -> None:
         self.lag = LoopLag()
+        self.log_levels = LogLevels()
         self._instance = instance
 
     @property
@@ -128,6 +164,25 @@ class OneProcess:
         return self._instance.stopping
 
     @property
+    def drain(self) -> Drain:
+        """How it leaves."""
+        return self._instance.drain
+
+    @property
+    def reloads(self) -> Reloads:
+        """How it takes its configuration anew."""
+        return self._instance.reloads
+
+    async def set_log_level(self, component: str, level: LogLevel | None, seconds: float) -> None:
+        """Another level of the log for a time."""
+        self.log_levels.change(component, level, seconds)
+
+    @property
+    def supervision(self) -> Supervision:
+        """Its tasks."""
+        return self._instance.supervision
+
+    @property
     def parts(self) -> Mapping[str, str]:
         """
         The stores, and the roles of databases with a partner.
@@ -137,7 +192,9 @@ class OneProcess:
         stores = {f"store of {name}": endpoint.problem for name, endpoint in self._instance.endpoints.items()}
         standings = self._instance.standings().items()
         roles = {f"role of {name}": one.problem for name, one in standings if one.source != "off"}
-        return stores | roles | certificate_part(self._instance.certificates)
+        journal = {} if self._instance.journal is None else {"journal": str(self._instance.journal.status()["problem"])}
+        rest = {**certificate_part(self._instance.certificates), **reload_part(self.reloads)}
+        return stores | roles | rest | journal | tasks_part(self.supervision)
 
     @property
     def certificate_problem(self) -> str:
@@ -158,7 +215,15 @@ class OneProcess:
 
     async def reading(self) -> Reading:
         """Its metrics at this moment."""
-        return read_metrics(self._instance, self.lag)
+        return await read_metrics_in_turns(self._instance, self.lag)
+
+    def counts(self) -> Counts:
+        """The few numbers that are noted every second."""
+        return read_counts(self._instance)
+
+    def carried(self) -> Mapping[Labels, float]:
+        """Frames by route and next hop since the start."""
+        return carried_by_way(self._instance.forwarder)
 
     async def place(self) -> Place:
         """The instance as it is when it is looked at."""

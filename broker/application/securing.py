@@ -13,10 +13,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 
-from broker.security.key_packet import SECRET_BYTES, Mode
-from broker.security.session import Secured
 from broker.store.rows import ask
-from broker.store.secured import put_secured
 
 _BINDING = "SELECT remote_principal, is_anonymous_on FROM broker_remote_service_binding WHERE remote_service_name = ?"
 _HAS_CERTIFICATE = "SELECT 1 FROM broker_database WHERE certificate IS NOT NULL"
@@ -36,13 +33,19 @@ def secure(
         encryption: As the application says; None = whether this database has a certificate.
     """
     binding = ask(db, _BINDING, (far_service,)).fetchone()
+    if encryption is None:
+        encryption = ask(db, _HAS_CERTIFICATE).fetchone() is not None
+    if binding is None and not encryption:
+        return
+    # What knows of keys is slow to import, and most dialogs have none.
+    from broker.security.key_packet import SECRET_BYTES, Mode  # noqa: PLC0415
+    from broker.security.session import Secured  # noqa: PLC0415
+    from broker.store.secured import put_secured  # noqa: PLC0415
+
+    secured = Secured(None)
     if binding is not None:
         principal, is_anonymous = binding
         secured = Secured(Mode.FULL, principal)
         if is_anonymous:
             secured = Secured(Mode.ANONYMOUS, principal, secrets.token_bytes(SECRET_BYTES))
-    elif encryption or (encryption is None and ask(db, _HAS_CERTIFICATE).fetchone() is not None):
-        secured = Secured(None)
-    else:
-        return
     put_secured(db, conversation_id, secured, now, is_initiator=True)

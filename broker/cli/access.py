@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sqlite3
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ import click
 from broker.errors import CertificateUnusableError, ConversationError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    import sqlite3
+
     from broker.admin.client import AdminClient, Credentials
     from broker.control.config import Settings
 
@@ -20,18 +22,60 @@ TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_
 URL_VARIABLE, AUTHORITY_VARIABLE = "BROKER_ADMIN_URL", "BROKER_ADMIN_CA"
 CERTIFICATE_VARIABLE, KEY_VARIABLE = "BROKER_ADMIN_CERTIFICATE", "BROKER_ADMIN_KEY"
 _TOKEN_MAX_BYTES = 4096
+DEFAULT_CONFIG = Path("/etc/broker/broker.toml")
+NOTHING_TO_READ = f"""\
+nothing says what to run: name a configuration file with -c FILE or in BROKER_CONFIG, or put it at {DEFAULT_CONFIG}.
+
+A gateway that only this machine reaches, to begin with:
+
+[instance]
+name = "gateway-a"
+state_dir = "state"
+
+[endpoint]
+listen = ["127.0.0.1:4022"]
+encryption = "disabled"
+message_forwarding = true"""
 
 
-def read_settings(config: Path | None) -> Settings:
+def read_settings(config: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
     """
-    The settings of a configuration file and of the environment; without a file, of the environment alone.
+    The settings of a configuration file, of the environment and of flags; without a file, of the usual one if it is
+    there.
 
     Raises:
         SettingsError: Something in them is wrong.
     """
     from broker.control.load import load_settings  # noqa: PLC0415
 
-    return load_settings(config, environ=os.environ)
+    return load_settings(usual_config(config), environ=os.environ, overrides=overrides or {})
+
+
+def usual_config(config: Path | None) -> Path | None:
+    """The file that is named, else the usual one if it is there, else None."""
+    return config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+
+
+def is_nothing_given(config: Path | None, overrides: Sequence[str]) -> bool:
+    """Whether neither file nor environment nor flag says anything about settings."""
+    has_variables = any(name.startswith("BROKER_") and "__" in name for name in os.environ)
+    return usual_config(config) is None and not has_variables and not overrides
+
+
+def overrides_from(texts: Sequence[str]) -> dict[str, str]:
+    """
+    What `--set KEY=VALUE` says.
+
+    Raises:
+        UsageError: One without a key or without an equals sign.
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--set {text}: write KEY=VALUE, like endpoint.max_hops=4")
+        found[key] = value
+    return found
 
 
 def admin_client(config: Path | None, where: Path | str | None, *, timeout: float | None = None) -> AdminClient:
@@ -41,17 +85,25 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
     Nothing is sent yet. Where the environment names a URL, the configuration is not read.
 
     Raises:
-        SettingsError: The configuration is needed, and something in it is wrong.
+        SettingsError: The configuration is needed, and does not tell where.
         CertificateUnusableError: The file of a token cannot be read.
         UsageError: What the environment holds cannot be shown there.
     """
     from broker.admin.client import TIMEOUT_SECONDS, AdminClient  # noqa: PLC0415
 
-    found = where or os.environ.get(URL_VARIABLE) or read_settings(config).admin.socket
+    found = where or os.environ.get(URL_VARIABLE) or _socket_in(usual_config(config))
     try:
         return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials())
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _socket_in(config: Path | None) -> Path:
+    """The admin socket of a configuration; only what is not plain in it takes all of it. Raises SettingsError."""
+    from broker.cli.admin_socket import plain_socket  # noqa: PLC0415
+
+    plain = None if config is None else plain_socket(config, os.environ)
+    return plain or read_settings(config).admin.socket
 
 
 def credentials() -> Credentials:
@@ -96,6 +148,8 @@ def open_database(config: Path | None, database: str) -> closing[sqlite3.Connect
         SettingsError: Something in the configuration is wrong.
         StoreUnavailableError: The file is no database of the broker, or one of another release.
     """
+    import sqlite3  # noqa: PLC0415
+
     from broker.application.transaction import check_schema  # noqa: PLC0415
 
     path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"

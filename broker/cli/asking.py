@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker.cli.access import admin_client
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, examples, output_option, socket_option
-from broker.cli.output import show_json, show_rows
+from broker.cli.output import FORMATS, show_answer, show_json
 from broker.cli.script import LONG_CHARACTERS, run_long_script
 from broker.ddl.text import decode_script
-from broker.errors import BrokerError
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.admin.client import AdminClient
 
 
 @examples("""
@@ -30,7 +24,7 @@ broker sql --database orders < routes.sql
 @config_option
 @socket_option
 @click.option("-d", "--database", help="Where it runs; else the only user database, else msdb.")
-@output_option
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
 @click.argument("statement", required=False)
 @with_exit_code
 def sql(
@@ -39,16 +33,18 @@ def sql(
     """
     Carry out a statement or script, or a SELECT over the views.
 
-    Without an argument it is read from standard input, or asked for at a prompt. Exit codes: 1 refused, 3 something it
-    names does not exist, 4 daemon unreachable.
+    Without an argument it is read from standard input, or asked for at a prompt, which has a history, completes names
+    with Tab. Exit codes: 1 refused, 3 something it names does not exist, 4 daemon unreachable, 5 not permitted.
     """
     client = admin_client(config, socket)
     if statement is None and sys.stdin.isatty():
-        _interactive(client, database, output)
+        from broker.cli.prompt import run_prompt  # noqa: PLC0415
+
+        run_prompt(client, database, output)
         return
     text = decode_script(sys.stdin.buffer.read()) if statement is None else statement
     run = client.sql if len(text) < LONG_CHARACTERS else partial(run_long_script, client)
-    _answer(run(text, database), output)
+    show_answer(run(text, database), output)
 
 
 @examples("""
@@ -73,33 +69,3 @@ def status(config: Path | None, socket: Path | str | None, output: str) -> None:
         from broker.observe.glance import render_status  # noqa: PLC0415
 
         render_status(answer)
-
-
-def _interactive(client: AdminClient, database: str | None, output: str) -> None:
-    """Statements typed at a prompt, each ended by a line with GO or by an empty line."""
-    click.echo("GO or an empty line ends a statement; exit, or the end of input, leaves", err=True)
-    pending: list[str] = []
-    while True:
-        try:
-            line = input("    -> " if pending else "broker> ")
-        except EOFError:
-            return
-        if line.strip().lower() in ("exit", "quit") and not pending:
-            return
-        if line.strip().upper() not in ("GO", ""):
-            pending.append(line)
-        elif pending:
-            try:
-                _answer(client.sql("\n".join(pending), database), output)
-            except BrokerError as error:
-                click.echo(str(error), err=True)
-            pending.clear()
-
-
-def _answer(answer: Mapping[str, Any], output: str) -> None:
-    for message in answer["messages"]:
-        click.echo(message, err=True)
-    if answer["columns"]:
-        show_rows([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]], output, answer["columns"])
-    if answer.get("truncated"):
-        click.echo("there are more rows than one answer holds: ask for fewer with WHERE, or page with OFFSET", err=True)

@@ -2,8 +2,10 @@
 The command `broker` and the table of its commands.
 
 `serve` runs the daemon in the foreground; the others talk to a running one over its admin socket, or work on a
-database file. What a machine reads goes to standard output, everything else to standard error. Whatever is slow to
-import is imported by the command that needs it, in its function.
+database file. What a machine reads goes to standard output, everything else to standard error.
+
+A command is imported when it is named, so that none pays for another. Whatever is slow to import is imported by the
+command that needs it, in its function: docs/terminal.md has the figures, tests/unit/cli/test_start_up.py the list.
 
 Exit codes: 0 success; 1 error; 2 usage; 3 not found; 4 daemon unreachable; 5 not permitted; 6 refused because it would
 do harm; 7 timed out; `serve` also 75 (port taken, store locked) and 78 (bad configuration).
@@ -11,28 +13,85 @@ do harm; 7 timed out; `serve` also 75 (port taken, store locked) and 78 (bad con
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+
 import click
 
-from broker.cli.asking import sql, status
-from broker.cli.audit import audit
-from broker.cli.bench import bench
-from broker.cli.certs import certs
-from broker.cli.database import database
-from broker.cli.dialog import receive, send
-from broker.cli.dialogs import dialogs
-from broker.cli.explaining import explain
-from broker.cli.flows import flows
-from broker.cli.pair import pair
-from broker.cli.pipeline_jobs import pipeline
-from broker.cli.quarantine import quarantine
-from broker.cli.routes import routes
-from broker.cli.run import run
-from broker.cli.serving import check, demo, serve
-from broker.cli.token import token
-from broker.cli.why import why
+# Name of the command: the module that has it under this name, and the first sentence of its help.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("broker.cli.serving", "Run one instance in the foreground: gateway, endpoint or both."),
+    "check": ("broker.cli.checking", "Find everything wrong with a configuration, and what is unwise."),
+    "config": ("broker.cli.config", "Show the settings in force, where they came from, and their schema."),
+    "explain": ("broker.cli.explaining", "Show where a message would go, and why."),
+    "demo": ("broker.cli.serving", "Play the whole system on loopback, faults included."),
+    "send": ("broker.cli.dialog", "Begin a dialog, send, and print the conversation handle."),
+    "receive": ("broker.cli.dialog", "Take messages from a queue and print them."),
+    "sql": ("broker.cli.asking", "Carry out a statement or script, or a SELECT over the views."),
+    "status": ("broker.cli.asking", "Show the state of a running instance at a glance."),
+    "reload": ("broker.cli.reload", "Have a running instance read its configuration again, as SIGHUP does."),
+    "drain": ("broker.cli.draining", "Have an instance leave in good order, and follow it until it has gone."),
+    "health": ("broker.cli.health", "Ask whether an instance is live, ready or started."),
+    "log-level": ("broker.cli.log_level", "Have an instance log more or less for a time."),
+    "top": ("broker.cli.top", "Show what a running instance does, live."),
+    "routes": ("broker.cli.routes", "Plan a change of routes, or make routes for those who ask."),
+    "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
+    "bench": ("broker.cli.bench", "Measure this installation, and compare with an earlier run."),
+    "run": ("broker.cli.run", "Run the readers of a Python module."),
+    "quarantine": ("broker.cli.quarantine", "Look at dialogs whose message makes its reader fail, and settle them."),
+    "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),
+    "pair": ("broker.cli.pair", "Let two instances know, reach and trust each other."),
+    "why": ("broker.cli.why", "Tell where a conversation or message is, why, and what to do."),
+    "dialogs": ("broker.cli.dialogs", "Look at all dialogs of a database together."),
+    "flows": ("broker.cli.flows", "Look at journals: what became of dialog frames."),
+    "pipeline": ("broker.cli.pipeline_jobs", "Ask the journals of many instances, with Spark."),
+    "token": ("broker.cli.token", "Make, list and revoke tokens of the admin API."),
+    "completion": ("broker.cli.completion", "Print what makes a shell complete the words of this program."),
+    "audit": ("broker.cli.audit", "Show who changed what through the admin API."),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name, each imported when somebody asks for it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, click.Command | None] = dict.fromkeys(COMMANDS)
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = self._known[name]
+        if command is None:
+            command = self._known[name] = getattr(import_module(COMMANDS[name][0]), name.replace("-", "_"))
+            assert isinstance(command, click.Command), f"{name} is no command of {COMMANDS[name][0]}"
+        return command
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+class _Program(click.Group):
+    """The group `broker`, whose help needs none of its commands."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, by name."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.group(
+    cls=_Program,
+    commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="broker", prog_name="broker")
 def main() -> None:
     """
@@ -41,29 +100,3 @@ def main() -> None:
     Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 daemon unreachable, 5 not permitted, 6 refused because it
     would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration).
     """
-
-
-for _command in (
-    serve,
-    check,
-    explain,
-    demo,
-    send,
-    receive,
-    sql,
-    status,
-    routes,
-    database,
-    bench,
-    run,
-    quarantine,
-    certs,
-    pair,
-    why,
-    dialogs,
-    flows,
-    pipeline,
-    token,
-    audit,
-):
-    main.add_command(_command)

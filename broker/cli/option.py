@@ -14,20 +14,28 @@ _Command = TypeVar("_Command", bound=click.Command)
 config_option = click.option(
     "-c",
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     envvar="BROKER_CONFIG",
     show_envvar=True,
-    help="Configuration file.",
+    help="Configuration file; else /etc/broker/broker.toml, when it is there.",
 )
 configs_option = click.option(
     "-c",
     "--config",
     "configs",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
     envvar="BROKER_CONFIG",
     show_envvar=True,
     help="Configuration file; several times for several instances.",
+)
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting that counts more than file and environment: endpoint.max_hops=4; several times for several.",
 )
 
 

@@ -1,11 +1,14 @@
-"""What a command prints on standard output: values as JSON, rows as JSON or as a table."""
+"""What a command prints on standard output: values as JSON, rows as JSON, CSV or as a table."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+
+FORMATS = ("table", "json", "jsonl", "csv")  # of rows
 
 
 def show_json(value: Any) -> None:
@@ -13,16 +16,56 @@ def show_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def show_rows(rows: list[dict[str, Any]], output: str, columns: list[str] | None = None) -> None:
+def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
     """
     Print rows.
 
-    Shape: `output` "table" or "json", as `output_option` gives it; `columns` the heads of the table, else the keys of
-    the first row.
+    Shape: `output` of `FORMATS`; `columns` the heads of the table, else the keys of the first row. In CSV (RFC 4180)
+    NULL is an empty field, as the text of no characters is.
     """
+    columns = columns or list(rows[0] if rows else ())
     if output == "json":
         show_json(rows)
-        return
-    from broker.observe.glance import render_table  # noqa: PLC0415 - see the docstring of broker.cli.group
+    elif output == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif output == "csv":
+        _show_csv(rows, columns)
+    else:
+        from broker.observe.glance import render_table  # noqa: PLC0415 - see the docstring of broker.cli.group
 
-    render_table(columns or list(rows[0] if rows else ()), rows)
+        render_table(columns, rows)
+
+
+def show_answer(answer: Mapping[str, Any], output: str) -> None:
+    """Print the answer to a statement: messages beside the output, rows on it."""
+    for message in answer["messages"]:
+        click.echo(message, err=True)
+    columns = told_apart(answer["columns"])
+    if columns:
+        show_rows([dict(zip(columns, row, strict=True)) for row in answer["rows"]], output, columns)
+    if answer.get("truncated"):
+        click.echo("there are more rows than one answer holds: ask for fewer with WHERE, or page with OFFSET", err=True)
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names of columns, of which the second of one name is `name_2`, and so on."""
+    found: list[str] = []
+    for name in names:
+        number, other = 1, name
+        while other in found:
+            number += 1
+            other = f"{name}_{number}"
+        found.append(other)
+    return found
+
+
+def _show_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    import csv  # noqa: PLC0415 - for those who ask for it
+    import io  # noqa: PLC0415
+
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([row.get(column) for column in columns] for row in rows)
+    click.echo(text.getvalue(), nl=False)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +16,8 @@ import click
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+    from concurrent.futures import Future
+
     from broker.admin.client import AdminClient
 
 LONG_CHARACTERS = 1_000_000  # a script of this size is shown; a shorter one takes a fraction of a second
@@ -33,6 +33,9 @@ def run_long_script(client: AdminClient, text: str, database: str | None) -> Any
     Raises:
         DaemonUnreachableError, ProblemError: as `AdminClient.sql`.
     """
+    from concurrent.futures import Future  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from threading import Thread  # noqa: PLC0415
+
     patient = client.patient(ANSWER_SECONDS)
     answer: Future[Any] = Future()
 
@@ -50,6 +53,8 @@ def run_long_script(client: AdminClient, text: str, database: str | None) -> Any
 
 def _states(client: AdminClient, size: int, answer: Future[Any]) -> Iterator[dict[str, Any]]:
     """How far the script is, again and again until it is answered. Its size tells it from others."""
+    from concurrent.futures import wait  # noqa: PLC0415
+
     while not wait([answer], POLL_SECONDS).done:
         try:
             running = client.get("/v1/status")["running_scripts"]

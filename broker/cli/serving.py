@@ -1,27 +1,17 @@
-"""The commands that need no running daemon, because they run one, judge its configuration or start their own."""
+"""The commands that run a daemon, or start several of their own."""
 
 from __future__ import annotations
 
-import os
 import sys
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.access import read_settings
-from broker.cli.exit_code import EX_CONFIG, EX_TEMPFAIL, fail, with_exit_code
-from broker.cli.option import config_option, configs_option, examples, output_option
-from broker.cli.output import show_rows
+from broker.cli.access import NOTHING_TO_READ, is_nothing_given, overrides_from, read_settings
+from broker.cli.exit_code import EX_CONFIG, EX_TEMPFAIL, TIMED_OUT, fail, with_exit_code
+from broker.cli.option import config_option, examples, set_option
 from broker.errors import ListenFailedError, SettingError, SettingsError, StatementError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from broker.control.check import Report
-    from broker.control.concern import Concern
-    from broker.control.quota import Kind
 
 _MESSAGES_HELP = "To the targets, in equal parts on twenty dialogs; as many answers come back."
 
@@ -32,107 +22,44 @@ BROKER_ENDPOINT__MAX_HOPS=4 broker serve -c config/endpoint.toml
 """)
 @click.command()
 @config_option
+@set_option
 @with_exit_code
-def serve(config: Path | None) -> None:
+def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     """
     Run one instance in the foreground: gateway, endpoint or both.
 
-    SIGTERM ends it. Exit codes: 75 port taken or store locked, 78 bad configuration.
+    SIGTERM drains and ends it, a second one ends it at once. Exit codes: 0 drained, 7 something was left behind when
+    the time was up, 75 port taken or store locked, 78 bad configuration, 143 and 130 ended by a second signal.
     """
-    from broker import daemon  # noqa: PLC0415
+    if is_nothing_given(config, overrides):
+        fail(NOTHING_TO_READ, EX_CONFIG)
+    from broker import daemon, process  # noqa: PLC0415
     from broker.net.core_dump import forbid_core_dumps  # noqa: PLC0415
     from broker.net.descriptors import raise_limit  # noqa: PLC0415
-    from broker.observe.logs import configure_logging  # noqa: PLC0415
+    from broker.observe.logs import close_logging, configure_logging  # noqa: PLC0415
     from broker.workers import supervisor  # noqa: PLC0415
     from broker.workers.channel import WorkerFailedError  # noqa: PLC0415
 
+    process.end_on_signal()
     forbid_core_dumps()
     raise_limit()  # workers have what their supervisor has
     try:
-        settings = read_settings(config)
+        settings = read_settings(config, overrides_from(overrides))
         observe = settings.observe
-        configure_logging(log_format=observe.log_format, level=observe.log_level, instance=settings.instance.name)
-        (daemon if settings.endpoint.workers == 1 else supervisor).run(settings)
+        name = settings.instance.name
+        configure_logging(log_format=observe.log_format, level=observe.log_level, instance=name, is_queued=True)
+        try:
+            is_clean = process.run(partial((daemon if settings.endpoint.workers == 1 else supervisor).serve, settings))
+        finally:
+            close_logging()
     except (ListenFailedError, StoreUnavailableError, WorkerFailedError) as error:
         fail(str(error), EX_TEMPFAIL)
-    except (StatementError, SettingError, SettingsError) as error:
+    except SettingError as error:
+        fail(error.shown, EX_CONFIG)
+    except (StatementError, SettingsError) as error:
         fail(str(error), EX_CONFIG)
-
-
-@examples("""
-broker check -c config/gateway.toml
-broker check -c config/gateway.toml -c config/endpoint.toml --offline
-""")
-@click.command()
-@configs_option
-@click.option("--offline", is_flag=True, help="Touch no port; for a machine that is not the instance's own.")
-@output_option
-@with_exit_code
-def check(configs: tuple[Path, ...], output: str, *, offline: bool) -> None:
-    """
-    Find everything wrong with a configuration, and what is unwise.
-
-    All of it in one run, with file, line and column. Of several configurations, also what they say together: circles,
-    dead ends, missing ways back. Exit codes: 0 good, 1 something is wrong; warnings do not count.
-    """
-    from broker.control.check import check_files  # noqa: PLC0415
-
-    report = check_files(configs or (None,), environ=os.environ, offline=offline)
-    if output == "json":
-        show_rows(_rows(report), output)
-    else:
-        for line in _lines(report):
-            click.echo(line, err=True)
-        if not report.errors:
-            click.echo("the configuration is good" if len(configs) < 2 else "the configurations are good")
-    sys.exit(1 if report.errors else 0)
-
-
-def _rows(report: Report) -> list[dict[str, Any]]:
-    """The report as values; what is only counted has a row for each code and file, with the count."""
-    rows = [_row("error", "setting", error, _sentence(error)) for error in report.errors]
-    rows += [_row("warning", "setting", warning, _sentence(warning)) for warning in report.warnings]
-    rows += [_row("warning", concern.lint, concern, concern.sentence) for concern in report.concerns]
-    for (code, file), count in report.left_out.items():
-        text = f"and {count:,} more"
-        rows.append(
-            {"level": "warning", "code": code, "file": file, "line": None, "column": None, "text": text, "more": count}
-        )
-    return rows
-
-
-def _row(level: str, code: str, found: SettingError | Concern, text: str) -> dict[str, Any]:
-    span = found.span
-    place = (span.source, span.line, span.column) if span is not None else (None, None, None)
-    where = dict(zip(("file", "line", "column"), place, strict=True))
-    return {"level": level, "code": code, **where, "text": text, "more": 0}
-
-
-def _sentence(error: SettingError) -> str:
-    """An error without its place, which has fields of its own."""
-    return str(replace(error, span=None))
-
-
-def _lines(report: Report) -> Iterator[str]:
-    """The report for people: the first of each code and file, then how many more there are."""
-    from broker.control.quota import SHOWN_MAX, first_of_each  # noqa: PLC0415
-
-    def kind_of(error: SettingError) -> Kind:
-        return "setting", error.span.source if error.span else None
-
-    for before, errors in (("", report.errors), ("warning: ", report.warnings)):
-        shown, more = first_of_each(errors, kind_of, most=SHOWN_MAX)
-        yield from (f"{before}{error}" for error in shown)
-        yield from (_more(before, kind, count) for kind, count in more.items())
-    concerns, hidden = first_of_each(report.concerns, lambda one: (one.lint, one.file), most=SHOWN_MAX)
-    yield from (f"warning: {concern}" for concern in concerns)
-    for kind, count in hidden.items():
-        yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
-
-
-def _more(before: str, kind: Kind, count: int) -> str:
-    code, file = kind
-    return f"{before}{f'{file}: ' if file else ''}and {count:,} more `{code}`"
+    if not is_clean:
+        sys.exit(TIMED_OUT)
 
 
 @examples("""

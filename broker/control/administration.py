@@ -66,7 +66,8 @@ def _roles() -> ValueKind:
             return text
 
     allowed = f"table of holders, each with one of {', '.join(GIVEN_WORDS)}"
-    return ValueKind(allowed, read, from_text, json_schema={"type": "object"})
+    schema = {"type": "object", "additionalProperties": {"enum": list(GIVEN_WORDS)}}
+    return ValueKind(allowed, read, from_text, json_schema=schema)
 
 
 def _group() -> ValueKind:
@@ -75,7 +76,8 @@ def _group() -> ValueKind:
     def read(told: object) -> str:
         return "" if told == "" else str(writing.read(told))
 
-    return ValueKind('name or number of a group, "" = none', read)
+    schema = writing.json_schema | {"minLength": 0}
+    return ValueKind('name or number of a group, "" = none', read, json_schema=schema)
 
 
 class AdminSettings(Section):
@@ -85,55 +87,55 @@ class AdminSettings(Section):
         "admin.sock",
         "Unix socket of the admin API. A relative path is relative to `instance.state_dir`.",
         reason="Who may write in the state directory may steer the instance. The system allows 107 bytes.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     socket_group: Annotated[str, _group()] = setting(
         "",
         "Group that may open the socket as well (mode 0660); its members may do what `roles` gives them. The directory "
         "of the socket has to let them through.",
         reason="None: the socket is for the instance's user and root, with mode 0600.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     listen: Annotated[ListenAddress | None, value.listen(may_be_off=True)] = setting(
         "",
         "TCP address of the admin API. Another one than loopback takes TLS, and a token or a client certificate of "
         "everybody.",
         reason="Off: the socket is enough for the commands.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     loopback_role: Annotated[Literal["none", "viewer", "operator", "admin"], value.choice(*ROLE_WORDS)] = setting(
         "admin",
         "What may be done over TCP from loopback by those who show neither token nor certificate.",
         reason="Nothing listens unless `listen` says so, and on many machines all users are one person. Where they are "
         "not, set it to none.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     certificate: Annotated[Path | None, value.path(may_be_off=True)] = setting(
         "",
         "PEM file with the certificate of `listen`, and behind it those between it and its CA; with one the port "
         "speaks TLS 1.3 only. Relative to the configuration file's directory.",
         reason="There is no file one could guess.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     private_key: Annotated[Path | None, value.path(may_be_off=True)] = setting(
         "",
         "PEM file with the key of `certificate`, without a password. Relative to the configuration file's directory.",
         reason="There is no file one could guess. Nobody but the instance's user should be able to read it.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     trust: Annotated[tuple[str, ...], value.list_of(value.text("path or pattern", longest=4096))] = setting(
         [],
         "PEM files, each a path or a pattern as in `routes.files`, with the CAs or the very certificates of clients. A "
         "certificate gives nothing by itself: `roles` says what its holder may do.",
         reason="Off: tokens are enough for most.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     tokens: Annotated[Path, value.path()] = setting(
         "tokens",
         "File of token hashes, made by `broker token new`. A relative path is relative to `instance.state_dir`. Its "
         "changes count from the next request on.",
         reason="Beside the other things that only the instance's user may read.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     roles: Annotated[Mapping[str, str], _roles()] = setting(
         {},
@@ -141,26 +143,26 @@ class AdminSettings(Section):
         '`"operator"` or `"admin"`. The highest of several counts; the role of a token here replaces the one that it '
         "was made with.",
         reason="The instance's user and root are admin; nobody else is anything unless it is said.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     audit: Annotated[Path, value.path()] = setting(
         "audit.jsonl",
         "File in which every change through the admin API is written down before it is made, one JSON object a line. A "
         "relative path is relative to `instance.state_dir`.",
         reason="A change that cannot be written down is refused, so the file stands where the instance writes anyhow.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     audit_size: Annotated[int, value.size(64 << 10, 1 << 30)] = setting(
         "16MiB",
         "Size at which the audit file is put aside, as NAME.1, NAME.2 and so on, and a new one begun.",
         reason="Some forty thousand changes.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     audit_keep: Annotated[int, value.integer(0, 1000, unit="files")] = setting(
         9,
         "How many files that were put aside are kept.",
         reason="With the one in use 160 MiB at most.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
 
 

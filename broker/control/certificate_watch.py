@@ -13,6 +13,7 @@ import asyncio
 import glob
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,8 +21,8 @@ import structlog
 
 from broker.control.certificates import certificate_warnings, plain_text_told, security_of
 from broker.errors import SettingError
-from broker.net.tasks import Tasks
 from broker.net.tls import Encryption, Security, narrowed
+from broker.supervision import Supervision
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -50,6 +51,7 @@ class CertificateWatch:
         self.problem = ""
         self._settings = settings
         self._use: Use = lambda _: None
+        self._begin: Callable[[], object] | None = None  # looking, until that is done
         self._tried: _Mark = ()  # the files that were loaded last, or could not be
         self._seen: _Mark = ()
 
@@ -69,16 +71,31 @@ class CertificateWatch:
             log.warning("plain text", problem=told)
         return self.security
 
-    def start(self, stack: AsyncExitStack, use: Use) -> None:
+    def start(self, stack: AsyncExitStack, use: Use, supervision: Supervision | None = None) -> None:
         """Look from now on, and have what was loaded used; `stack` ends it."""
         self._use = use
-        if self.security.encryption is not Encryption.DISABLED:
-            tasks = Tasks()
-            stack.push_async_callback(tasks.cancel)
-            tasks.spawn(self._watch(), "certificate watch")
+        self._begin = partial((supervision or Supervision()).keep_within, stack, "certificate watch", self._watch)
+        self._maybe_begin()
+
+    def use(self, settings: Settings, security: Security) -> None:
+        """These settings hold from now on, and what was loaded by them is used."""
+        self._settings, self.security, self.problem = settings, security, ""
+        self._tried = self._seen = self._mark()
+        self._use(security)
+        self._maybe_begin()
+
+    def _maybe_begin(self) -> None:
+        """Files are looked at once there are some."""
+        begin = self._begin
+        if begin is not None and self.security.encryption is not Encryption.DISABLED:
+            self._begin = None
+            begin()
 
     async def look(self) -> None:
         """Look once."""
+        settings = self._settings
+        if self.security.encryption is Encryption.DISABLED:
+            return
         mark = await asyncio.to_thread(self._mark)
         is_settled, self._seen = mark == self._seen, mark
         is_new = mark != self._tried
@@ -86,14 +103,14 @@ class CertificateWatch:
         if not is_settled or not (is_new or self.problem):
             return
         try:
-            security = await asyncio.to_thread(security_of, self._settings)
+            security = await asyncio.to_thread(security_of, settings)
         except SettingError as error:
             self._fail(error, is_new=is_new)
             self._tried = mark
             await self._narrow()
             return
-        if await asyncio.to_thread(self._mark) != mark:
-            return  # whatever was loaded, it is not what is there
+        if await asyncio.to_thread(self._mark) != mark or settings is not self._settings:
+            return  # whatever was loaded, it is not what is there, or not what is asked for any more
         self._tried = mark
         self.security, self.problem = security, ""
         self.reloads += 1

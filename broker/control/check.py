@@ -1,37 +1,43 @@
 """
 Whether settings that are right in themselves meet a machine on which they can work.
 
-Everything is tried as the daemon will do it: scripts are rehearsed, certificates are loaded, listeners are bound and
-closed again, a file is made in each directory that has to be written (and is gone at once). All problems come in one
-report. Nothing is changed and nothing is sent; a check beside a running instance finds its own ports taken, which
-`offline` leaves out.
+Everything is tried as the daemon does it, by the daemon's own functions where it has one: scripts are rehearsed,
+certificates and tokens are loaded, listeners are bound and closed again, files are opened and only read, a file is made
+in each directory that has to be written (and is gone at once). All problems come in one report. Nothing is changed and
+nothing is sent but questions to the resolver. What a running instance of this very state directory has is its own.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from broker.control.administration import admin_errors
+from broker.control.catalog import MSDB
 from broker.control.certificates import certificate_errors, certificate_warnings
+from broker.control.clock import clock_problem
 from broker.control.concern import Concern
 from broker.control.config import by_place
-from broker.control.custody import file_errors
+from broker.control.custody import check_mounted, file_errors, is_elsewhere, key_of, path_of
 from broker.control.identities import identity_errors
 from broker.control.journal import journal_errors
 from broker.control.load import load_what_is_good
+from broker.control.owner import NOBODY, Owner
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
 from broker.control.reach import survey_all
 from broker.control.rehearsal import Rehearsal, rehearse
+from broker.control.resolution import named_hosts, unresolved
+from broker.control.socket_place import ANSWERED, socket_problem
 from broker.control.writable import write_problem
-from broker.errors import SettingError, SettingsError
+from broker.errors import ListenFailedError, SettingError, SettingsError, StoreUnavailableError
+from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
+from broker.net.listener import bind
 from broker.routing.route import BROKER_CONFIGURATION
 
 if TYPE_CHECKING:
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
+OwnerOf = Callable[["Settings"], Owner]
+"""Who runs already by the state directory of these settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -47,16 +56,26 @@ class Report:
     What a check found.
 
     Shape: `errors` keep an instance from starting; `warnings` of settings and `concerns` about what the scripts say are
-    legal and unwise; `left_out` counts the concerns of one code and file that are not among them.
+    legal and unwise; `left_out` counts the concerns of one code and file that are not among them; `skipped` is what was
+    not looked at, because it was asked for offline; `running` the state directories of instances that run.
     """
 
     errors: list[SettingError] = field(default_factory=list)
     warnings: list[SettingError] = field(default_factory=list)
     concerns: list[Concern] = field(default_factory=list)
     left_out: dict[Kind, int] = field(default_factory=dict)
+    skipped: list[SettingError] = field(default_factory=list)
+    running: list[Path] = field(default_factory=list)
 
 
-def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], offline: bool = False) -> Report:
+def check_files(
+    paths: Sequence[Path | None],
+    *,
+    environ: Mapping[str, str],
+    offline: bool = False,
+    overrides: Mapping[str, object] | None = None,
+    owner_of: OwnerOf = lambda _: NOBODY,
+) -> Report:
     """
     Check configurations, each by itself and, as far as they are sound, all together.
 
@@ -64,12 +83,14 @@ def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], off
         paths: Configuration files; None = no file, only the environment.
         environ: The environment, which holds for each of them.
         offline: As for `check_settings`.
+        overrides: By dotted key, as `load_settings`.
+        owner_of: Asks who runs already; not asked when offline.
     """
-    report = Report()
+    report = Report(_kernel(environ))
     sound = []
     for path in paths:
         try:
-            settings, refused = load_what_is_good(path, environ=environ)
+            settings, refused = load_what_is_good(path, environ=environ, overrides=overrides or {})
         except SettingsError as error:
             report.errors.extend(error.errors)
             continue
@@ -77,23 +98,33 @@ def check_files(paths: Sequence[Path | None], *, environ: Mapping[str, str], off
         if refused:  # a refused setting has its default, so the machine is not asked about it
             report.errors.extend([*refused, *rehearsal.errors])
             continue
-        report.errors.extend(check_settings(settings, rehearsal, offline=offline))
-        report.warnings.extend(sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place))
+        owner = NOBODY if offline else owner_of(settings)
+        if owner.state_dir is not None:
+            report.running.append(owner.state_dir)
+        report.errors.extend(check_settings(settings, rehearsal, offline=offline, owner=owner))
+        report.warnings.extend(warnings_of(settings, rehearsal))
+        if offline:
+            report.skipped.extend(_skipped(settings, rehearsal))
+        else:
+            report.concerns.extend(unresolved(rehearsal))
         if not rehearsal.errors:
             sound.append(rehearsal)
     concerns, left_out = survey_all(sound)
-    return replace(report, concerns=concerns, left_out=left_out)
+    return replace(report, concerns=[*report.concerns, *concerns], left_out=left_out)
 
 
 def check_running(settings: Settings) -> Report:
     """What a check of the settings in force finds; the ports are taken by the instance itself."""
     rehearsal = rehearse(settings, now=datetime.now(UTC))
     concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
-    warnings = sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place)
-    return Report(check_settings(settings, rehearsal, offline=True), warnings, concerns, left_out)
+    own = Owner(settings.instance.state_dir, files=frozenset(one.path for one in settings.databases.values()))
+    errors = check_settings(settings, rehearsal, offline=True, owner=own)
+    return Report(errors, warnings_of(settings, rehearsal), concerns, left_out)
 
 
-def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = False) -> list[SettingError]:
+def check_settings(
+    settings: Settings, rehearsal: Rehearsal, *, offline: bool = False, owner: Owner = NOBODY
+) -> list[SettingError]:
     """
     Look at everything outside that these settings need.
 
@@ -101,46 +132,104 @@ def check_settings(settings: Settings, rehearsal: Rehearsal, *, offline: bool = 
         settings: As `load_settings` gives them, with absolute paths.
         rehearsal: What their scripts come to.
         offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
+        owner: The instance that runs already; what it has is not taken by somebody else.
 
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    errors = [*_state_directory(settings), *rehearsal.errors, *_databases(settings), *file_errors(settings)]
-    errors += [*_admin_socket(settings), *_askers(settings, rehearsal), *certificate_errors(settings)]
-    errors += [*identity_errors(settings), *journal_errors(settings), *admin_errors(settings)]
+    told = dict(_databases(settings))
+    errors = [*_state_directory(settings), *rehearsal.errors, *told.values()]
+    errors += file_errors(settings, owner, but=told.keys() | ({MSDB} if _state_problem(settings) else set()))
+    errors += [*_admin_socket(settings, owner, offline=offline), *_askers(settings, rehearsal)]
+    errors += changeable_errors(settings)
     if not offline:
-        errors += _listeners(settings)
+        errors += _listeners(settings, owner)
     return sorted(errors, key=by_place)
 
 
+def changeable_errors(settings: Settings) -> list[SettingError]:
+    """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
+    found = [*certificate_errors(settings), *identity_errors(settings), *journal_errors(settings)]
+    return [*found, *admin_errors(settings)]
+
+
+def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
+    """What is legal and unwise about settings, sorted by place."""
+    found = [*settings.warnings(), *certificate_warnings(settings), *rehearsal.warnings, *_role_commands(settings)]
+    problem = clock_problem(settings.instance.state_dir, now=rehearsal.now.timestamp())
+    if problem:
+        found.append(settings.error(("instance", "state_dir"), problem, "set the clock of this machine"))
+    return sorted(found, key=by_place)
+
+
+def _kernel(environ: Mapping[str, str]) -> list[SettingError]:
+    try:
+        choose_kernel(environ.get(KERNEL_VARIABLE, ""))
+    except SettingError as error:
+        return [error]
+    return []
+
+
+def _role_commands(settings: Settings) -> Iterator[SettingError]:
+    """Programs that should tell a role and are not there; without an answer the instance is a mirror."""
+    for name, database in settings.databases.items():
+        command = database.role_command
+        if database.mirroring == "command" and command and which(command[0]) is None:
+            problem = f'there is no program "{command[0]}" that may be run, so the database stays a mirror'
+            hint = "correct its path, or make it executable"
+            yield settings.error(("databases", name, "role_command"), problem, hint)
+
+
 def _state_directory(settings: Settings) -> Iterator[SettingError]:
-    problem = write_problem(settings.instance.state_dir)
+    problem = _state_problem(settings)
     if problem:
         hint = "create it for the user that runs the instance, or name another directory"
         yield settings.error(("instance", "state_dir"), problem, hint)
 
 
-def _admin_socket(settings: Settings) -> Iterator[SettingError]:
-    directory = settings.admin.socket.parent
-    problem = write_problem(directory) if directory != settings.instance.state_dir else None
+def _state_problem(settings: Settings) -> str | None:
+    try:
+        check_mounted(path_of(settings, MSDB))
+    except StoreUnavailableError as error:
+        return error.problem
+    return write_problem(settings.instance.state_dir)
+
+
+def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterator[SettingError]:
+    path = settings.admin.socket
+    is_there = path.parent.is_dir()
+    hint = "name a directory that exists and that the instance may write"
+    problem = write_problem(path.parent) if is_there or path.parent != settings.instance.state_dir else None
+    if problem is None and (is_there or path.parent != settings.instance.state_dir):
+        problem = socket_problem(path)
+        if problem == ANSWERED:
+            hint = "stop the other instance, or name another file"
+            problem = None if offline or owner.state_dir is not None else f'"{path}" is taken: {problem}'
+        elif problem is not None:
+            problem = f'"{path}" cannot be made: {problem}'
+    elif problem is not None and path.parent == settings.instance.state_dir:
+        problem = None  # told of the state directory
     if problem:
-        yield settings.error(("admin", "socket"), problem, "name a directory that the instance may write")
+        yield settings.error(("admin", "socket"), problem, hint)
 
 
-def _databases(settings: Settings) -> Iterator[SettingError]:
-    for name, database in settings.databases.items():
-        problem = _database_problem(database.path, settings.instance.state_dir)
+def _databases(settings: Settings) -> Iterator[tuple[str, SettingError]]:
+    for name in (MSDB, *settings.databases):
+        path = path_of(settings, name)
+        if is_elsewhere(settings, name):
+            continue
+        problem = _database_problem(path, settings.instance.state_dir)
         if problem:
             hint = "name an SQLite file, or one to be created in a directory that exists"
-            yield settings.error(("databases", name, "path"), problem, hint)
+            yield name, settings.error(key_of(name), problem, "move it away" if name == MSDB else hint)
 
 
 def _database_problem(path: Path, state_dir: Path) -> str | None:
     """What keeps this file from being opened or created as a database."""
     directory = path.parent
-    # The state directory is created at start; it is reported for itself.
-    if directory == state_dir and not path.exists():
-        return None
+    # Directories in the state directory are created at start; it is reported for itself.
+    if directory.is_relative_to(state_dir) and not path.exists():
+        return None if directory == state_dir else write_problem(directory)
     if not directory.is_dir():
         return f'the directory "{directory}" does not exist'
     problem = write_problem(directory)  # SQLite writes its journal beside the file
@@ -169,30 +258,30 @@ def asking_error(settings: Settings, route: str) -> SettingError:
     return settings.error(("endpoint", "workers"), problem, f"set it to 1, or DROP ROUTE [{route}]")
 
 
-def _listeners(settings: Settings) -> Iterator[SettingError]:
-    listeners: list[tuple[KeyPath, ListenAddress | None]] = [
-        *((("endpoint", "listen", number), address) for number, address in enumerate(settings.endpoint.listen)),
-        (("admin", "listen"), settings.admin.listen),
-        (("observe", "listen"), settings.observe.listen),
-    ]
-    for key, address in listeners:
-        problem = _bind_problem(address) if address is not None else None
-        if problem:
-            hint = "stop what listens there (this instance itself?), or choose another address"
-            yield settings.error(key, f'cannot listen on "{address}": {problem}', hint)
+def _listeners(settings: Settings, owner: Owner) -> Iterator[SettingError]:
+    for key, address in _addresses(settings):
+        try:
+            bind(address.host, address.port).close()
+        except ListenFailedError as error:
+            if not owner.has_port(address):
+                yield settings.error(key, f'cannot listen on "{address}": {error.problem}')
 
 
-def _bind_problem(address: ListenAddress) -> str | None:
-    """What keeps this address from being bound; every address its host has, as the daemon will bind them."""
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, place in found:
-            with closing(socket.socket(family, kind, protocol)) as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(place)
-                listener.listen()
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
+    """Where the instance listens."""
+    for number, address in enumerate(settings.endpoint.listen):
+        yield ("endpoint", "listen", number), address
+    for section, one in (("admin", settings.admin.listen), ("observe", settings.observe.listen)):
+        if one is not None:
+            yield (section, "listen"), one
+
+
+def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]:
+    """What only a look at this machine and its network would tell."""
+    for key, address in _addresses(settings):
+        yield settings.error(key, f'whether "{address}" can be bound')
+    yield settings.error(("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"')
+    hosts = named_hosts(rehearsal)
+    if hosts:
+        shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")
+        yield settings.error(("routes",), f"whether the names of next hops resolve: {shown}")

@@ -22,6 +22,7 @@ from pydantic import Field, PrivateAttr
 from broker.control import value
 from broker.control.administration import AdminSettings
 from broker.control.consistency import unwise_settings
+from broker.control.draining import DrainSettings
 from broker.control.finding import Finding
 from broker.control.journal import JournalSettings
 from broker.control.limits import LimitSettings
@@ -70,7 +71,7 @@ class EndpointSettings(Section):
         ["0.0.0.0:4022"],
         "Addresses to accept other instances on; port 0 takes any free port, an empty list accepts nobody.",
         reason="4022 is the port every example of the original uses.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     advertise: Annotated[tuple[NetworkAddress, ...], value.list_of(value.advertised())] = setting(
         [],
@@ -87,35 +88,35 @@ class EndpointSettings(Section):
         "machines reach it does not start without this key.",
         reason="TLS needs a certificate, which nobody can guess. `supported` is for the time in which a network "
         "changes over: who can touch the traffic can have it plain.",
-        reload=Reload.RESTART,
+        reload=Reload.RECONNECT,
     )
     authentication: Annotated[Literal["none", "certificate"], value.choice("none", "certificate")] = setting(
         "none",
         "How a peer proves who it is: with `certificate` both sides show one, which has to be, or lead to, one in "
         "`trust`.",
         reason="Certificates need TLS.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     certificate: Annotated[Path | None, _OPTIONAL_PATH] = setting(
         "",
         "PEM file with this instance's certificate, and behind it those between it and its CA; needed for TLS. "
         "Relative to the configuration file's directory. Changed files are used within seconds, without a restart.",
         reason="There is no file one could guess.",
-        reload=Reload.RESTART,
+        reload=Reload.RECONNECT,
     )
     private_key: Annotated[Path | None, _OPTIONAL_PATH] = setting(
         "",
         "PEM file with the key of `certificate`, without a password; needed for TLS. Relative to the configuration "
         "file's directory.",
         reason="There is no file one could guess. Nobody but the instance's user should be able to read it.",
-        reload=Reload.RESTART,
+        reload=Reload.RECONNECT,
     )
     trust: Annotated[tuple[str, ...], _PATTERNS] = setting(
         [],
         "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the very certificates of peers; "
         "needed for `authentication`. Relative to the configuration file's directory.",
         reason="Whom to trust is nothing a program could know; the CAs of the web are not asked.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     message_forwarding: Annotated[bool, value.flag()] = setting(
         default=False,
@@ -144,7 +145,7 @@ class EndpointSettings(Section):
         "dropped. 0s: they are dropped at once.",
         reason="A next hop that is slow for a moment costs nothing; one that is gone does not hold up for longer what "
         "its neighbours send to others.",
-        reload=Reload.RECONNECT,
+        reload=Reload.LIVE,
     )
     max_hops: Annotated[int, value.integer(1, 255, unit="hops")] = setting(
         HOP_LIMIT,
@@ -227,20 +228,20 @@ class DatabaseSettings(Section):
         "sealed to; needed for sealed dialogs. Relative to the configuration file's directory. Changed files are used "
         "within seconds, without a restart.",
         reason="Without it dialogs are in clear, or anonymous from here.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     private_key: Annotated[Path | None, _OPTIONAL_PATH] = setting(
         "",
         "PEM file with the keys of `certificate`, without a password. Relative to the configuration file's directory.",
         reason="There is no file one could guess. Nobody but the instance's user should be able to read it.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     peers: Annotated[tuple[str, ...], _PATTERNS] = setting(
         [],
         "PEM files with the certificates of far databases, each a path or a pattern as in `routes.files`. Relative to "
         "the configuration file's directory.",
         reason="A far database is known by its very certificate; nobody vouches for it.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     mirroring: Annotated[Literal["off", "lock", "command"], value.choice("off", "lock", "command")] = setting(
         "off",
@@ -254,20 +255,20 @@ class DatabaseSettings(Section):
         'For `mirroring = "command"`: a program and its arguments, run without a shell, that prints `principal`, '
         "`principal EPOCH` or `mirror`.",
         reason="What replicates the file knows who may write to it; nothing can be guessed.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     role_interval: Annotated[float, value.duration("100ms", "1h")] = setting(
         "1s",
         "Pause between two runs of `role_command`.",
         reason="A change of roles is noticed within a second or so, for a few milliseconds of the machine.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     role_timeout: Annotated[float, value.duration("100ms", "1h")] = setting(
         "10s",
         "How long an answer of `role_command` holds: a run that takes longer is ended, and a principal that nothing "
         "has confirmed for so long steps down.",
         reason="Some failed runs are survived; a principal that is cut off from what decides the roles ends within it.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
 
 
@@ -326,13 +327,13 @@ class ObserveSettings(Section):
         "127.0.0.1:9423",
         "Address of `/metrics`, `/livez`, `/readyz` and `/startupz`.",
         reason="A scraper beside the instance sees it, nobody else does.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     log_format: Annotated[Literal["auto", "json", "console"], value.choice("auto", "json", "console")] = setting(
         "auto",
         "Form of log lines on standard error; `auto` is `console` on a terminal, else `json`.",
         reason="Programs read JSON, people do not.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], value.choice("debug", "info", "warning", "error")
@@ -360,6 +361,7 @@ class Settings(Section):
     observe: ObserveSettings = Field(default_factory=ObserveSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    drain: DrainSettings = Field(default_factory=DrainSettings)
     _places: Places = PrivateAttr(default_factory=Places)
 
     def placed(self, places: Places) -> Settings:
@@ -367,6 +369,11 @@ class Settings(Section):
         copy = self.model_copy()
         copy._places = places  # noqa: SLF001  # its own kind
         return copy
+
+    @property
+    def places(self) -> Places:
+        """Where each value came from."""
+        return self._places
 
     def warnings(self) -> list[SettingError]:
         """What is legal but unwise, sorted by place."""
@@ -376,7 +383,8 @@ class Settings(Section):
         """A report about one key, with the place its value (or, with `of_key`, the key itself) came from."""
         origin = self._places.origin(path)
         name = f"{dotted(path)} ({origin})" if origin else dotted(path)
-        return SettingError(name, problem, self._places.span(path, of_key=of_key), hint)
+        span = self._places.span(path, of_key=of_key)
+        return SettingError(name, problem, span, hint, self._places.excerpt(span))
 
     def report(self, findings: list[Finding]) -> list[SettingError]:
         """Findings with their places, sorted by place."""

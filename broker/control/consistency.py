@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from broker.control.administration import admin_contradictions, admin_oddities
+from broker.control.draining import drain_oddities
 from broker.control.finding import Finding
 from broker.control.limits import limit_contradictions
 from broker.control.listen import ListenAddress, clash
@@ -56,6 +57,7 @@ def unwise_settings(settings: Settings) -> list[Finding]:
         *_odd_times(settings),
         *_odd_hops(settings),
         *admin_oddities(settings.admin),
+        *drain_oddities(settings),
     ]
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
+import uuid
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +20,17 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from broker.control.catalog import MSDB
+from broker.control.clock import clock_problem
+from broker.control.mount import mount_problem
+from broker.control.owner import NOBODY, Owner
 from broker.control.place import KeyPath
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.database import (
+    HELD,
+    OLDEST_VERSION,
     SCHEMA_VERSION,
     Connection,
+    broker_instance,
     check_links,
     has_schema,
     is_locked,
@@ -32,15 +40,16 @@ from broker.store.database import (
     schema_version,
 )
 from broker.store.fault import sentence
-from broker.store.fence import Sighting, look, note_start, note_stop
+from broker.store.fence import RECORD, Sighting, look, note_start, note_stop
 from broker.store.remains import check_remains, may_make
 from broker.store.role_file import check_reign
 
 if TYPE_CHECKING:
-    import uuid
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from broker.control.config import Settings
+
+STOP_IT = "stop the other instance, or give this one a state directory and files of its own"
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +84,12 @@ def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None
     """
     path, state_dir = path_of(settings, name), settings.instance.state_dir
     configured: uuid.UUID | None = None if name == MSDB else settings.databases[name].broker_instance
-    if least_epoch is None:  # else it is shared storage, and a directory that is missing is not mounted
+    check_mounted(path)
+    # A directory elsewhere that is missing is a mistake, or a disk that is not there; so is one of shared storage.
+    if least_epoch is None and path.parent.is_relative_to(state_dir):
         make_directory(path.parent)
+    if name == MSDB:
+        _tell_clock(state_dir)
     with ExitStack() as taken:
         taken.callback(os.close, lock_store(path))
         check_remains(path, told=told)
@@ -116,28 +129,38 @@ def is_elsewhere(settings: Settings, name: str) -> bool:
     return is_mirrored and is_locked(path_of(settings, name))
 
 
-def file_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the files of the configuration from being taken, by what is in them; for a check, which takes none."""
+def file_errors(settings: Settings, owner: Owner = NOBODY, *, but: Collection[str] = frozenset()) -> list[SettingError]:
+    """
+    What keeps the files of the configuration from being taken, by what is in them; for a check, which takes none.
+
+    Args:
+        settings: As `load_settings` gives them, with absolute paths.
+        owner: The instance that runs already, whose files are its own.
+        but: Databases of which something else is told.
+    """
     errors: list[SettingError] = []
     for name in (MSDB, *settings.databases):
         path = path_of(settings, name)
-        if is_elsewhere(settings, name):
+        if name in but or is_elsewhere(settings, name):
             continue
         try:
+            check_mounted(path)
+            if is_locked(path) and not owner.has_file(path):
+                raise StoreUnavailableError(str(path), HELD)  # noqa: TRY301 - told below as the others
             check_remains(path)
-            if not path.is_file():
+            if not path.is_file() or not path.stat().st_size:
                 continue
             check_links(path)
-        except StoreUnavailableError as error:
-            errors.append(settings.error(_key(name), str(error)))
-            continue
-        try:
             with closing(open_watch(path)) as db:
                 errors += _file_errors(settings, name, db)
-        except (sqlite3.Error, OSError):
-            continue  # told as what it is by others
+        except sqlite3.Error as error:
+            errors.append(settings.error(key_of(name), f"{path}: {sentence(error)}"))
+        except OSError as error:
+            errors.append(settings.error(key_of(name), f"{path}: {error.strerror or error}"))
         except StoreUnavailableError as error:
-            errors.append(settings.error(("instance", "state_dir"), str(error)))
+            is_record = error.path == str(settings.instance.state_dir / RECORD)
+            hint = STOP_IT if error.problem == HELD else ""
+            errors.append(settings.error(key_of(MSDB if is_record else name), str(error), hint))
     return errors
 
 
@@ -145,9 +168,15 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
     if not has_schema(db):
         return
     path, version = path_of(settings, name), schema_version(db)
-    if version > SCHEMA_VERSION:
+    configured = None if name == MSDB else settings.databases[name].broker_instance
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
         problem = f"{path}: its schema has version {version}, this release knows {SCHEMA_VERSION}"
-        yield settings.error(_key(name), problem, "use a newer release, or put back a backup from before")
+        yield settings.error(key_of(name), problem, "use a newer release, or put back a backup from before")
+    elif configured is not None and broker_instance(db) != configured.bytes:
+        there = uuid.UUID(bytes=broker_instance(db))
+        problem = f"{path}: its broker instance is {there}, the configuration says {configured}"
+        hint = "name the file that has it, or leave broker_instance out"
+        yield settings.error(("databases", name, "broker_instance"), problem, hint)
     elif version == SCHEMA_VERSION:
         problem = sighted(settings, name, db).problem
         if problem:
@@ -160,11 +189,19 @@ def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
         f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall live beside the"
         f" original: broker database new {name}; --dry-run tells what that means"
     )
-    return settings.error(_key(name), f"{problem} ({path_of(settings, name)})", hint)
+    return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
 
 
-def _key(name: str) -> KeyPath:
+def key_of(name: str) -> KeyPath:
+    """The setting that names the file of a database."""
     return ("instance", "state_dir") if name == MSDB else ("databases", name, "path")
+
+
+def check_mounted(path: Path) -> None:
+    """See that a file does not land beside the disk that it belongs on; raises StoreUnavailableError."""
+    problem = mount_problem(path.parent)
+    if problem:
+        raise StoreUnavailableError(str(path), f"{problem}: mount it, then start again")
 
 
 def make_directory(directory: Path) -> None:
@@ -173,6 +210,12 @@ def make_directory(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
+
+
+def _tell_clock(state_dir: Path) -> None:
+    problem = clock_problem(state_dir, now=time.time())
+    if problem:
+        log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
 
 
 def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:

@@ -14,37 +14,40 @@ import asyncio
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import partial
-from pathlib import Path
 
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
 from broker.control.identities import Identities, credentials_of
+from broker.control.named_script import own_scripts
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.role_keeper import OwnStanding, RoleKeeper
 from broker.control.role_source import role_source
-from broker.control.script import script_files
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
+from broker.dialog.resetting import reset
 from broker.dialog.setting import DialogSettings
 from broker.dialog.status import Trouble
+from broker.dialog.trips import Trips
 from broker.errors import StatementError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
 from broker.mirror.role import Role
+from broker.net.departures import has_parted
 from broker.security.session import Credentials
 from broker.store.database import writing
 from broker.store.role_file import Reign, write_reign
 from broker.store.secured import note_own_certificate
 from broker.store.sqlite_store import SqliteStore
+from broker.supervision import Kept, Supervision
 from broker.wire.frame import Probe, ProbeReply
 
 
@@ -56,6 +59,7 @@ class Past:
     delivered: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Disposition] = field(default_factory=Counter)
     resent_to: Counter[str] = field(default_factory=Counter)
+    round_trips: Trips = field(default_factory=Counter)
 
     def add(self, endpoint: Endpoint) -> None:
         """What one that goes has counted."""
@@ -63,6 +67,7 @@ class Past:
         self.delivered += endpoint.delivered
         self.dropped += endpoint.dropped
         self.resent_to += endpoint.transmitter.resent_to
+        self.round_trips += endpoint.transmitter.round_trips
 
 
 class Databases:
@@ -71,6 +76,7 @@ class Databases:
         settings: As `load_settings` gives them, with absolute paths.
         trouble_of: Why there is no connection to an address, or no principal of a pair.
         announce: Tells those who asked what this instance is for a broker instance now.
+        supervision: Keeps the tasks of the databases.
 
     Shape: `endpoints` the databases at work by name, msdb once it asks for routes; `forwarder` is given before the
     first one is added.
@@ -85,6 +91,7 @@ class Databases:
         *,
         trouble_of: Callable[[Destination], Trouble],
         announce: Callable[[bytes], None],
+        supervision: Supervision | None = None,
     ) -> None:
         self.endpoints: dict[str, Endpoint] = {}
         self._past = Past()
@@ -96,7 +103,9 @@ class Databases:
         self._open: dict[str, tuple[Endpoint, ExitStack]] = {}
         self._taken: dict[str, tuple[SqliteStore, ExitStack]] = {}
         self._credentials: dict[str, Credentials] = {}
-        self._watch: asyncio.Task[None] | None = None
+        self._supervision = supervision or Supervision()
+        self._identities = Identities(settings, self.identify)
+        self._watch: Kept | None = None
         self._epochs: dict[str, int] = {}
         self._keepers: dict[str, RoleKeeper] = {}
         self._opened_at = time.time()
@@ -139,7 +148,9 @@ class Databases:
             if source is not None:
                 instance = None if one.broker_instance is None else one.broker_instance.bytes
                 catalog.mirrors[name] = instance
-                self._keepers[name] = RoleKeeper(name, one.path, source, self, broker_instance=instance)
+                self._keepers[name] = RoleKeeper(
+                    name, one.path, source, self, broker_instance=instance, supervision=self._supervision
+                )
 
     async def start(self) -> None:
         """
@@ -152,8 +163,28 @@ class Databases:
             endpoint.start()
         for keeper in self._keepers.values():
             await keeper.start()
-        if any(one.certificate or one.peers for one in self._settings.databases.values()):
-            self._watch = asyncio.create_task(Identities(self._settings, self.identify).watch(), name="identities")
+        self._watch_identities()
+
+    def use(self, settings: Settings) -> None:
+        """These settings hold from now on for the databases that are there, their certificates left out."""
+        self._settings = settings
+        for endpoint, _ in self._open.values():
+            reset(endpoint.transmitter, dialog_settings(settings))
+        for name, keeper in self._keepers.items():
+            source = role_source(settings.databases[name])
+            if source is not None:
+                keeper.use(source)
+        self._identities.use(settings)
+        self._watch_identities()
+
+    async def adopt(self, loaded: Mapping[str, Credentials]) -> None:
+        """These databases have these certificates from now on."""
+        await self._identities.adopt(loaded)
+
+    def _watch_identities(self) -> None:
+        """Certificates are looked at once there are some."""
+        if self._watch is None and any(one.certificate or one.peers for one in self._settings.databases.values()):
+            self._watch = self._supervision.keep("identities", self._identities.watch)
 
     async def hand_over(self) -> None:
         """At the end: partners may have at once what they share, whatever else takes time here."""
@@ -163,8 +194,7 @@ class Databases:
     async def close_all(self) -> None:
         """End what is under way, and give all files back."""
         if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+            await self._watch.stop()
         for name in reversed(list(self._open)):
             await self._close(name)
         for store, taken in self._taken.values():  # the start has failed
@@ -256,7 +286,7 @@ class Databases:
         database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow, is_served=False)
         try:
             await self.catalog.add(database)
-            for path in script_files(self._settings.databases[name].scripts):
+            for _, path in own_scripts(self._settings, name):
                 await run_declared(self.catalog, path, name)
             reign = Reign(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
             await asyncio.to_thread(write_reign, store.path, reign)
@@ -304,22 +334,17 @@ class Databases:
             return store, taken.pop_all()
 
     def _make(self, name: str, store: SqliteStore, taken: ExitStack) -> Endpoint:
-        dialog = self._settings.dialog
         endpoint = Endpoint(
             name,
             store.path,
             store,
-            settings=DialogSettings(
-                backoff=Backoff(dialog.resend_first, dialog.resend_cap),
-                travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
-                window=dialog.window,
-                fragment_size=dialog.fragment_size,
-                window_bytes=dialog.window_size,
-            ),
+            settings=dialog_settings(self._settings),
             forwarder=self.forwarder,
             credentials=self._credentials[name],
+            supervision=self._supervision,
         )
         endpoint.transmitter.trouble_of = self._trouble_of
+        endpoint.transmitter.has_parted = has_parted
         self._open[name] = endpoint, taken
         self._epochs[name] = store.epoch
         return endpoint
@@ -353,9 +378,13 @@ class Databases:
         await asyncio.to_thread(taken.close)
 
 
-def scripts_of(settings: Settings, own: list[str]) -> list[tuple[str, Path]]:
-    """The scripts that run at every start, each with its database, msdb's first."""
-    scripts = [(MSDB, path) for path in script_files(settings.routes.files)]
-    for name in own:
-        scripts += [(name, path) for path in script_files(settings.databases[name].scripts)]
-    return scripts
+def dialog_settings(settings: Settings) -> DialogSettings:
+    """How conversations behave, as the dialogs take it."""
+    dialog = settings.dialog
+    return DialogSettings(
+        backoff=Backoff(dialog.resend_first, dialog.resend_cap),
+        travel=Travel(dialog.hop_limit, int(dialog.time_to_live * 1000)),
+        window=dialog.window,
+        fragment_size=dialog.fragment_size,
+        window_bytes=dialog.window_size,
+    )

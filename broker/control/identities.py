@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -72,11 +72,17 @@ class Identities:
         self._seen = dict(self._tried)
         self._used = {name: _Known.of(settings, name) for name in settings.databases}
 
+    def use(self, settings: Settings) -> None:
+        """These settings hold from now on, and what their files hold now is known."""
+        self._settings = settings
+        self._tried = {name: _mark(one) for name, one in settings.databases.items()}
+        self._seen = dict(self._tried)
+
     async def watch(self) -> None:
         """Look from now on, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for name in self._settings.databases:
+            for name in list(self._settings.databases):
                 try:
                     await self.look(name)
                 except (BrokerError, OSError, RuntimeError, sqlite3.Error) as error:  # of this database alone, and now
@@ -84,23 +90,38 @@ class Identities:
 
     async def look(self, name: str) -> None:
         """Look once at the files of one database."""
-        mark = await asyncio.to_thread(_mark, self._settings.databases[name])
+        settings = self._settings
+        if name not in settings.databases:
+            return
+        mark = await asyncio.to_thread(_mark, settings.databases[name])
+        if settings is not self._settings:
+            return  # other files count now
         is_settled, self._seen[name] = mark == self._seen[name], mark
         if not is_settled or mark == self._tried[name]:
             return
         try:
-            credentials = await asyncio.to_thread(credentials_of, self._settings, name)
+            credentials = await asyncio.to_thread(credentials_of, settings, name)
         except SettingError as error:
             problem = f"{error.key}: {error.problem}"
             log.warning("certificates not loaded, those before stay", database=name, problem=problem, hint=error.hint)
             await self._narrow(name)
             self._tried[name] = mark
             return
-        await self._use(name, credentials)
-        self._used[name] = await asyncio.to_thread(_Known.with_files, self._settings, name, credentials)
+        if settings is not self._settings:
+            return
+        await self._adopt(settings, name, credentials)
         self._tried[name] = mark
         own = "" if credentials.own is None else credentials.own.signing.who.name
         log.info("certificates loaded", database=name, principal=own, peers=len(credentials.peers.known))
+
+    async def adopt(self, loaded: Mapping[str, Credentials]) -> None:
+        """Have databases use what was loaded for them by the settings in force."""
+        for name, credentials in loaded.items():
+            await self._adopt(self._settings, name, credentials)
+
+    async def _adopt(self, settings: Settings, name: str, credentials: Credentials) -> None:
+        await self._use(name, credentials)
+        self._used[name] = await asyncio.to_thread(_Known.with_files, settings, name, credentials)
 
     async def _narrow(self, name: str) -> None:
         """Whatever cannot be used, those are not known any more who are in no file any more."""

@@ -14,6 +14,7 @@ from broker.control import value
 from broker.control.finding import Finding
 from broker.control.quantity import render_size
 from broker.control.setting import Reload, Section, setting
+from broker.forwarding.limits import Limits
 from broker.net.limits import HANDSHAKES, PeerLimits, Timeouts
 
 if TYPE_CHECKING:
@@ -31,20 +32,20 @@ class LimitSettings(Section):
         "Connections to other instances at one time; never more than file descriptors allow, with some kept for "
         "the admin API, files and those who are dialled. One that has said no HELLO makes room for the next.",
         reason="Some 16 KiB each when idle.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     connections_per_peer: Annotated[int, value.integer(0, 1_000_000, unit="connections")] = setting(
         1000,
         "Connections that one peer may open: one principal, or one IP address where peers prove nothing.",
         reason="An instance opens one for each of its processes; many may come from behind one NAT.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     reserved_connections: Annotated[int, value.integer(0, 100_000, unit="connections")] = setting(
         100,
         "How many of `connections` are kept for known peers: who has proved who it is, or comes from an address that a "
         "route names, that was reached by dialling, or from which somebody has proved who it is.",
         reason="However many strangers come, the neighbours of a usual gateway still find room.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     handshakes: Annotated[int, value.integer(1, 65_536, unit="handshakes")] = setting(
         HANDSHAKES,
@@ -52,7 +53,7 @@ class LimitSettings(Section):
         "there are too many, the one that has taken the longest is ended.",
         reason="Each takes some 50 KiB and a millisecond of the processor; a peer that means it is done within "
         "milliseconds.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     bytes_per_second: Annotated[int, value.size(0, 1 << 40)] = setting(
         0,
@@ -60,14 +61,14 @@ class LimitSettings(Section):
         "is lost; `broker status` tells for which limit a connection is slow.",
         reason="Off: how much a neighbour is to bring nobody can guess. Less than 64KiB is refused: what one read may "
         "bring would stand still for too long.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     messages_per_second: Annotated[int, value.integer(0, 10_000_000, unit="messages")] = setting(
         0,
         "Dialog frames (messages, fragments, acknowledgements) that are read from one peer in a second, as "
         "`bytes_per_second`.",
         reason="Off, as above. Less than 100 is refused, for the same reason.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
     pool_share: Annotated[int, value.integer(0, 100, unit="percent")] = setting(
         0,
@@ -75,7 +76,7 @@ class LimitSettings(Section):
         "next hops. Near it the peer is not read for a while, as by `endpoint.backpressure`; above it its messages are "
         "dropped as for a full pool, and it still has them.",
         reason="Off: where one neighbour brings everything it may have all of the room.",
-        reload=Reload.RESTART,
+        reload=Reload.LIVE,
     )
 
 
@@ -90,6 +91,17 @@ def peer_limits(settings: Settings) -> PeerLimits:
         bytes_per_second=limits.bytes_per_second,
         messages_per_second=limits.messages_per_second,
         pool_share=limits.pool_share,
+    )
+
+
+def pass_limits(settings: Settings, largest: int) -> Limits:
+    """What bounds the pass; `largest` bytes of a frame that any peer was told it may send."""
+    endpoint = settings.endpoint
+    return Limits(
+        pool_bytes=endpoint.message_forward_size,
+        max_frame=largest,
+        max_hops=endpoint.max_hops,
+        share_percent=endpoint.message_forward_share,
     )
 
 

@@ -60,8 +60,8 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def clash(one: ListenAddress, other: ListenAddress) -> bool:
-    """Both cannot be bound at once: same port, and one host or one of them all IPv4 interfaces."""
+    """Both cannot be bound at once: same port, and one host, or one of them all interfaces, of IPv4 or of both."""
     if one.port != other.port or not one.port:
         return False
     hosts = {one.host, other.host}
-    return len(hosts) == 1 or ("0.0.0.0" in hosts and not any(":" in host for host in hosts))  # noqa: S104
+    return len(hosts) == 1 or "::" in hosts or ("0.0.0.0" in hosts and not any(":" in host for host in hosts))  # noqa: S104

@@ -10,9 +10,8 @@ for any text whatever.
 from __future__ import annotations
 
 import glob
-import re
-import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -21,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from broker.control.config import Settings, by_place
+from broker.control.config_file import read_config
 from broker.control.consistency import contradictions
-from broker.control.place import KeyPath, Places, dotted, index_places
+from broker.control.place import KeyPath, Places, dotted
 from broker.control.setting import kind_at, names_at, settings_of
+from broker.control.source import Source
 from broker.control.value import show
-from broker.errors import SettingError, SettingsError, Span
+from broker.errors import SettingError, SettingsError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -36,7 +37,6 @@ _SHORT_NAMES = {
     "BROKER_LOG_FORMAT": ("observe", "log_format"),
     "BROKER_LOG_LEVEL": ("observe", "log_level"),
 }
-_PLACE = re.compile(r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$")
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
@@ -72,8 +72,10 @@ def load_what_is_good(
     Raises:
         SettingsError: the file cannot be read at all.
     """
-    data, places = _read(path)
-    errors: list[SettingError] = []
+    file = read_config(path)
+    data, places, errors = file.data, file.places, list(file.errors)
+    ours = {name: text for name, text in environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    places = replace(places, source=Source(None if path is None else path.absolute(), ours, dict(overrides)))
     for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
         if not all(str(step).isprintable() for step in steps):
             problem = "has a character in its name that cannot be printed"
@@ -86,50 +88,8 @@ def load_what_is_good(
                 SettingError(f"{dotted(steps)} ({origin})", "stands below something that is no table", None, hint)
             )
     base = Path.cwd() if path is None else path.absolute().parent
-    settings = _build(data, places, base, errors)
+    settings = _build(data, places, base, errors, is_whole=not file.errors)
     return settings, sorted(errors, key=by_place)
-
-
-# --- the file -----------------------------------------------------------------------------------------------
-
-
-def _read(path: Path | None) -> tuple[dict[str, Any], Places]:
-    if path is None:
-        return {}, Places()
-    source = str(path)
-    try:
-        text = path.read_bytes().decode()
-    except (OSError, ValueError) as error:
-        raise SettingsError([_unreadable(source, error)]) from error
-    try:
-        return tomllib.loads(text), index_places(text, source=source)
-    except RecursionError:
-        problem, span = "nested too deeply", Span(source, 1, 1)
-    except ValueError as error:
-        problem, span = _syntax_error(str(error), text, source)
-    raise SettingsError([SettingError("TOML", problem, span, "correct the syntax, then check again")])
-
-
-def _unreadable(source: str, error: OSError | ValueError) -> SettingError:
-    if isinstance(error, UnicodeDecodeError):
-        before = error.object[: error.start]
-        column = len(before.rpartition(b"\n")[2].decode()) + 1
-        span = Span(source, before.count(b"\n") + 1, column)
-        return SettingError("TOML", f"byte 0x{error.object[error.start]:02x} is not UTF-8", span, "save it as UTF-8")
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return SettingError(source, f"cannot be read: {reason}", None, "name a TOML file that exists and may be read")
-
-
-def _syntax_error(message: str, text: str, source: str) -> tuple[str, Span]:
-    """Problem and place from what `tomllib` says; it names the place in its sentence only."""
-    place = _PLACE.search(message)
-    problem = message[: place.start()] if place else message
-    if place is not None and place[1] is not None:
-        return problem, Span(source, int(place[1]), int(place[2]))
-    if place is None:
-        return problem, Span(source, 1, 1)
-    text = text.replace("\r\n", "\n")
-    return problem, Span(source, text.count("\n") + 1, len(text.rpartition("\n")[2]) + 1)
 
 
 # --- environment and flags ----------------------------------------------------------------------------------
@@ -182,8 +142,12 @@ def _put(data: dict[str, Any], steps: KeyPath, value: object) -> bool:
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def _build(data: dict[str, Any], places: Places, base: Path, errors: list[SettingError]) -> Settings:
-    """Validate, taking out what is refused until the rest is good, then look across keys; adds to `errors`."""
+def _build(data: dict[str, Any], places: Places, base: Path, errors: list[SettingError], *, is_whole: bool) -> Settings:
+    """
+    Validate, taking out what is refused until the rest is good, then look across keys; adds to `errors`.
+
+    Of a file that is not whole, nothing is said to be missing or to contradict anything.
+    """
     blank = Settings().placed(places)
     refused: list[KeyPath] = []
     settings = None
@@ -192,7 +156,8 @@ def _build(data: dict[str, Any], places: Places, base: Path, errors: list[Settin
             settings = _absolute(Settings.model_validate(data), base).placed(places)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                errors.append(_explain(blank, detail))
+                if is_whole or detail["type"] != "missing":
+                    errors.append(_explain(blank, detail))
                 # What lacks a required key is refused as a whole.
                 gone = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
                 refused.append(_take_out(data, gone))
@@ -201,7 +166,7 @@ def _build(data: dict[str, Any], places: Places, base: Path, errors: list[Settin
         for finding in contradictions(settings)
         if not any(path[: len(gone)] == gone for gone in refused for path in (finding.path, *finding.also))
     ]
-    errors += settings.report(sound)
+    errors += settings.report(sound) if is_whole else []
     return settings
 
 

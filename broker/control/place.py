@@ -17,7 +17,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.errors import Span
+from broker.control.source import Source
+from broker.errors import Span, caret
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -48,13 +49,16 @@ class Places:
     """
     Places in one TOML text, and where else a value came from.
 
-    Shape: `keys` and `values` by key path; `elsewhere` names the origin of a value that came from no file. None of
-    the three counts when two of these are compared: the same settings written in another order are the same.
+    Shape: `keys` and `values` by key path; `elsewhere` names the origin of a value that came from no file; `lines` of
+    the text; `source` all of where the settings came from, to read them again, None of those that a program has made.
+    None of the five counts when two of these are compared: the same settings written in another order are the same.
     """
 
     keys: dict[KeyPath, Span] = field(default_factory=dict, compare=False)
     values: dict[KeyPath, Span] = field(default_factory=dict, compare=False)
     elsewhere: dict[KeyPath, str] = field(default_factory=dict, compare=False)
+    lines: list[str] = field(default_factory=list, compare=False, repr=False)
+    source: Source | None = field(default=None, compare=False, repr=False)
 
     def origin(self, path: KeyPath) -> str | None:
         """What set this key or made this section, when not the file: an environment variable's name, or `flag`."""
@@ -74,6 +78,23 @@ class Places:
         found = (self.values.get(path[:end]) or self.keys.get(path[:end]) for end in range(len(path), 0, -1))
         return next((span for span in found if span is not None), None)
 
+    def excerpt(self, span: Span | None) -> str:
+        """The line of the text in which a place is, and a caret below it; empty for no place."""
+        return "" if span is None else excerpt(self.lines, span)
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, as spans count them."""
+    return text.replace("\r\n", "\n").split("\n")
+
+
+def excerpt(lines: list[str], span: Span) -> str:
+    """The line of a place, with what a terminal might obey made visible, and a caret; empty behind the last line."""
+    if not 1 <= span.line <= len(lines):
+        return ""
+    shown = "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in lines[span.line - 1])
+    return caret(shown, span)
+
 
 def index_places(text: str, *, source: str) -> Places:
     """
@@ -88,7 +109,7 @@ def index_places(text: str, *, source: str) -> Places:
     """
     walk = _Walk(text.replace("\r\n", "\n"), source)
     walk.document()
-    return Places(walk.keys, walk.values)
+    return Places(walk.keys, walk.values, lines=split_lines(text))
 
 
 class _Walk:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
-_SIZE = re.compile(r"([0-9]{1,18})(KiB|MiB|GiB|KB|MB|GB)?")
+DURATION_PATTERN = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)"
+SIZE_PATTERN = r"([0-9]{1,18})(KiB|MiB|GiB|KB|MB|GB)?"
+_DURATION = re.compile(DURATION_PATTERN)
+_SIZE = re.compile(SIZE_PATTERN)
 
 # Largest unit first: rendering takes the first that divides.
 _SECONDS = {"d": Decimal(86_400), "h": Decimal(3_600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal("0.001")}

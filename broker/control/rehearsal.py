@@ -9,7 +9,7 @@ names and routes are kept, which is what a check on meaning asks for; statements
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from broker.control.catalog import MSDB
 from broker.control.custody import is_elsewhere
 from broker.control.effect import refuse_option
+from broker.control.named_script import is_pattern, no_script
 from broker.control.place import KeyPath, dotted
 from broker.control.played import Played, begin_to_play, play
 from broker.control.quota import KEPT_MAX
@@ -24,7 +25,7 @@ from broker.control.script import script_files
 from broker.ddl.parser import read_script
 from broker.ddl.statements import AlterDatabase, UseDatabase, blaming
 from broker.ddl.text import decode_script
-from broker.errors import DdlSyntaxError, SettingError, StatementError, UnknownNameError
+from broker.errors import DdlSyntaxError, SettingError, StatementError, UnknownNameError, caret
 from broker.routing.facts import Hosted, hosted
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ class Rehearsal:
     """
     What the scripts of one configuration come to.
 
-    Shape: `databases` by name, msdb first; `errors` in the order in which they were met; `now` the UTC instant at which
-    it was played, which counts the lifetimes.
+    Shape: `databases` by name, msdb first; `errors` in the order in which they were met, and likewise `warnings` of
+    patterns without a file; `now` the UTC instant at which it was played, which counts the lifetimes.
     """
 
     settings: Settings
     databases: dict[str, Played]
     errors: list[SettingError]
     now: datetime
+    warnings: list[SettingError] = field(default_factory=list)
 
     @property
     def msdb(self) -> Played:
@@ -105,8 +107,11 @@ def _scripts(rehearsal: Rehearsal, database: str, key: KeyPath, patterns: tuple[
     for number, pattern in enumerate(patterns):
         files = script_files([pattern])
         if not files:
-            hint = "correct the path; it is relative to the configuration file's directory"
-            yield rehearsal.settings.error((*key, number), f'"{pattern}" matches no file', hint)
+            error = no_script(rehearsal.settings, (*key, number), pattern)
+            if is_pattern(pattern):
+                rehearsal.warnings.append(error)
+            else:
+                yield error
         for path in files:
             yield from _script(rehearsal, database, (*key, number), path)
 
@@ -120,7 +125,8 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
         yield rehearsal.settings.error(key, f'"{path}" cannot be read: {error.strerror}', hint)
         return
     except DdlSyntaxError as error:
-        yield SettingError(dotted(key), f"error {error.number}: {error.problem}", error.span)
+        problem = f"error {error.number}: {error.problem}"
+        yield SettingError(dotted(key), problem, error.span, "", _excerpt(error))
         return
     current: str | None = database
     mistakes = 0
@@ -146,7 +152,12 @@ def _script(rehearsal: Rehearsal, database: str, key: KeyPath, path: Path) -> It
         except StatementError as error:
             mistakes += 1
             problem = f"error {error.number}: {error.problem}"
-            yield SettingError(dotted(key), problem, error.span, "correct the statement")
+            yield SettingError(dotted(key), problem, error.span, "correct the statement", _excerpt(error))
+
+
+def _excerpt(error: StatementError) -> str:
+    """The line of the script with a caret; bounded, as a script may be one line of 100 MB."""
+    return caret(error.text_line, error.span) if error.span is not None and error.text_line is not None else ""
 
 
 def _known_database(rehearsal: Rehearsal, use: UseDatabase, *, home: str) -> str:

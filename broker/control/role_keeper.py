@@ -26,6 +26,7 @@ from broker.mirror.own_role import Act, OwnRole, Word
 from broker.mirror.role import Role
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path
+from broker.supervision import Kept, Supervision
 
 REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
 RETRY_SECONDS = 1.0  # between two attempts when something is wrong
@@ -78,10 +79,18 @@ class RoleKeeper:
         source: Who says which role it should have.
         hosting: Brings it and lets it go.
         broker_instance: As configured, 16 bytes, or None.
+        supervision: Keeps the task.
     """
 
     def __init__(
-        self, name: str, path: Path, source: RoleSource, hosting: Hosting, *, broker_instance: bytes | None = None
+        self,
+        name: str,
+        path: Path,
+        source: RoleSource,
+        hosting: Hosting,
+        *,
+        broker_instance: bytes | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -101,7 +110,13 @@ class RoleKeeper:
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self._is_closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._supervision = supervision or Supervision()
+        self._task: Kept | None = None
+
+    def use(self, source: RoleSource) -> None:
+        """Ask this source from now on, of the same kind; at once."""
+        self.source, self._own.hold = source, source.hold
+        self._wake.set()
 
     @property
     def standing(self) -> OwnStanding:
@@ -132,14 +147,14 @@ class RoleKeeper:
         """
         await self._look(is_start=True)
         log.info("database role", database=self.name, role=self._own.role.value, epoch=self._own.epoch)
-        self._task = self._loop.create_task(self._keep(), name=f"{self.name} role")
+        self._task = self._supervision.keep(f"{self.name} role", self._keep)
 
     async def close(self) -> None:
         """Whatever is under way ends, and the database is left to the partner."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+            await self._task.stop(is_cancelled=False)
         await self._leave("the instance stops")
         self._watch.close()
         async with self._changed:

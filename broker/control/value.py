@@ -22,7 +22,7 @@ from uuid import UUID
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from broker.control.listen import ListenAddress, parse_listen
-from broker.control.quantity import parse_duration, parse_size, render_size
+from broker.control.quantity import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size, render_size
 from broker.routing.address import NetworkAddress, parse_address
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _PATH_CHARACTERS = 4096  # PATH_MAX of Linux
 _SHOWN_CHARACTERS = 60  # of a wrong value in a report: enough to recognise it
+_GUID = r"\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?"
+_HOST_AND_PORT = r".+:[0-9]{1,5}"
 
 
 def _unchanged(text: str) -> object:
@@ -40,14 +42,20 @@ def _string_schema() -> dict[str, Any]:
     return {"type": "string"}
 
 
+def _or_empty(pattern: str, *, may_be_off: bool) -> str:
+    """A pattern that may take the empty text as well."""
+    return f"^({pattern})?$" if may_be_off else f"^{pattern}$"
+
+
 @dataclass(frozen=True, slots=True)
 class ValueKind:
     """
     One kind of value.
 
     Shape: `allowed` and `unit` for the reference; `read` gives the value the program works with, or raises what
-    `refuse` makes; `from_text` gives the TOML value that a text stands for, or the text; `element` is the kind of a
-    list's elements, each of which is then read and refused by itself.
+    `refuse` makes; `from_text` gives the TOML value that a text stands for, or the text; `json_schema` takes all that
+    `read` takes, for editors; `element` is the kind of a list's elements, each of which is then read and refused by
+    itself.
     """
 
     allowed: str
@@ -109,7 +117,7 @@ def duration(low: str, high: str) -> ValueKind:
             raise refuse(f"{show(value)} is out of range", f"allowed is {allowed}")
         return seconds
 
-    return ValueKind(allowed, read, unit="time")
+    return ValueKind(allowed, read, unit="time", json_schema={"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
 
 
 def size(low: int, high: int) -> ValueKind:
@@ -126,7 +134,8 @@ def size(low: int, high: int) -> ValueKind:
             raise refuse(f"{show(value)} is out of range", f"allowed is {allowed}")
         return count
 
-    return ValueKind(allowed, read, unit="bytes", json_schema={"type": ["string", "integer"]})
+    schema = {"type": ["string", "integer"], "pattern": f"^{SIZE_PATTERN}$", "minimum": low, "maximum": high}
+    return ValueKind(allowed, read, unit="bytes", json_schema=schema)
 
 
 def integer(low: int, high: int, *, unit: str) -> ValueKind:
@@ -142,7 +151,8 @@ def integer(low: int, high: int, *, unit: str) -> ValueKind:
     def from_text(text: str) -> object:
         return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
-    return ValueKind(f"{low} to {high}", read, from_text, unit, json_schema={"type": "integer"})
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return ValueKind(f"{low} to {high}", read, from_text, unit, json_schema=schema)
 
 
 def fraction() -> ValueKind:
@@ -158,7 +168,8 @@ def fraction() -> ValueKind:
     def from_text(text: str) -> object:
         return float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", text) else text
 
-    return ValueKind("0 to 1", read, from_text, json_schema={"type": "number"})
+    schema = {"type": "number", "minimum": 0, "maximum": 1}
+    return ValueKind("0 to 1", read, from_text, json_schema=schema)
 
 
 def flag() -> ValueKind:
@@ -198,7 +209,7 @@ def text(noun: str, *, longest: int) -> ValueKind:
             raise refuse(f"{show(value)} is no {noun}", f"write a {allowed}, none of them a control character")
         return value
 
-    return ValueKind(allowed, read)
+    return ValueKind(allowed, read, json_schema={"type": "string", "minLength": 1, "maxLength": longest})
 
 
 def path(*, may_be_off: bool = False) -> ValueKind:
@@ -210,7 +221,8 @@ def path(*, may_be_off: bool = False) -> ValueKind:
             return None
         return Path(str(writing.read(value)))
 
-    return ValueKind(writing.allowed + (', "" = none' if may_be_off else ""), read)
+    schema = writing.json_schema | ({"minLength": 0} if may_be_off else {})
+    return ValueKind(writing.allowed + (', "" = none' if may_be_off else ""), read, json_schema=schema)
 
 
 def guid() -> ValueKind:
@@ -220,6 +232,8 @@ def guid() -> ValueKind:
         if value is None:
             return None
         try:
+            if not re.fullmatch(_GUID, _text(value)):
+                raise ValueError("no GUID")  # noqa: TRY301 - told below, as what UUID refuses
             broker_instance = UUID(_text(value))
         except ValueError:
             hint = 'write it like "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", or leave the key out to have one made'
@@ -228,7 +242,7 @@ def guid() -> ValueKind:
             raise refuse("the zero GUID stands for any broker instance", "leave the key out to have one made")
         return broker_instance
 
-    return ValueKind("a GUID", read)
+    return ValueKind("a GUID", read, json_schema={"type": "string", "pattern": f"^{_GUID}$"})
 
 
 def listen(*, may_be_off: bool = False) -> ValueKind:
@@ -244,7 +258,8 @@ def listen(*, may_be_off: bool = False) -> ValueKind:
             raise refuse(f"{show(value)} {error}", hint) from None
         return address
 
-    return ValueKind('"host:port"' + (', "" = off' if may_be_off else ""), read)
+    schema = {"type": "string", "pattern": _or_empty(_HOST_AND_PORT, may_be_off=may_be_off)}
+    return ValueKind('"host:port"' + (', "" = off' if may_be_off else ""), read, json_schema=schema)
 
 
 def advertised() -> ValueKind:
@@ -260,7 +275,7 @@ def advertised() -> ValueKind:
             raise refuse(f"{show(value)} is no address that a peer could dial", hint)
         return address
 
-    return ValueKind('"tcp://host:port"', read)
+    return ValueKind('"tcp://host:port"', read, json_schema={"type": "string", "pattern": "^[Tt][Cc][Pp]://.+"})
 
 
 def list_of(element: ValueKind) -> ValueKind:

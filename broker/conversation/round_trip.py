@@ -32,8 +32,8 @@ class RoundTrip:
     """
     The round trips of one direction of a dialog. Changed by its methods only.
 
-    Shape: `smoothed`, `variation` seconds, None before the first measurement; `least` the shortest one; `attempts`
-    time-outs in a row without progress, which double the wait.
+    Shape: `smoothed`, `variation` seconds, None before the first measurement; `least` the shortest one, `latest` the
+    last one, None once it was looked at; `attempts` time-outs in a row without progress, which double the wait.
     """
 
     backoff: Backoff
@@ -41,6 +41,7 @@ class RoundTrip:
     variation: float = 0.0
     least: float = NEVER
     attempts: int = 0
+    latest: float | None = None
 
     @property
     def timeout(self) -> float:
@@ -66,6 +67,7 @@ class RoundTrip:
             self.variation += (abs(self.smoothed - seconds) - self.variation) / 4.0
             self.smoothed += (seconds - self.smoothed) / 8.0
         self.least = min(self.least, seconds)
+        self.latest = seconds
         self.attempts = 0
 
     def progress(self) -> None:

@@ -42,6 +42,12 @@ class Window:
         self.bytes = min(FIRST_BYTES, self.bytes_max)
         self._threshold = self.frames_max
 
+    def bound(self, frames_max: int, bytes_max: int) -> None:
+        """It has these bounds from now on: what is larger is cut, what is smaller may grow to them."""
+        self._threshold = frames_max if self._threshold == self.frames_max else min(self._threshold, frames_max)
+        self.frames_max, self.bytes_max = frames_max, bytes_max
+        self.frames, self.bytes = min(self.frames, frames_max), min(self.bytes, bytes_max)
+
     def grow(self, frames: int, size: int) -> None:
         """So many frames and bytes were acknowledged."""
         if self.frames < self._threshold:

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from broker.demo.journal import FILE_AGE
-from broker.demo.topology import Daemon, Topology
+from broker.demo.topology import Daemon, Topology, free_port
 
 QUEUE = "DemoQueue"
 GATEWAYS = ("gateway-a", "gateway-b")
@@ -60,15 +60,17 @@ HOMES = (ORDERS, *TARGETS)
 def demo_topology(directory: Path, *, journal: Path | None = None) -> Topology:
     """The instances with their services and routes, not started; `journal` where all of them keep theirs."""
     net = Topology(directory)
-    sections = {"journal": {"directory": str(journal), "sample": 1.0, "file_age": FILE_AGE}} if journal else {}
+    kept: dict[str, dict[str, object]] = {}
+    if journal:
+        kept["journal"] = {"directory": str(journal), "sample": 1.0, "file_age": FILE_AGE}
     (directory / SHARED).mkdir(parents=True)
     instances = {home.database: str(uuid4()) for home in HOMES}
     for name in GATEWAYS:
-        net.add(name, forwarding=True, settings=sections)
+        net.add(name, forwarding=True, settings=kept | _page())
     for home in HOMES:
         shared = {f"databases.{home.database}": {"path": str(home.path(net)), "mirroring": "lock"}}
         for name in home.hosts:
-            own = sections | (shared if home.is_mirrored else {})
+            own = kept | _page() | (shared if home.is_mirrored else {})
             net.add(name, databases=[home.database], broker_instances=instances, settings=own)
     for gateway in GATEWAYS:
         # Only what is named here passes: no AutoCreatedLocal.
@@ -84,6 +86,11 @@ def demo_topology(directory: Path, *, journal: Path | None = None) -> Topology:
         for name in home.hosts:
             net.script(name, home.database, "\n".join([service, *routes]))
     return net
+
+
+def _page() -> dict[str, dict[str, object]]:
+    """The settings of an instance that shows its status page to everybody on this machine."""
+    return {"admin": {"listen": f"127.0.0.1:{free_port()}", "loopback_role": "viewer"}}
 
 
 def _route(name: str, far: Home, instances: dict[str, str], *next_hops: Daemon) -> str:

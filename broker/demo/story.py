@@ -78,6 +78,9 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool, report: Path 
             console.print(
                 f"the instances stay up; try: broker status --socket {net.daemons['orders'].directory}/admin.sock"
             )
+            console.print("or look at their status pages:")
+            for daemon in net.daemons.values():
+                console.print(Text(f"  {daemon.page}  {daemon.name}"), soft_wrap=True)
             click.pause("press any key to stop them", err=True)
         if report and journal:
             net.stop()  # all that they had to record is in files then

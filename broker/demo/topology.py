@@ -65,7 +65,8 @@ class Daemon:
     """
     One instance as a child process.
 
-    Shape: `address` is `tcp://127.0.0.1:port`; `directory` holds its configuration, its files and `log`.
+    Shape: `address` is `tcp://127.0.0.1:port`; `directory` holds its configuration, its files and `log`; `page` the URL
+    of its status page, "" without `admin.listen`.
     """
 
     def __init__(self, directory: Path, name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
@@ -85,6 +86,8 @@ class Daemon:
         }
         for section, values in sections.items():
             base.setdefault(section, {}).update(values)
+        listen = base.get("admin", {}).get("listen", "")
+        self.page = f"http://{listen}/" if listen else ""
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "broker.toml"
         self.config.write_text(_toml(base), encoding="utf-8")

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +23,7 @@ from typing import TypeVar
 import structlog
 
 from broker.dialog.acknowledging import Acknowledging
+from broker.dialog.borrowing import borrowed, checked
 from broker.dialog.detour import alternatives
 from broker.dialog.inbox import Inbox
 from broker.dialog.inquirer import Inquirer
@@ -37,6 +37,7 @@ from broker.dialog.wall_clock import WallClock
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.hop import Times
 from broker.forwarding.way import Buffer, Origin, Way
 from broker.routing.decide import Pass, decide
 from broker.routing.facts import Facts
@@ -46,6 +47,7 @@ from broker.store.gate import Gate
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt, Standing
 from broker.store.turn import Turn, TurnResult
+from broker.supervision import Kept, Supervision
 from broker.wire.frame import Header
 from broker.wire.layout import KIND_AT, Kind
 
@@ -66,8 +68,8 @@ class Endpoint:
     One database at work. Loop-only, but for what its writer thread does.
 
     Shape: `broker_instance` 16 bytes; `delivered` whole messages by service, `dropped` frames by disposition since the
-    start; `problem` what the store last failed with, empty while it works; `on_demoted` is told when another daemon has
-    taken the database over, and nothing is stored any more.
+    start; `commits` how long transactions took; `problem` what the store last failed with, empty while it works;
+    `on_demoted` is told when another daemon has taken the database over, and nothing is stored any more.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Endpoint:
         settings: DialogSettings,
         forwarder: Forwarder,
         credentials: Credentials | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
         self.name = name
         self.path = path
@@ -94,6 +97,7 @@ class Endpoint:
         self.dropped: Counter[Disposition] = Counter()
         self.last_dropped: dict[Disposition, tuple[float, Header | None]] = {}
         self.problem = ""
+        self.commits = Times()
         self.on_demoted: Callable[[str], None] = lambda _: None
         self._store = store
         self._forwarder = forwarder
@@ -104,6 +108,7 @@ class Endpoint:
         self._refusals = Refusals(name)
         self._found_up_to = 0
         self._has_news = True
+        self._is_turning = False
         self._verdicts = None if forwarder.ring is None else Verdicts(forwarder.ring)
         self._receipt: Receipt | None = None  # of the last turn, unless that failed
         self._strangers = Strangers()
@@ -113,24 +118,29 @@ class Endpoint:
         self._turn_at = 0.0
         self._ride: asyncio.TimerHandle | None = None
         self._next_timer: float | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervision = supervision or Supervision()
+        self._tasks: list[Kept] = []
+        self._is_closing = False
 
     def start(self) -> None:
         """Begin to work."""
-        self._tasks = [
-            self._loop.create_task(self._work(), name=f"{self.name} turns"),
-            self._loop.create_task(self._poll(), name=f"{self.name} poll"),
-            self._loop.create_task(self.inquirer.run(), name=f"{self.name} requests"),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(self._on_end)
+        works = {"turns": self._work, "poll": self._poll, "requests": self.inquirer.run}
+        self._tasks = [self._supervision.keep(f"{self.name} {what}", work) for what, work in works.items()]
         self._wake_up()
+
+    def rest(self) -> None:
+        """Send nothing of its own any more; what comes is stored and acknowledged until `close`."""
+        self.transmitter.is_resting = True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all that has come is stored and acknowledged."""
+        return not (self._inbox or self._is_turning or self._acknowledging.pending)
 
     async def close(self) -> None:
         """Stop behind the turn under way; what is queued stays queued."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._is_closing = True
+        await asyncio.gather(*(task.stop() for task in self._tasks))
         if self._ride is not None:
             self._ride.cancel()
         self._acknowledging.close()
@@ -145,36 +155,11 @@ class Endpoint:
 
     async def in_writer(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Do something with the database between two turns, in the writer thread; for requests for routes."""
+        return await self._loop.run_in_executor(self._writer, checked(self._store, work))
 
-        def do_in_writer() -> _T:
-            self._store.check()
-            return work(self._store.connection)
-
-        return await self._loop.run_in_executor(self._writer, do_in_writer)
-
-    @contextmanager
-    def borrow(self) -> Iterator[sqlite3.Connection]:
-        """
-        The connection, while the writer thread stands still between two turns; for another thread than the loop's.
-
-        Whoever has it needs nothing of the loop to give it back, so it is given back even when the loop has ended.
-
-        Raises:
-            StoreUnavailableError: what would be committed now would not be found again.
-        """
-        stands, may_go = threading.Event(), threading.Event()
-
-        def stand_still() -> None:
-            stands.set()
-            may_go.wait()
-
-        self._writer.submit(stand_still)
-        stands.wait()
-        try:
-            self._store.check()
-            yield self._store.connection
-        finally:
-            may_go.set()
+    def borrow(self) -> AbstractContextManager[sqlite3.Connection]:
+        """The connection, while the writer thread stands still; for another thread than the loop's: see `borrowed`."""
+        return borrowed(self._store, self._writer)
 
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
@@ -213,13 +198,6 @@ class Endpoint:
     def _wake_up(self) -> None:
         self._wake.set()
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        """A task that ends by itself has met a bug: this database stands still, and says so."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.problem = f"stopped by {error!r}"
-            log.error("database stopped", database=self.name, task=task.get_name(), exc_info=error)
-
     # --- turns of the writer thread ---
 
     async def _work(self) -> None:
@@ -227,24 +205,37 @@ class Endpoint:
             await self._wake.wait()
             await asyncio.sleep(max(0.0, self._turn_at - self._loop.time()))
             self._wake.clear()
+            self._is_turning = True
             left = self._next_turn().parts()
-            done = 0
-            while left:
-                try:
-                    result = await self._loop.run_in_executor(self._writer, self._turn_in_writer, left[0])
-                except StoreUnavailableError as error:
-                    if isinstance(error, DemotedError):
-                        self.on_demoted(error.problem)
-                    await self._rest(left, error.problem)
-                    break
-                if self.problem:
-                    self.problem = ""
-                    log.info("store works again", database=self.name)
-                done += len(left[0].frames) + len(result.found)
-                del left[0]
-                self._note(result)
+            try:
+                done = await self._do(left)
+            except BaseException:
+                if not self._is_closing:  # a bug, or somebody's doing: nobody knows what became of it
+                    self._undo(left)
+                    self._found_up_to = 0
+                raise
+            self._is_turning = False
             if done > 1:
                 self._turn_at = self._loop.time() + TURN_SECONDS
+
+    async def _do(self, left: list[Turn]) -> int:
+        """Do these turns, and take each away that is done; how much was in them."""
+        done = 0
+        while left:
+            try:
+                result = await self._loop.run_in_executor(self._writer, self._turn_in_writer, left[0])
+            except StoreUnavailableError as error:
+                if isinstance(error, DemotedError):
+                    self.on_demoted(error.problem)
+                await self._rest(left, error.problem)
+                break
+            if self.problem:
+                self.problem = ""
+                log.info("store works again", database=self.name)
+            done += len(left[0].frames) + len(result.found)
+            self._note(result)
+            del left[0]
+        return done
 
     def _turn_in_writer(self, turn: Turn) -> TurnResult:
         self._receipt = None
@@ -254,6 +245,8 @@ class Endpoint:
 
     def _note(self, result: TurnResult) -> None:
         """After a turn: what was found and loaded is sent, what was stored is answered."""
+        if result.seconds is not None:
+            self.commits.observe(result.seconds, 1)
         if result.found_up_to is not None:
             self._found_up_to = result.found_up_to
         for found in result.found:
@@ -304,7 +297,12 @@ class Endpoint:
         if problem != self.problem:  # told once, however long it lasts
             log.error("store failed", database=self.name, reason=problem, frames=frames)
         self.problem = problem
-        self.dropped[Disposition.STORE_FAILED] += frames
+        self._undo(turns)
+        await asyncio.sleep(FAILURE_PAUSE)
+
+    def _undo(self, turns: list[Turn]) -> None:
+        """What these turns were for has to be done again; what they brought comes again."""
+        self.dropped[Disposition.STORE_FAILED] += sum([len(turn.frames) for turn in turns])
         if self._verdicts is not None:
             self._verdicts.drop(Disposition.STORE_FAILED, self._loop.time())
         self._has_news = True
@@ -312,7 +310,7 @@ class Endpoint:
             self.transmitter.unwanted(turn.wants)
             self.transmitter.untold(turn.statuses)
             self.transmitter.faults |= turn.faults
-        await asyncio.sleep(FAILURE_PAUSE)
+        turns.clear()
         self._wake_up()
 
     def _answer(self, receipt: Receipt) -> None:

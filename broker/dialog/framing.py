@@ -25,11 +25,16 @@ NO_BINDING, NO_CERTIFICATE = -9727, -9731  # the original's numbers
 
 
 class Framing:
-    """Makes frames. Shape: `credentials` of the database; may be changed by anybody, each part as a whole."""
+    """
+    Makes frames.
+
+    Shape: `credentials` of the database, and the `travel` of each frame; may be changed by anybody, each part as a
+    whole.
+    """
 
     def __init__(self, travel: Travel, credentials: Credentials) -> None:
         self.credentials = credentials
-        self._travel = travel
+        self.travel = travel
         self._message_ids = (os.urandom(8), count(int.from_bytes(os.urandom(4), "big")))
         self._sealers: OrderedDict[tuple[bytes, bool], Sealer] = OrderedDict()
 
@@ -40,7 +45,7 @@ class Framing:
 
     def message(self, contact: Contact, fragment: Fragment, seal: Seal | None) -> bytes:
         """One fragment of a message, sealed as `seal` gave it. Raises CannotSealError: not behind `seal`."""
-        return message_frame(contact, self._travel, self.message_id(), fragment, seal)
+        return message_frame(contact, self.travel, self.message_id(), fragment, seal)
 
     def ack(
         self, contact: Contact, way: Way, stored: Place, held: tuple[Run, ...] = (), *, is_urgent: bool = True
@@ -50,7 +55,7 @@ class Framing:
             seal = self.seal(contact, way, with_packet=is_urgent)
         except CannotSealError:
             return None
-        return ack_frame(contact, self._travel, self.message_id(), stored, held, seal=seal)
+        return ack_frame(contact, self.travel, self.message_id(), stored, held, seal=seal)
 
     def fault(self, contact: Contact, way: Way, fault: Fault) -> bytes | None:
         """An error; None when it cannot be sealed: the far side would not believe it."""
@@ -58,7 +63,7 @@ class Framing:
             seal = self.seal(contact, way, with_packet=True)
         except CannotSealError:
             return None
-        return fault_frame(contact, self._travel, self.message_id(), fault, seal)
+        return fault_frame(contact, self.travel, self.message_id(), fault, seal)
 
     def seal(self, contact: Contact, way: Way, *, with_packet: bool) -> Seal | None:
         """

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.conversation.contact import Contact, Place
-from broker.conversation.outbound import Outbound
+from broker.conversation.outbound import Held, Outbound
 from broker.conversation.round_trip import NEVER
+from broker.dialog.trips import Trips, note_trip
+from broker.forwarding.outbox import Destination
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +19,8 @@ class Sender:
     Shape: `stored` what every frame acknowledges; `priority` 1 .. 10; `credit` bytes it may send in its turn, below 0
     when it has sent more than its share; `charged` bytes of it that count as loaded; `outlet` the link to which its
     frames in flight were given; `armed_at` when its alarm rings; `advice` what the next hop said of the last frame it
-    refused; `hindrance` why its frames cannot be sealed, empty while they can.
+    refused; `hindrance` why its frames cannot be sealed, empty while they can; `next_hop` the address of `outlet`, None
+    in this very instance.
     """
 
     endpoint_id: int
@@ -34,8 +37,18 @@ class Sender:
     outlet: object = None
     advice: str = ""
     hindrance: str = ""
+    next_hop: Destination | None = None
 
     @property
     def is_resting(self) -> bool:
         """Whether its fragments were unloaded for the sake of others until they are sent again."""
         return not self.outbound.loaded and self.outbound.resend_at != NEVER
+
+    def acknowledge(self, place: Place, now: float, held_there: tuple[Held, ...], trips: Trips) -> int:
+        """As `Outbound.acknowledge`; how long the answer took is noted under the next hop."""
+        trip = self.outbound.round_trip
+        trip.latest = None
+        done = self.outbound.acknowledge(place, now, held_there)
+        if trip.latest is not None:
+            note_trip(trips, self.next_hop, trip.latest)
+        return done

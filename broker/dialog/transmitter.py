@@ -28,10 +28,11 @@ from broker.dialog.sender import Sender
 from broker.dialog.setting import DialogSettings
 from broker.dialog.status import Trouble, transmission_status
 from broker.dialog.telling import Telling
+from broker.dialog.trips import Trips
 from broker.dialog.turns import FRAME_COST, Turns
 from broker.dialog.witness import Witness
 from broker.flow import Disposition
-from broker.forwarding.deciding import Ask
+from broker.forwarding.deciding import Ask, want_better
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.way import Buffer, Way, rejected
@@ -56,7 +57,8 @@ class Transmitter:
     Shape: `database` its name, to be set; `table` its routes; `sent`, `resent`, `acknowledged` messages by service
     since the start, `resent_to` by address of the next hop; `received` frames by kind that the forwarder received from
     here; `faults` of dialogs that cannot be sent as they have to be, by endpoint_id, until they are taken. Ports, to be
-    set by those who know: `trouble_of` an address, what was `asked` about a service.
+    set by those who know: `trouble_of` an address, what was `asked` about a service, whether what a link was given
+    arrives, though it leads on no more: it `has_parted`. `is_resting` when nothing is sent any more, at the end.
     """
 
     def __init__(
@@ -76,13 +78,15 @@ class Transmitter:
         self.faults: dict[int, Fault] = {}
         self.database = ""
         self.sent: Counter[str] = Counter()
-        self.resent: Counter[str] = Counter()
-        self.resent_to: Counter[str] = Counter()
+        self.resent, self.resent_to = Counter[str](), Counter[str]()
+        self.round_trips: Trips = Counter()
         self.acknowledged: Counter[str] = Counter()
         self.received: Counter[int] = Counter()
         self.trouble_of: Callable[[Destination], Trouble] = lambda _: Trouble()
         self.asked: Callable[[str], str] = lambda _: "about to be asked"
-        self._settings = settings
+        self.has_parted: Callable[[object], bool] = lambda _: False
+        self.is_resting = False
+        self.settings = settings
         self._wake = wake
         self._ask = ask
         self._on_told = on_told
@@ -105,9 +109,8 @@ class Transmitter:
         """A dialog has new messages."""
         sender = self.senders.get(found.endpoint_id)
         if sender is None:
-            settings = self._settings
-            window = Window(settings.window, settings.window_bytes)
-            outbound = Outbound(RoundTrip(settings.backoff), window, (found.first_sequence, 0))
+            window = Window(self.settings.window, self.settings.window_bytes)
+            outbound = Outbound(RoundTrip(self.settings.backoff), window, (found.first_sequence, 0))
             sender = Sender(found.endpoint_id, found.contact, outbound, found.stored, found.priority)
             self.senders[found.endpoint_id] = sender
             self._by_conversation[found.contact.conversation_id, found.contact.is_initiator] = sender
@@ -123,7 +126,7 @@ class Transmitter:
     @property
     def first_frames(self) -> int:
         """How much of a dialog is loaded when it begins to wait: as `Outbound.room` has it."""
-        return min(self._settings.window, 2 * FIRST_FRAMES)
+        return min(self.settings.window, 2 * FIRST_FRAMES)
 
     def wants(self) -> list[Want]:
         """What to load in the next turn, none while there is no room."""
@@ -153,7 +156,7 @@ class Transmitter:
             return
         outbound, now = sender.outbound, self._loop.time()
         self._witness.acknowledge(endpoint_id, place, now=now, wall=time.time())
-        self.acknowledged[sender.contact.service_name] += outbound.acknowledge(place, now, held_there)
+        self.acknowledged[sender.contact.service_name] += sender.acknowledge(place, now, held_there, self.round_trips)
         self._loading.charge(sender)
         sender.advice = ""
         if outbound.loaded or sender.has_more or sender.is_loading:
@@ -234,6 +237,7 @@ class Transmitter:
         decision = self._decisions.get(endpoint_id)
         if decision is None:
             decision = self._decisions[endpoint_id] = self.decide(contact)
+            want_better(decision, self.forwarder.outbox)
             if decision.disposition is Disposition.ASKING_FOR_ROUTE:
                 self._ask(contact.facts())
         return self.forwarder.way_for(decision, kind), decision
@@ -265,6 +269,8 @@ class Transmitter:
 
     def _pump(self) -> None:
         self._is_pump_due = False
+        if self.is_resting:
+            return
         frames: list[tuple[Way, Buffer]] = []
         size = 0
         now = self._loop.time()
@@ -342,9 +348,9 @@ class Transmitter:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
             return None, None
         if outlet is not sender.outlet:
-            if sender.outbound.resend_at != NEVER:
+            if sender.outbound.resend_at != NEVER and not self.has_parted(sender.outlet):
                 sender.outbound.rewind()
-            sender.outlet = outlet
+            sender.outlet, sender.next_hop = outlet, getattr(way.sink, "address", None)
         return way, seal
 
     # --- time ---

@@ -16,7 +16,8 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.places import Places, key_of
 from broker.forwarding.way import Report, Way
 from broker.forwarding.ways import Ways
-from broker.routing.choose import HealthOf
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health, HealthOf
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
 from broker.routing.table import RouteTable
@@ -28,6 +29,14 @@ Ask = Callable[[Facts], None]
 """A frame that arrived has no route and msdb's table says whom to ask for one (R2.4); must not fail."""
 
 _FROM_TARGET = int(Flag.FROM_TARGET)
+
+
+def want_better(decision: Decision, outbox: Callable[[NetworkAddress], Outbox]) -> None:
+    """Where the best next hop is about to leave, ask for links to those not tried yet; it is used until then."""
+    if decision.candidates and decision.candidates[0].health is Health.LEAVING:
+        for candidate in decision.candidates:
+            if candidate.health is Health.UNTRIED:
+                outbox(candidate.address).want_link()
 
 
 class Decider:
@@ -81,6 +90,7 @@ class Decider:
             self.ask(facts)
         self._note(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
         way = self._ways.of(decision, kind)
+        want_better(decision, self._ways.outbox)
         addresses = {candidate.address for candidate in decision.candidates}
         for address in addresses & self._ways.outboxes.keys() if len(addresses) > 1 else ():
             self._ways.outboxes[address].alternatives |= addresses - {address}

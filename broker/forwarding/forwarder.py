@@ -18,21 +18,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from broker.flow import Disposition
 from broker.forwarding.batch import Batch
-from broker.forwarding.careful import CarefulKernel
+from broker.forwarding.careful import CarefulKernel, Resolve
 from broker.forwarding.deciding import Ask, Decider
 from broker.forwarding.held import message_id
+from broker.forwarding.hop import HopTimes
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.kernels import Kernels
+from broker.forwarding.limits import Limits
 from broker.forwarding.moving import Moves
-from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.outbox import Again, HoldBack, Outbox, Ports
 from broker.forwarding.pairs import AskPrincipal
 from broker.forwarding.places import Places
-from broker.forwarding.pool import Pool, cost_of_read, forget_feeders
+from broker.forwarding.pool import forget_feeders
 from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
@@ -48,39 +49,19 @@ from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile
 from broker.wire.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 
-READ_BYTES = 256 * 1024  # what one read may bring; larger reads cost latency, smaller ones system calls
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 EXPIRE_FRAMES = 1024  # dropped in one turn of the loop; some 4 us each
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """
-    Shape: `pool_bytes` the hard bound on what is held, `share_percent` of it for one next hop; `max_frame` bytes;
-    `max_hops` 1 .. 255.
-    """
-
-    pool_bytes: int
-    max_frame: int
-    max_hops: int
-    share_percent: int = 50
-
-
-Want = Callable[[NetworkAddress], None]
-HoldBack = Callable[[Outbox, Origin, bool], None]
-"""This origin brought what has to wait, and, or not, what others take at once: it may be paused; must not fail."""
-Again = Callable[[], None]
-"""Call `work` in a later turn of the loop; must not fail, may be called many times for one."""
 
 
 class Forwarder:
     """
     The pass and its counters. Loop-only.
 
-    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it; `unfinished`
-    bounds what they keep between two reads; `received` frames that entered, by kind up to `OTHER_KIND`; `dropped` by
-    disposition, in `last_dropped` the instant and the head of the last; `generation` rises whenever a way may have
-    changed; `retired_frames` left through outboxes that are no more; `ring`, if any, takes what is followed.
+    Shape: `slab` is where links read into, large enough for a frame of `max_frame` and one read behind it, `view` the
+    same for them to slice; `limits` that hold; `unfinished` bounds what they keep between two reads; `received` frames
+    that entered, by kind up to `OTHER_KIND`; `dropped` by disposition, in `last_dropped` the instant and the head of
+    the last; `generation` rises whenever a way may have changed; `retired_frames` left through outboxes that are no
+    more; `ring`, if any, takes what is followed.
     """
 
     def __init__(
@@ -88,7 +69,7 @@ class Forwarder:
         limits: Limits,
         *,
         deliver: Deliver,
-        want: Want,
+        want: Callable[[NetworkAddress], None],
         health_of: HealthOf,
         ask: Ask = lambda _: None,
         ask_principal: AskPrincipal = lambda _: None,
@@ -98,13 +79,11 @@ class Forwarder:
         report: Report = surface,
         ring: Ring | None = None,
     ) -> None:
-        self.slab = bytearray(limits.max_frame + READ_BYTES)
-        self.unfinished = Unfinished()
-        self.pool = Pool(
-            limits.pool_bytes,
-            share_percent=limits.share_percent,
-            read_cost=cost_of_read(READ_BYTES, limits.max_frame),
-        )
+        self.limits = limits
+        self.slab = bytearray(limits.slab_bytes)
+        self.view = memoryview(self.slab)
+        self.unfinished, self.hop = Unfinished(), HopTimes()
+        self.pool = limits.make_pool()
         self.received: Counter[int] = Counter()
         self.dropped: Counter[Disposition] = Counter()
         self.last_dropped: dict[Disposition, tuple[float, bytes]] = {}
@@ -121,6 +100,7 @@ class Forwarder:
             report=report,
             ring=ring,
             places=self._places,
+            hop=self.hop,
         )
         self._ways = Ways(self.pool, ports, want=want, ask_principal=ask_principal, deliver=deliver)
         self._decider = Decider(self._ways, self._places, health_of=health_of, ask=ask, report=report)
@@ -131,9 +111,21 @@ class Forwarder:
         self._touched: list[Sink] = []  # by the pass under way
         self._is_expiring = self._is_rematched = False  # what `work` has to go on with, and to end
         self._nobody = Nobody()
-        drop_way = self._ways.drop
-        make = partial(kernel, max_frame=limits.max_frame, max_hops=limits.max_hops, drop_way=drop_way, ring=ring)
-        self._kernels = Kernels(lambda resolve: make(resolve=resolve), self._decider.resolve, drop_way)
+        self._kernel = kernel
+        self._kernels = Kernels(self._make_kernel, self._decider.resolve, self._ways.drop)
+
+    def limit(self, limits: Limits) -> None:
+        """
+        These bounds hold from the next frame on; what is held stays, and the slab never shrinks.
+
+        Never called in the middle of a pass. Kernels are made anew, so they also follow what the ring samples now.
+        """
+        self.limits = limits
+        limits.bound(self.pool)
+        if limits.slab_bytes > len(self.slab):
+            self.slab = bytearray(limits.slab_bytes)
+            self.view = memoryview(self.slab)
+        self._kernels.remake()
 
     @property
     def kernel_name(self) -> str:
@@ -206,11 +198,12 @@ class Forwarder:
         self._rerouting.by_health(has_failed)
         self.work(now)
 
-    def found_self(self, addresses: AbstractSet[NetworkAddress], now: float) -> None:
-        """These addresses lead to this very instance: what waits for them, and what comes, takes another way (R3.9)."""
-        if len(self.here.own | addresses) > OWN_MAX:
+    def found_self(self, addresses: AbstractSet[NetworkAddress], now: float, *lost: NetworkAddress) -> None:
+        """These addresses lead to this very instance: what is for them takes another way (R3.9); `lost` ones do not."""
+        own = self.here.own - set(lost) | addresses
+        if len(own) > OWN_MAX:
             return
-        self._decider.here = replace(self.here, own=self.here.own | addresses)
+        self._decider.here = replace(self.here, own=own)
         self.changed()
         self._rerouting.from_ourselves(addresses)
         self.work(now)
@@ -270,6 +263,7 @@ class Forwarder:
             way.frames += 1
             ways[message_id(frame)] = way
         self._flush(batch, now, origin, lambda frame: ways[message_id(frame)])
+        self.hop.pending = 0  # they begin here
 
     def way_for(self, decision: Decision, kind: int) -> Way:
         """The way that a decision leads to: on, into a database here, to where a principal is awaited, or to a drop."""
@@ -282,6 +276,7 @@ class Forwarder:
         self.dropped[disposition] += 1
         self.last_dropped[disposition] = self._now, bytes(frame[:HEAD_MAX_BYTES])
         if origin is not None:
+            self.hop.pending -= 1
             try:
                 origin.reject(frame, disposition)
             except Exception as error:  # noqa: BLE001 - advice is not worth a frame of anybody else
@@ -347,8 +342,13 @@ class Forwarder:
 
     # --- the inside, in calling order ---
 
+    def _make_kernel(self, resolve: Resolve) -> CarefulKernel:
+        frame, hops = self.limits.max_frame, self.limits.max_hops
+        return self._kernel(max_frame=frame, max_hops=hops, resolve=resolve, drop_way=self._ways.drop, ring=self.ring)
+
     def _flush(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
         for kind, frames in batch.received.items():
+            self.hop.pending += frames
             kind = min(kind, OTHER_KIND)  # noqa: PLW2901
             self.received[kind] += frames
             origin.received[kind] += frames

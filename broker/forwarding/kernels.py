@@ -57,6 +57,12 @@ class Kernels:
             kernel.forget()
         self._remembered_bytes = 0
 
+    def remake(self) -> None:
+        """Make all of them anew, as what makes them does it now; what they counted is told. Never in a walk."""
+        self.tally()
+        self.forget()
+        self._by_profile = {OPEN: self._make(self._counted)}
+
     def _add(self, profile: Profile) -> CarefulKernel:
         if profile.is_open:
             return self._by_profile[OPEN]

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from broker.flow import Disposition
 from broker.forwarding.held import Held, HeldQueue, copy_key, hold
+from broker.forwarding.hop import HopTimes
 from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import Pool, Share
 from broker.forwarding.ring import Ring
@@ -42,7 +43,8 @@ class Ports:
     What outboxes need of whoever keeps them; none of it may fail.
 
     Shape: `drop` counts a frame that ends here; `hold_back` hears who brought what had to wait; `unfinished` that a
-    drain was longer than one turn allows; `report` as `way.Report`; `places` where dialogs wait, in all outboxes.
+    drain was longer than one turn allows; `report` as `way.Report`; `places` where dialogs wait, in all outboxes; `hop`
+    how long frames are here.
     """
 
     drop: Drop
@@ -51,6 +53,7 @@ class Ports:
     report: Report = surface
     ring: Ring | None = None
     places: Places = field(default_factory=Places)
+    hop: HopTimes = field(default_factory=HopTimes)
 
 
 class Outbox:
@@ -190,12 +193,17 @@ class Outbox:
 
     def _take_leave(self, leaving: list[Held], data: bytearray, sent: int, now: float) -> None:
         """Of these frames the link took so many bytes."""
-        at = 0
+        at = same = 0
+        since = now
         if sent:
             self.share.left(now)
         for held in leaving:
             if sent <= at:
                 break
+            if held.since != since:  # those that came together leave together, mostly
+                self._ports.hop.observe(now - since, same)
+                since, same = held.since, 0
+            same += 1
             at += len(held.frame)
             if sent < at:
                 self._finish(self._outlet, data[sent:at])
@@ -205,6 +213,7 @@ class Outbox:
             if held.payer is not None:
                 held.payer.left_at = now
             self._release(held)
+        self._ports.hop.observe(now - since, same)
 
     def _shed(self, max_frame: int, now: float, origin: Origin, way_of: WayOf) -> None:
         """Drop from the batch what the peer would not take for its size."""
@@ -249,6 +258,7 @@ class Outbox:
         if payer is not None:
             held = held._replace(payer=payer)
         self.held.add(held)
+        ports.hop.pending -= 1
         if self.moving is not None:
             self.moving.append(held)
 
@@ -299,3 +309,9 @@ class Outbox:
             is_late = held.deadline <= now
             self._lose(held, Disposition.EXPIRED_HERE if is_late else Disposition.FRAME_TOO_LARGE, now)
         return leaving
+
+
+HoldBack = Callable[[Outbox, Origin, bool], None]
+"""This origin brought what has to wait, and, or not, what others take at once: it may be paused; must not fail."""
+Again = Callable[[], None]
+"""Call `work` in a later turn of the loop; must not fail, may be called many times for one."""

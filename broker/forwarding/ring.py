@@ -158,6 +158,10 @@ class Ring:
         self._index: dict[bytes, list[int]] | None = None  # of these, by what they tell of the frame; made when asked
         self._moving: dict[bytes, Arrival] = {}
 
+    def resample(self, fraction: float) -> None:
+        """Follow this fraction of all dialogs from now on; kernels have to be made anew, they know it by heart."""
+        self._sample = Sample(fraction)
+
     @property
     def limit(self) -> int:
         """What the upper 53 bits of `mix` have to be less than."""

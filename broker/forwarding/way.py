@@ -99,7 +99,7 @@ class Outlet(Protocol):
     """
     Where frames leave: an open link.
 
-    Shape: `max_frame` bytes, what the peer announced; `is_narrow` when that is less than this instance announces, so
+    Shape: `max_frame` bytes, what the peer announced; `is_narrow` when that is less than this instance takes, so
     that a frame may have to be dropped for its size.
     """
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -56,6 +57,19 @@ class Journal:
         self._writer.start()
         self._timer = self._loop.call_later(self._pause, self._look)
 
+    def use(self, plan: JournalPlan) -> None:
+        """
+        Write by this plan from now on; what was recorded before is written by the one before.
+
+        Instance, memory and decoder stay as they are. Where the sample is another one, the kernels have to be made anew
+        behind this.
+        """
+        if self.ring.used:
+            self._hand_over(is_last=True)
+        self._plan = replace(plan, buffer_bytes=self._plan.buffer_bytes, decoder=self._plan.decoder)
+        self.ring.resample(plan.sample)
+        self._writer.use(self._plan)
+
     async def close(self) -> None:
         """Write everything that was recorded, within `CLOSE_SECONDS`."""
         if self._timer is not None:
@@ -78,6 +92,7 @@ class Journal:
             "bytes": writer.bytes,
             "errors": writer.errors,
             "removed_files": writer.removed,
+            "failures": writer.failures,
             "problem": writer.problem,
         }
 

@@ -48,18 +48,19 @@ class Writer:
 
     Shape: counters since the start, each changed by one side only: `records` and `bytes` in the `files` that have
     appeared, `lost` rows that could not be made or written, `errors` attempts that failed, `removed` files that were
-    too old or too many; `pending` rows that are in no file that has appeared; `problem` why nothing can be written now,
-    else "".
+    too old or too many, `failures` of the program, behind which nothing is written any more; `pending` rows that are in
+    no file that has appeared; `problem` why nothing can be written now, else "".
     """
 
     def __init__(self, plan: JournalPlan, *, wall_clock: Callable[[], float] = time.time) -> None:
         self.records = self.bytes = self.files = self.lost = self.errors = self.removed = self.pending = 0
+        self.failures = 0
         self.problem = ""
         self._plan = plan
         self._wall_clock = wall_clock
         self._offered = self._done = 0  # bytes of copies, each counted by one side
         self._free: deque[bytearray] = deque()  # memory for the ring to go on in
-        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
+        self._queue: SimpleQueue[Batch | JournalPlan | None] = SimpleQueue()
         self._stopping = Event()
         self._rows = Rows(plan.instance, make_decoder(plan.decoder))
         self._file: JournalFile | None = None
@@ -90,6 +91,10 @@ class Writer:
             self._offered += len(batch.taken.data)
         self._queue.put(batch)
 
+    def use(self, plan: JournalPlan) -> None:
+        """What is offered from now on is written by this plan; instance, memory and decoder are as they were."""
+        self._queue.put(plan)
+
     def stop(self) -> None:
         """What was offered is written, and nothing else is."""
         self._stopping.set()
@@ -114,6 +119,7 @@ class Writer:
                 pass
             self._attempt(self._close)
         except Exception as error:
+            self.failures += 1
             self.problem = f"the writer has failed: {error}"
             log.exception("journal writer failed")
             self._lose_pending()
@@ -133,9 +139,20 @@ class Writer:
             return True
         if batch is None:
             return False
-        self._add(batch)
+        if isinstance(batch, JournalPlan):
+            self._adopt(batch)
+        else:
+            self._add(batch)
         self._attempt(self._tend)
         return True
+
+    def _adopt(self, plan: JournalPlan) -> None:
+        """A file is made by one plan: what is open appears, where that can be."""
+        if (plan.directory, plan.sample) != (self._plan.directory, self._plan.sample):
+            self._attempt(self._close)
+        is_elsewhere, self._plan = plan.directory != self._plan.directory, plan
+        if is_elsewhere:
+            self._clean()
 
     def _idle_seconds(self) -> float:
         """How long nothing is due."""
@@ -204,8 +221,9 @@ class Writer:
         """Count what is offered until the end, when nobody writes it any more."""
         with suppress(Empty):
             while (batch := self._queue.get(block=not self._stopping.is_set())) is not None:
-                self.lost += count_records(batch)
-                self._give_back(batch)
+                if isinstance(batch, Batch):
+                    self.lost += count_records(batch)
+                    self._give_back(batch)
 
     def _recover(self) -> None:
         if self.problem:

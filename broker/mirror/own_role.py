@@ -58,7 +58,8 @@ class OwnRole:
     The role of this instance for one database. Changed by its keeper alone.
 
     Shape: `role` principal or mirror; `epoch` of the last takeover known; `problem` why it is not what it should be, or
-    what was wrong last, empty when all is well; `rests_until` an instant before which nothing is taken.
+    what was wrong last, empty when all is well; `rests_until` an instant before which nothing is taken;
+    `hold` seconds for which a word confirms a principal, which may be changed.
     """
 
     def __init__(self, *, hold: float, now: float) -> None:
@@ -66,7 +67,7 @@ class OwnRole:
         self.epoch = 0
         self.problem = ""
         self.rests_until = now
-        self._hold = hold
+        self.hold = hold
         self._confirmed_at = now
 
     def on_word(self, word: Word, now: float) -> Act:
@@ -77,7 +78,7 @@ class OwnRole:
             self.problem = word.problem
         act = ON_WORD[self.role, word.role]
         if self.role is Role.PRINCIPAL:
-            is_unconfirmed = now - self._confirmed_at > self._hold
+            is_unconfirmed = now - self._confirmed_at > self.hold
             was_another = word.role is Role.PRINCIPAL and word.epoch > self.epoch
             if act is Act.STAY and word.role is Role.PRINCIPAL:
                 self.problem = ""

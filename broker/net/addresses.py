@@ -38,11 +38,12 @@ class Addresses:
         return self.attempts.keys() | set(self.servers.addresses)
 
     def health_of(self, address: NetworkAddress) -> Health:
-        """Whether an address is served, was not tried, or did not answer lately; from now on that matters."""
+        """Whether an address is served, and for how long, was not tried, or did not answer lately; that matters now."""
         if len(self._asked) < ASKED_MAX:
             self._asked.add(address)
-        if self.servers.serving(address) is not None:
-            return Health.CONNECTED
+        link = self.servers.serving(address)
+        if link is not None:
+            return Health.LEAVING if link.is_leaving else Health.CONNECTED
         attempts = self.attempts.get(address)
         is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
         return Health.SUPPRESSED if is_suppressed else Health.UNTRIED

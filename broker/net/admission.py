@@ -43,10 +43,8 @@ class Admission:
 
     def __init__(self, limits: PeerLimits, room: int) -> None:
         self.refused: Counter[str] = Counter()
-        self.most = min(limits.connections or room, room)
         self.meters = Meters(limits)
-        self._limits = limits
-        self._reserved = min(limits.reserved_connections, self.most // 2)
+        self._bound(limits, room)
         self._count = 0
         self._peers: dict[Link, str] = {}  # who opened each of the admitted
         self._of_peer: Counter[str] = Counter()
@@ -55,6 +53,16 @@ class Admission:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._tables: tuple[RouteTable, ...] = ()
         self._named: frozenset[str] | None = frozenset()  # hosts that routes name; None when nobody has looked yet
+
+    def change(self, limits: PeerLimits, room: int, pool: Pool) -> None:
+        """These limits hold from now on; nobody who is connected is closed for them."""
+        self._bound(limits, room)
+        self.meters.change(limits, self._peers, pool)
+
+    def _bound(self, limits: PeerLimits, room: int) -> None:
+        self._limits = limits
+        self.most = min(limits.connections or room, room)
+        self._reserved = min(limits.reserved_connections, self.most // 2)
 
     def is_known(self, host: str) -> bool:
         """Whether a known peer is at this host. Cost: O(1), but for the first time after a change of routes."""

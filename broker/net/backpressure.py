@@ -131,12 +131,17 @@ class Backpressure:
         """Hold nobody back any more."""
         if self._look is not None:
             self._look.cancel()
-        while self._stalls:
-            bound, stall = self._stalls.popitem()
-            for link in list(stall.waiting):
-                self._resume(bound, stall, link, self._loop.time())
-            self._disarm(stall)
-        self._seconds = 0.0
+        self.pause_for(0.0)
+
+    def pause_for(self, seconds: float) -> None:
+        """A pause lasts so long at most from now on, those under way as well; 0 holds nobody back."""
+        self._seconds = seconds
+        for bound, stall in list(self._stalls.items()):
+            if not seconds:
+                del self._stalls[bound]
+                for link in list(stall.waiting):
+                    self._resume(bound, stall, link, self._loop.time())
+            self._arm(bound, stall)
 
     def _let_go(self, bound: Bound, stall: _Stall, now: float) -> None:
         """One by one, as many as there is room for."""

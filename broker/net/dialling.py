@@ -49,7 +49,7 @@ class Dialling:
         self.is_invented: Callable[[NetworkAddress], bool] = lambda _: False
         self._entrance = entrance
         self._addresses = addresses
-        self._seconds = seconds
+        self.seconds = seconds
         self._on_open = on_open
         self._on_failed = on_failed
         self._slots = {queue: asyncio.Semaphore(most) for queue, most in DIALS_MAX.items()}
@@ -80,8 +80,8 @@ class Dialling:
                 return  # it has gone over to another one
             attempts.queue = None
             try:
-                if self._addresses.servers.serving(address) is None:
-                    opening = await self._entrance.dial(address, partial(connect, timeout=self._seconds))
+                if self._addresses.servers.staying(address) is None:
+                    opening = await self._entrance.dial(address, partial(connect, timeout=self.seconds))
                     self._on_open(opening, address)
                     return
             except (OSError, TlsRefusedError) as error:

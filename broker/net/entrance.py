@@ -196,10 +196,13 @@ class Entrance:
         """
         self.security = replace(security, scratch=self.security.scratch)
         for link in list(links):
-            if link.transport.cipher and not security.accepts(link.transport.chain):
-                link.fail(
-                    TlsRefusedError("your certificate is not trusted any more: have it, or its CA, added to trust")
-                )
+            if security.accepts(link.transport.chain):
+                continue
+            if link.transport.cipher:
+                problem = "your certificate is not trusted any more: have it, or its CA, added to trust"
+                link.fail(TlsRefusedError(problem))
+            elif security.encryption is Encryption.REQUIRED:
+                link.fail(TlsRefusedError("this endpoint asks for a certificate from now on: set encryption"))
 
     async def close(self) -> None:
         """End every handshake."""

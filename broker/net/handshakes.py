@@ -25,7 +25,7 @@ class Handshakes:
     """
 
     def __init__(self, most: int, is_known: Callable[[str], bool]) -> None:
-        self._most = most
+        self.most = most
         self._is_known = is_known
         self._sockets: dict[Task, socket.socket] = {}  # of every task that has not ended
         self._live: dict[str, dict[Task, None]] = {}  # those not told to end, by host, the longest first
@@ -37,9 +37,9 @@ class Handshakes:
     def make_room(self, host: str) -> None:
         """One more is about to begin."""
         own = self._live.get(host, {})
-        if len(own) >= max(1, self._most // HOST_SHARE) and not self._is_known(host):
+        if len(own) >= max(1, self.most // HOST_SHARE) and not self._is_known(host):
             self._end(host, "too many TLS handshakes at one time from this address")
-        elif len(self._hosts) >= self._most:
+        elif len(self._hosts) >= self.most:
             hosts = [one for one in self._live if not self._is_known(one)] or list(self._live)
             self._end(max(hosts, key=lambda one: len(self._live[one])), "too many TLS handshakes at one time")
 

@@ -15,7 +15,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.errors import FrameMalformedError, PeerError
-from broker.forwarding.forwarder import READ_BYTES, Forwarder
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import READ_BYTES
 from broker.net.link_state import LinkState
 from broker.wire.decoder import check_frame, maybe_length
 from broker.wire.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
@@ -51,14 +52,12 @@ class Intake:
         "_missing",
         "_pauses",
         "_read_bytes",
-        "_view",
     )
 
     def __init__(self, link: Link, forwarder: Forwarder) -> None:
         self._link = link
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
-        self._view = memoryview(forwarder.slab)
         self._carry = bytearray()
         self._missing = LENGTH_BYTES  # bytes until there is more to do than to keep them
         self._begun_at = 0.0  # when the first byte of what is kept came
@@ -139,7 +138,7 @@ class Intake:
             link.owner.on_heard(link)
         start = len(self._carry)
         try:
-            size = link.transport.recv_into(self._view[start : start + self._read_bytes])
+            size = link.transport.recv_into(self._forwarder.view[start : start + self._read_bytes])
         except BlockingIOError:
             return
         except OSError as error:
@@ -167,12 +166,12 @@ class Intake:
             # The rest of a large frame comes in pieces: keep them as they come, walk when it is whole.
             if not start:
                 self._begun_at = now
-            self._carry += self._view[start : start + size]
+            self._carry += self._forwarder.view[start : start + size]
             self._missing -= size
             self._forwarder.unfinished.keep(link, start + size)
             return
         if start:
-            self._view[:start] = self._carry
+            self._forwarder.view[:start] = self._carry
             self._carry.clear()
         self._walk(start + size, now, kept=start)
 
@@ -181,7 +180,7 @@ class Intake:
         self._again = None
         self._is_cut = False
         start = len(self._carry)
-        self._view[:start] = self._carry
+        self._forwarder.view[:start] = self._carry
         self._carry.clear()
         try:
             self._walk(start, self._loop.time(), kept=start)
@@ -219,7 +218,7 @@ class Intake:
         left = end - consumed
         if is_new:
             self._begun_at = now
-        self._carry += self._view[consumed:end]
+        self._carry += self._forwarder.view[consumed:end]
         if left:
             self._forwarder.unfinished.keep(self._link, left)
         if length is None or length > left:

@@ -16,18 +16,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from broker.errors import PeerError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.hop import SHARED_FRAMES
 from broker.forwarding.way import Buffer
 from broker.net.advice import Advice, render_rejected
+from broker.net.flow import Flow
 from broker.net.intake import Intake
 from broker.net.link_state import LinkState
+from broker.net.owner import Owner
 from broker.net.permissions import EVERYTHING
 from broker.net.transport import Transport
-from broker.wire.connection import Connection, Event, Online, Reply
+from broker.wire.connection import Connection, Online, Reply
 from broker.wire.frame import decode_link
 from broker.wire.handshake import PEER_NAME_MAX, Agreement
 
@@ -42,42 +45,16 @@ _numbers = count(1)
 _LOGGED_IN = LinkState.LOGGED_IN  # by name here: asked for every write, and Python is slow to find members of enums
 
 
-class Owner(Protocol):
-    """Who is told what happens on a link."""
-
-    def on_online(self, link: Link) -> None:
-        """HELLO is complete; the link can send."""
-
-    def on_writable(self, link: Link) -> None:
-        """The link can send again."""
-
-    def on_heard(self, link: Link) -> None:
-        """Something was read, for the first time since the link was made or `renew` called; see to that it is."""
-
-    def on_event(self, link: Link, event: Event) -> None:
-        """The peer said something that is not for the link itself."""
-
-    def on_ended(self, link: Link) -> None:
-        """Nothing more comes: `link.wind_up` is due, now or soon."""
-
-    def on_failed(self, link: Link, error: Exception) -> None:
-        """A bug: the link is to be closed, though not in this call."""
-
-    def on_lost(self, link: Link) -> None:
-        """Nothing new leaves through the link any more; `link.reason` says why. Once, before `on_closed`."""
-
-    def on_closed(self, link: Link) -> None:
-        """The socket is closed."""
-
-
 class Link:
     """
     A connection that speaks the protocol. Loop-only.
 
     Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
     `opened_at` loop time; `connection` its protocol state; `error` the rule that the peer broke; the counters count
-    bytes, frames and system calls since it was opened, `received` dialog frames by kind; `meter` what its peer brings,
-    where that is limited; `permit` what its peer may do; `slowed_by` the settings for which it is not read now.
+    bytes, frames and system calls since it was opened, `control_sent` bytes that are no dialog frames, `received`
+    dialog frames by kind; `flow` what it really does; `meter` what its peer brings, where that is limited; `permit`
+    what its peer may do; `slowed_by` the settings for which it is not read now;
+    `is_leaving` when the peer has said GOAWAY: frames leave by it only where no other link leads on.
     """
 
     def __init__(
@@ -92,14 +69,17 @@ class Link:
         self.agreement: Agreement | None = None
         self.max_frame = 0
         self.is_narrow = False
-        self.bytes_received = self.bytes_sent = self.receives = self.sends = self.frames_rejected = 0
+        self.bytes_received = self.bytes_sent = self.control_sent = 0
+        self.receives = self.sends = self.frames_rejected = 0
         self.received: Counter[int] = Counter()
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self.online_at: float | None = None
+        self.flow = Flow(self.opened_at)
         self.meter: Meter | None = None
         self.permit = EVERYTHING
         self.slowed_by: set[str] = set()
+        self.is_leaving = False
         self.transport = transport
         self.connection = connection
         self.owner: Owner  # from `start` on
@@ -146,6 +126,16 @@ class Link:
     def kept_bytes(self) -> int:
         """What has come and was not passed on yet."""
         return self._intake.kept_bytes
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the peer has ended its direction, and reads on."""
+        return self._has_ended and not self._problem
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether all that was sent arrives although the link ends: both sides close it in their own time."""
+        return self.is_leaving and not self._is_broken and not self._problem
 
     # --- Outlet: frames leave -------------------------------------------------------------------------------
 
@@ -200,9 +190,10 @@ class Link:
     def tick(self, now: float) -> None:
         """Now and then, once a second or more often: heartbeat, silence, HELLO and every other frame in time."""
         self._advice.refill(now)
+        self.flow.look(self, now)
         try:
             self._intake.tick(now)
-            if self._is_ending or self.state in (LinkState.LINGERING, LinkState.CLOSED):
+            if self._is_ending or self._has_ended or self.state in (LinkState.LINGERING, LinkState.CLOSED):
                 return
             for frame in self.connection.tick(now):
                 self.say(frame)
@@ -211,16 +202,10 @@ class Link:
 
     # --- the end --------------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """Send nothing new; when all is out, close our direction and read on until the peer closes its own."""
+    def drain(self, seconds: float | None = None) -> None:
+        """Send nothing new; when all is out, close our direction, and read on for so many seconds at most."""
         if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) and not self._is_ending:
-            self._end(LinkState.DRAINING, self.connection.handshake_timeout, "drained")
-
-    def hear_out(self, seconds: float) -> None:
-        """The peer is leaving: send nothing new and read on until it closes, for so many seconds from now at most."""
-        if self.state in (LinkState.LOGGED_IN, LinkState.DRAINING) and not self._is_ending:
-            self.state = LinkState.DRAINING
-            self._close_later(seconds, "the peer has left")
+            self._end(LinkState.DRAINING, seconds or self.connection.handshake_timeout, "drained")
 
     def fail(self, error: PeerError) -> None:
         """The peer broke the rules: FATAL, then close."""
@@ -269,7 +254,7 @@ class Link:
         if self._is_blocked or self._is_hearing or not self._is_ending:
             return
         if self._has_ended:
-            self._loop.call_soon(self.close, self.reason)
+            self._loop.call_soon(self.close, self.reason or "drained")
         elif not self._is_shut:
             self._is_shut = True
             try:
@@ -284,6 +269,9 @@ class Link:
     def take(self, slab: bytearray, end: int, now: float) -> int:
         """The pass over dialog frames, then the link's own frames; bytes consumed. Raises PeerError."""
         batch = self._forwarder.take(slab, end, now, self, self.permit.profile)
+        hop = self._forwarder.hop
+        if hop.pending >= SHARED_FRAMES or now >= hop.due:
+            hop.handed_over(now, self._loop.time())
         if batch.link_frames:
             self.hear(batch.link_frames, now)
         if batch.error is not None:
@@ -337,7 +325,7 @@ class Link:
     def _go_online(self, agreement: Agreement, now: float) -> None:
         self.agreement = agreement
         self.max_frame = agreement.send_max_frame
-        self.is_narrow = self.max_frame < self.connection.max_frame
+        self.is_narrow = self.max_frame < self._forwarder.limits.max_frame
         self.state = LinkState.LOGGED_IN
         self.online_at = now
         self.owner.on_online(self)
@@ -349,10 +337,15 @@ class Link:
     def _speak(self) -> None:
         """Send what was said, as far as the socket takes it now."""
         if not self._is_blocked:
-            if self._control:
-                del self._control[: self._write(self._control)]
+            self._write_control()
             if self._control or self.transport.holds:
                 self._block()
+
+    def _write_control(self) -> None:
+        if self._control:
+            sent = self._write(self._control)
+            self.control_sent += sent
+            del self._control[:sent]
 
     def _write(self, data: Buffer) -> int:
         try:
@@ -378,8 +371,8 @@ class Link:
     def _on_writable(self) -> None:
         if self._rest or self.transport.holds:
             self._rest = self._rest[self._write(self._rest) :]
-        if self._control and not self._rest:
-            del self._control[: self._write(self._control)]
+        if not self._rest:
+            self._write_control()
         if self._is_broken or self._rest or self._control or self.transport.holds:
             return
         self.transport.remove_writer()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 import structlog
@@ -22,6 +22,12 @@ from broker.routing.address import NetworkAddress
 BACKLOG = 1024
 SHORTAGE_PAUSE = 0.1  # seconds without accepting when descriptors or memory ran out
 _SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_REMEDIES = {
+    errno.EADDRINUSE: "stop what listens there (ss -ltnp tells), or choose another address",
+    errno.EADDRNOTAVAIL: "choose an address of this machine (ip address tells)",
+    errno.EACCES: "choose a port above 1023, or give the program CAP_NET_BIND_SERVICE",
+}
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +49,22 @@ class Listener:
         """Begin to accept: one connection a loop turn, so that a flood of them leaves everybody else their turn."""
         self._loop.add_reader(self._sock, self._on_readable)
 
+    def finish(self) -> None:
+        """Accept whoever has connected so far, then nobody any more, and free the port."""
+        for _ in range(BACKLOG):
+            if self._is_short or self._sock.fileno() < 0 or not self._take():
+                break
+        self._close()
+
     async def close(self) -> None:
         """Stop accepting and free the port."""
+        self.release()
+
+    def release(self) -> None:
+        """The same, at once."""
+        self._close()
+
+    def _close(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
         if self._sock.fileno() >= 0:
@@ -52,17 +72,22 @@ class Listener:
             self._sock.close()
 
     def _on_readable(self) -> None:
+        self._take()
+
+    def _take(self) -> bool:
+        """Accept one connection; whether one was there."""
         try:
             sock, where = self._sock.accept()
         except OSError as error:
             # Anything else concerns the one connection only, which has gone again: the next call waits for another.
             if error.errno in _SHORTAGE:
                 self._rest(error.strerror or str(error))
-            return
+            return False
         is_last = is_reserved(sock.fileno())
         self._accept(sock, render_endpoint(where))
         if is_last:
             self._rest("the file descriptors left are for those whom this instance dials")
+        return True
 
     def _rest(self, reason: str) -> None:
         """Accept nobody for a moment, and then see."""
@@ -92,6 +117,17 @@ def own_addresses(host: str, port: int) -> set[NetworkAddress]:
     return {NetworkAddress(name, port) for name in hosts}
 
 
+def addresses_of(listeners: Iterable[Listener]) -> set[NetworkAddress]:
+    """The addresses that certainly lead to one of these."""
+    return {address for one in listeners for address in own_addresses(one.host, one.port)}
+
+
+def named_addresses(listeners: Iterable[Listener]) -> list[NetworkAddress]:
+    """Those of them that are bound to an address of their own, and not to all there are."""
+    named = [one for one in listeners if not ip_address(one.host).is_unspecified]
+    return [NetworkAddress(one.host, one.port) for one in named]
+
+
 def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """
     A listening socket; with `is_shared` other processes of this user may listen there as well, if they share too.
@@ -104,7 +140,7 @@ def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
+        raise _failed(host, port, error) from error
     return sock
 
 
@@ -127,7 +163,7 @@ def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
         )[0]
         sock = socket.socket(family, kind, proto)
     except OSError as error:
-        raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
+        raise _failed(host, port, error) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_shared:
@@ -136,8 +172,17 @@ def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
         sock.bind(where)
     except OSError as error:
         sock.close()
-        raise ListenFailedError(f"{host}:{port}", error.strerror or str(error)) from error
+        raise _failed(host, port, error) from error
     return sock
+
+
+def _failed(host: str, port: int, error: OSError) -> ListenFailedError:
+    """What the system says, and what to do about it."""
+    is_name = isinstance(error, socket.gaierror)
+    remedy = "correct the name, or write an address" if is_name else _REMEDIES.get(error.errno or 0, "")
+    problem = error.strerror or str(error)
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return ListenFailedError(shown, f"{problem}; {remedy}" if remedy else problem)
 
 
 def render_endpoint(where: tuple[str, int] | tuple[str, int, int, int]) -> str:

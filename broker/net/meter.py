@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,9 +68,15 @@ class Meter:
     def __len__(self) -> int:
         return len(self._seen)
 
+    def change(self, limits: PeerLimits, payer: Payer | None) -> None:
+        """These limits hold from now on; what was owed by a rate is owed by the new one."""
+        for bucket in self._buckets:
+            bucket.rate = getattr(limits, bucket.limit)
+        self.payer = payer
+
     def enter(self, link: Link) -> None:
-        """One more connection of this peer."""
-        self._seen[link] = (0, 0)
+        """One more connection of this peer; what it brought before is not counted."""
+        self._seen[link] = (link.bytes_received, link.received.total())
 
     def leave(self, link: Link) -> None:
         """A connection is closed."""
@@ -124,6 +131,26 @@ class Meters:
         link.meter = meter
         if meter.payer is not None:
             pool.payers[link] = meter.payer
+
+    def change(self, limits: PeerLimits, links: Iterable[Link], pool: Pool) -> None:
+        """These limits hold from now on, for all connections there are; what a peer holds of the pool stays its own."""
+        before, self._limits = self._limits, limits
+        if before.are_paced != limits.are_paced:
+            for link in list(links):
+                (self.enter if limits.are_paced else self.leave)(link, pool)
+        for meter in self._meters.values():
+            payer = meter.payer
+            if payer is None and limits.pool_share:
+                payer = Payer(pool, limits.pool_share)
+            elif payer is not None:
+                payer.percent = limits.pool_share
+            meter.change(limits, payer if limits.pool_share else None)
+        for link, name in self._names.items():
+            payer = self._meters[name].payer
+            if payer is None:
+                pool.payers.pop(link, None)
+            else:
+                pool.payers[link] = payer
 
     def leave(self, link: Link, pool: Pool) -> None:
         """A connection is closed; what its frames take of the pool is still that of its peer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from broker.forwarding.forwarder import Forwarder
 from broker.net.link import Link
@@ -37,6 +37,15 @@ class Outlets:
     def is_draining(self) -> bool:
         """Whether anything waits that a link may still take."""
         return any(outbox.held and outbox.outlet is not None for outbox in self.forwarder.every_outbox())
+
+    def replacing(self, addresses: Iterable[NetworkAddress]) -> set[NetworkAddress]:
+        """Where frames for these addresses may go once nobody serves them: there again, and what leads on as well."""
+        others: set[NetworkAddress] = set()
+        for address in addresses:
+            if self._servers.staying(address) is None:
+                boxes = list(self.forwarder.outboxes_to(address))
+                others.update(*(outbox.alternatives for outbox in boxes), [address] if boxes else [])
+        return {address for address in others if self._servers.staying(address) is None}
 
     def fit(self, address: NetworkAddress) -> None:
         """Give what is for an address the link that serves it now; dial when there is none and frames wait."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
@@ -25,10 +25,12 @@ from broker.net.admission import Admission
 from broker.net.announced import announced
 from broker.net.askers import Askers, Prove
 from broker.net.backpressure import Backpressure
+from broker.net.departures import LEAVING_MAX, Departures
 from broker.net.descriptors import room_for_connections
 from broker.net.dialer import Attempts
 from broker.net.dialling import Dialling
 from broker.net.entrance import Entrance, Opening
+from broker.net.farewell import Farewell, Left
 from broker.net.handshakes import Handshakes
 from broker.net.heard import Heard
 from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
@@ -38,19 +40,19 @@ from broker.net.outlets import Outlets
 from broker.net.pace import Pace
 from broker.net.permissions import Permissions
 from broker.net.processes import Processes
+from broker.net.serving import Serving
 from broker.net.stirred import Stirred
-from broker.net.tasks import Tasks
 from broker.net.tls import NO_SECURITY, Security
 from broker.net.watcher import Nobody, Watcher
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
+from broker.supervision import Kept, Supervision
 from broker.wire.connection import Connection, Ended, Event, Leaving, ProbeAnswered, Probed, RejectedBy
-from broker.wire.frame import GoAway, Hello, Rejected, encode_link
+from broker.wire.frame import Hello, Rejected
 from broker.wire.handshake import Agreement, stays
 from broker.wire.layout import ADDRESSES_MAX
 
 TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
-LEAVING_MAX = 60.0  # seconds that a peer which drains is heard out, whatever deadline it names
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +78,7 @@ class Peers:
         prove: Prove,
         security: Security = NO_SECURITY,
         limits: PeerLimits = NO_LIMITS,
+        supervision: Supervision | None = None,
     ) -> None:
         self.hello = hello
         self.links: dict[int, Link] = {}
@@ -95,34 +98,39 @@ class Peers:
         self._addresses = Addresses()
         self._servers = self._addresses.servers
         self._outlets = Outlets(self._servers, want=self.want, on_room=on_room)
+        self._serving = Serving(self._addresses, self._outlets, lambda: self.watcher)
         self._processes = Processes()
         self._pace = Pace(self.on_failed)
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._on_rejected = on_rejected
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks()
-        self._dialling = Dialling(self.entrance, self._addresses, timeouts.connect, self._open, self._on_unreached)
+        self._supervision = supervision or Supervision()
+        self._ticking: Kept | None = None
+        self.dialling = Dialling(self.entrance, self._addresses, timeouts.connect, self._open, self._on_unreached)
         self._stirred = Stirred()
-        self._is_stopping = False
+        self._departures = Departures(self._addresses, self.dialling.want, self._part)
+        self.farewell = Farewell()
+        self._is_closing = False
 
     def start(self, forwarder: Forwarder) -> None:
         """Begin to keep time; the forwarder is the one whose outboxes are served."""
         self.forwarder = self._outlets.forwarder = forwarder
-        self._dialling.is_invented = forwarder.is_invented
-        self._tasks.spawn(self._tick(), "peers tick")
+        self.dialling.is_invented = forwarder.is_invented
+        self._ticking = self._supervision.keep("peers tick", self._tick)
 
     # --- ports of the forwarder ---
 
     def want(self, address: NetworkAddress) -> None:
         """Somebody has frames for this address: see that a link comes to serve it."""
-        if self._is_stopping:
+        if self._is_closing:
             return
         if self._servers.serving(address) is not None:
             self._outlets.fit(address)
             self._loop.call_soon(self._on_room)  # not here: the caller is in the middle of a pass
             return
-        self._dialling.want(address)
+        self._departures.wanted(address)
+        self.dialling.want(address)
 
     def health_of(self, address: NetworkAddress) -> Health:
         """Whether an address is served, was not tried, or did not answer lately."""
@@ -137,8 +145,8 @@ class Peers:
         link = self._servers.serving(address)
         if link is not None:
             link.say(probe)
-        elif not self._is_stopping:
-            self._dialling.want(address, is_probe=True)
+        elif not self._is_closing:
+            self.dialling.want(address, is_probe=True)
         return link
 
     def served_by(self, link: Link) -> list[NetworkAddress]:
@@ -157,7 +165,7 @@ class Peers:
         """Every address that was dialled or is served."""
         return self._addresses.known
 
-    def received(self) -> dict[str, Counter[int]]:
+    def received(self) -> dict[str, dict[int, int]]:
         """Dialog frames that came in since the start, by name of the peer and kind; past a bound by "other"."""
         return self._heard.counts(self.links.values())
 
@@ -170,18 +178,18 @@ class Peers:
 
     def accept(self, sock: socket.socket, address: str) -> None:
         """A peer has connected."""
-        if self._is_stopping:
+        if self._is_closing:
             sock.close()
             return
         self.entrance.accept(sock, address)
 
     def _on_unreached(self, address: NetworkAddress) -> None:
         self._changed()
-        self._outlets.fit(address)
-        self._tell(address)
+        self._serving.look(address)
+        self._departures.look()
 
     def _open(self, opening: Opening, dialled: NetworkAddress | None) -> None:
-        connection = Connection(self.hello, now=opening.begun_at, handshake_timeout=self._timeouts.handshake)
+        connection = Connection(self.hello, now=opening.begun_at, handshake_timeout=self.timeouts.handshake)
         link = Link(*opening.ends, is_accept=dialled is None, connection=connection, forwarder=self.forwarder)
         self.links[link.number] = link
         if dialled is not None:
@@ -223,10 +231,12 @@ class Peers:
         believed = announced(agreement, link.transport.identity, is_authenticating=is_authenticating)
         if len(agreement.peer.addresses) > ADDRESSES_MAX:
             log.warning("too many addresses announced", peer=link.address, name=link.peer_name, kept=len(believed))
-        is_changed = self._serve(link, dialled, believed)
+        is_changed = self._serving.begin(link, dialled, believed)
         is_changed |= self._arbitrate(link, agreement)
         if is_changed:
             self._changed()
+        self.farewell.greet(link)
+        self._departures.look()
 
     def on_writable(self, link: Link) -> None:
         """The link takes more: let what waits for it leave, address by address."""
@@ -241,8 +251,11 @@ class Peers:
         self._pace.renew_soon(link)
 
     def on_ended(self, link: Link) -> None:
-        """Nothing more comes through a link."""
-        self._pace.wind_up(link)
+        """Nothing more comes through a link; what is for a peer that has moved away from here still leaves by it."""
+        if self.farewell.is_said and link.has_moved and link.state is LinkState.LOGGED_IN:
+            self._stirred.set()
+        else:
+            self._pace.wind_up(link)
 
     def on_failed(self, link: Link, error: Exception) -> None:
         """A bug: it is told, and the link is closed, in a turn of its own."""
@@ -259,9 +272,7 @@ class Peers:
         elif isinstance(event, Probed):
             self._askers.answer(link, event.probe)
         elif isinstance(event, Leaving):
-            if link.state is LinkState.LOGGED_IN:  # it may be said again and again
-                log.info("peer is draining", link=link.number, peer=link.address, reason=event.goaway.reason)
-            self._leave(link, min(event.goaway.deadline_ms / 1000, LEAVING_MAX))
+            self._leave(link, min(event.goaway.deadline_ms / 1000, LEAVING_MAX), event.goaway.reason)
         elif isinstance(event, Ended):
             log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.fatal.text)
             link.close(f"FATAL from the peer: {event.fatal.text}")
@@ -270,15 +281,16 @@ class Peers:
         """The link is of no use: what it served is served by another, or dialled again while frames wait."""
         if link.error is not None:
             self.faults[type(link.error).__name__] += 1
-        if not self._is_stopping:
+        if not self._is_closing:
             note = self.entrance.strangers.warning if link.agreement is None else log.info
             note("link closed", link=link.number, peer=link.address, reason=link.reason)
         self._processes.remove(link)
+        self._departures.forget(link)
         dialled = self._dialled.pop(link.number, None)
         if dialled is not None:
             self.attempts[dialled].is_under_way = False
             self._addresses.suppress(dialled, link.reason)
-        if self._withdraw(link, dialled):
+        if self._serving.end(link, dialled):
             self._changed()
 
     def on_closed(self, link: Link) -> None:
@@ -291,39 +303,6 @@ class Peers:
 
     # --- who serves what ---
 
-    def _serve(self, link: Link, dialled: NetworkAddress | None, addresses: Iterable[NetworkAddress] = ()) -> bool:
-        """From now on the link serves what it was dialled for, and these addresses; whether anything depends on it."""
-        new = [] if dialled is None else [dialled]
-        new += [address for address in addresses if address != dialled]
-        is_changed = any(self._servers.serving(address) is None and self._matters(address) for address in new)
-        for address in new:
-            self._servers.add(link, address, is_first=address == dialled)
-            self._outlets.fit(address)
-            self._tell(address)
-        return is_changed
-
-    def _withdraw(self, link: Link, dialled: NetworkAddress | None) -> bool:
-        """The link serves nothing any more, nor `dialled`, for which it was opened; whether anything depends on it."""
-        addresses = self._servers.remove(link)
-        if dialled is not None and dialled not in addresses:
-            addresses.append(dialled)
-        for address in addresses:
-            self._outlets.fit(address)
-            self._tell(address, link.reason or "the peer is draining")
-        return any(self._servers.serving(address) is None and self._matters(address) for address in addresses)
-
-    def _tell(self, address: NetworkAddress, problem: str = "") -> None:
-        """Who serves an address may be another one now, or nobody."""
-        link = self._servers.serving(address)
-        if link is not None:
-            self.watcher.on_served(address, link)
-        else:
-            self.watcher.on_unserved(address, self.problem_of(address) or problem)
-
-    def _matters(self, address: NetworkAddress) -> bool:
-        """Whether anything depends on the health of an address."""
-        return self._addresses.matters(address) or address in self.forwarder.outboxes
-
     def _arbitrate(self, link: Link, agreement: Agreement) -> bool:
         """One connection for each pair of processes: the loser drains, the other serves; whether that matters."""
         other = self._processes.rival_of(link)
@@ -335,16 +314,29 @@ class Peers:
         log.info("link lost arbitration", link=loser.number, peer=loser.address, survivor=survivor.number)
         loser.drain()
         dialled = self._dialled.pop(loser.number, None)
-        is_changed = self._serve(survivor, dialled)
-        return self._withdraw(loser, dialled) or is_changed
+        is_changed = self._serving.begin(survivor, dialled)
+        return self._serving.end(loser, dialled) or is_changed
 
-    def _leave(self, link: Link, seconds: float) -> None:
-        """The peer drains: hear it out, use another address while there is one, and come back later."""
-        link.hear_out(seconds + self._timeouts.handshake)
-        dialled = self._dialled.pop(link.number, None)
-        if dialled is not None:
-            self._addresses.suppress(dialled, "the peer is draining")
-        if self._withdraw(link, dialled):
+    def _leave(self, link: Link, seconds: float, reason: str) -> None:
+        """The peer drains: the link is used until another one leads on, which is looked for."""
+        if link.is_leaving or link.state is not LinkState.LOGGED_IN:  # it may be said again and again
+            self._departures.postpone(link, seconds)
+            return
+        log.info("peer is draining", link=link.number, peer=link.address, reason=reason, seconds=seconds)
+        link.is_leaving = True
+        self._dialled.pop(link.number, None)
+        addresses = list(self._servers.addresses_of(link))
+        for address in addresses:
+            self._serving.look(address, "the peer is draining")
+        self._departures.begin(link, seconds, self._outlets.replacing(addresses) if not self.farewell.is_said else ())
+        if self._serving.is_missed(addresses):
+            self._changed()
+
+    def _part(self, link: Link) -> None:
+        """Nothing more is sent to a peer that drains; it is heard until it closes."""
+        log.info("moved away", link=link.number, peer=link.address)
+        link.drain(self._departures.remaining(link) + self.timeouts.handshake)
+        if self._serving.end(link, None):
             self._changed()
 
     def _changed(self) -> None:
@@ -358,8 +350,8 @@ class Peers:
     # --- time and the end ---
 
     async def _tick(self) -> None:
-        pause = min(TICK_SECONDS, self.hello.heartbeat_ms / 2000, self._timeouts.handshake / 2)
         while True:
+            pause = min(TICK_SECONDS, self.hello.heartbeat_ms / 2000, self.timeouts.handshake / 2)
             due = self._loop.time() + pause
             await asyncio.sleep(pause)
             now = self._loop.time()
@@ -368,17 +360,24 @@ class Peers:
             now = self._loop.time()
             self.forwarder.expire(now)
             self.backpressure.look_again()
+            self._departures.look()
             self._stirred.set()
             self._addresses.forget_old(now)
             self.admission.meters.look(now)
 
+    def leave(self, *, reason: str, seconds: float) -> None:
+        """Tell every peer that this instance leaves in so many seconds; they move, and what is held leaves."""
+        self.farewell.say(list(self.links.values()), reason=reason, seconds=seconds)
+
+    def left(self) -> Left:
+        """What has not left yet."""
+        return self.farewell.left(self.links.values(), self.forwarder.every_outbox())
+
     async def close(self, *, reason: str, seconds: float) -> None:
-        """Tell every peer, let what is held leave for so many seconds, then close all links."""
-        self._is_stopping = True
-        goaway = encode_link(GoAway(reason=reason, deadline_ms=int(seconds * 1000)))
-        for link in list(self.links.values()):
-            if link.agreement is not None:
-                link.say(goaway)
+        """Tell every peer, unless `leave` has, let what is held leave for so many seconds, then close all links."""
+        self._is_closing = True
+        if not self.farewell.is_said:
+            self.leave(reason=reason, seconds=seconds)
         await self._stirred.until(lambda: not self._outlets.is_draining, seconds)
         for link in list(self.links.values()):
             link.drain()
@@ -387,10 +386,12 @@ class Peers:
             min(seconds, LINGER_SECONDS),
         )
         self.backpressure.close()
+        self._departures.close()
         self._pace.close()
         await self.entrance.close()
-        await self._dialling.close()
-        await self._tasks.cancel()
+        await self.dialling.close()
+        if self._ticking is not None:
+            await self._ticking.stop()
         for link in list(self.links.values()):
             link.close(reason)
         self.forwarder.abandon(self._loop.time())

@@ -31,11 +31,19 @@ class Servers:
         return self._addresses.get(link, ())
 
     def serving(self, address: NetworkAddress) -> Link | None:
-        """The link that takes frames for this address now."""
+        """The link that takes frames for this address now; one whose peer is leaving where there is no other."""
+        leaving = None
         for link in self._links.get(address, ()):
             if link.state is LinkState.LOGGED_IN:
-                return link
-        return None
+                if not link.is_leaving:
+                    return link
+                leaving = leaving or link
+        return leaving
+
+    def staying(self, address: NetworkAddress) -> Link | None:
+        """The same, if its peer stays."""
+        link = self.serving(address)
+        return None if link is None or link.is_leaving else link
 
     def add(self, link: Link, address: NetworkAddress, *, is_first: bool = False) -> None:
         """From now on a link serves an address, before all others when it was dialled for it."""

@@ -36,6 +36,7 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
     (r"not authorized", StatementError, 229, "the permission was denied: only the views can be read"),
     (r"user-defined function raised exception", StatementError, 241, "conversion failed: no date, time or number"),
     (r"circular reference: (.+)", StatementError, 252, "the expression '{0}' refers to itself without UNION ALL"),
+    (r"string or blob too big", StatementError, 7119, "a value or a row would be larger than 1.25 MiB"),
     (r'near "(.+)": syntax error', DdlSyntaxError, 102, "not supported near '{0}'"),
     (r"(?s)(.*)", DdlSyntaxError, 102, "not supported: {0}"),
 )
@@ -50,9 +51,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
 
 
-def translate(
-    error: sqlite3.Error, statement: Statement, *, columns: Iterable[str], path: str, seconds: float
-) -> BrokerError:
+def translate(error: sqlite3.Error, statement: Statement, *, columns: Iterable[str], path: str) -> BrokerError:
     """
     The error to raise for one of SQLite's.
 
@@ -61,11 +60,8 @@ def translate(
         statement: The one that failed.
         columns: Every column of what it reads.
         path: The file it reads, for a fault of the file.
-        seconds: The time limit it ran under.
     """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code == sqlite3.SQLITE_INTERRUPT:
-        return StatementError(8649, f"the query was cancelled: it took longer than {seconds:g} s; ask for less")
     if code not in _CALLERS:
         return StoreUnavailableError(path, str(error))
     kind, number, problem, found = next(

@@ -130,7 +130,14 @@ def _to_datetime(value: Value) -> Value:
 def _date_add(unit: str, number: Value, value: Value) -> Value:
     if number is None or value is None:
         return None
-    at, count = read_instant(value), int(number)
+    try:
+        return _later(unit, int(number), read_instant(value))
+    except OverflowError:  # which SQLite would take for a value that is too large
+        raise ValueError("no such date") from None
+
+
+def _later(unit: str, count: int, at: datetime) -> str:
+    """Raises OverflowError, ValueError: there is no such date."""
     if unit in _STEPS:
         return render_instant(at + count * _STEPS[unit])
     year, month = divmod(at.year * 12 + at.month - 1 + count * _MONTHS[unit], 12)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.cells import cell_len
@@ -20,9 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from broker.observe.ledger import ledger_sentence
+from broker.observe.verdict import verdict
 
 NO_TERMINAL_COLUMNS = 250  # of what is piped or redirected
 UNBROKEN_COLUMNS = 36  # a GUID, the longest value that has to stay on one line
+_LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
 _FRAME_COLUMNS = 3  # what a table draws around a column
 
 
@@ -74,29 +76,26 @@ def readable(value: object) -> str:
 
 
 def render_status(status: Mapping[str, Any]) -> None:
-    """Print what `/v1/status` tells: one line of identity, then tables of what there is."""
+    """
+    Print what `/v1/status` tells.
+
+    First whether all is well or what to do, in one sentence; then everything that is not as it should be; then who it
+    is, and tables of what there is.
+    """
     console = _console()
-    state = "ready" if status["ready"] else "not ready"
-    uptime = timedelta(seconds=int(status["uptime_s"]))
-    name = escape(readable(status["name"]))
-    runs_on = f"{status['software']} on {status['loop']}, {status['kernel']} kernel"
-    console.print(f"[bold]{name}[/] {state}, up {uptime}, {runs_on}")
-    listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
-    console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
-    _render_transport(status.get("transport", {}), console)
+    _render_verdict(status, console)
+    _render_identity(status, console)
     _render_forwarding(status["forwarding"], console)
+    refused = status.get("transport", {}).get("refused")
+    if refused:
+        console.print(f"connections refused: {_counts(refused)}")
     if status.get("journal"):
         _render_journal(status["journal"], console)
     if status.get("workers"):
         columns = ["worker", "pid", "ready", "uptime_s", "connections", "held", "restarts", "lost", "problem"]
         render_table(columns, status["workers"], title="Workers", console=console)
-    if status["connections"]:
-        columns = ["name", "address", "direction", "state", "encryption"]
-        columns += [name for name in ("slowed_by",) if any(one.get(name) for one in status["connections"])]
-        render_table(columns, status["connections"], title="Connections", console=console)
-    down = [{"address": address} | facts for address, facts in status["addresses"].items() if facts["problem"]]
-    if down:
-        render_table(["address", "health", "problem", "held"], down, title="Addresses with a problem", console=console)
+    _render_connections(status["connections"], console)
+    _render_next_hops(status, console)
     if status.get("mirrored_routes"):
         columns = ["route", "service", "state", "principal", "epoch", "held", "said", "alarm"]
         routes = [one | {"said": _said(one["partners"])} for one in status["mirrored_routes"]]
@@ -110,11 +109,60 @@ def render_status(status: Mapping[str, Any]) -> None:
         _render_database(database_name, database, console)
 
 
-def _render_transport(transport: Mapping[str, Any], console: Console) -> None:
-    for warning in transport.get("warnings", ()):
-        console.print(Text(f"warning: {readable(warning)}", style="yellow"))
-    if transport.get("refused"):
-        console.print(f"connections refused: {_counts(transport['refused'])}")
+def _render_verdict(status: Mapping[str, Any], console: Console) -> None:
+    """The sentence for who has a moment, and a line for each thing that is not as it should be."""
+    told = verdict(status)
+    console.print(Text(readable(told["sentence"]), style=_LEVEL_STYLES[told["level"]]))
+    for finding in told["findings"]:
+        do = f" -> {readable(finding['do'])}" if finding["do"] else ""
+        line = f"{finding['level']}: {readable(finding['what'])}{do}"
+        console.print(Text(line, style=_LEVEL_STYLES[finding["level"]]))
+    if told["more"]:
+        console.print(f"and {told['more']} more")
+
+
+def _render_identity(status: Mapping[str, Any], console: Console) -> None:
+    state = "draining" if status.get("draining") else "ready" if status["ready"] else "not ready"
+    uptime = timedelta(seconds=int(status["uptime_s"]))
+    name = escape(readable(status["name"]))
+    runs_on = f"{status['software']} on {status['loop']}, {status['kernel']} kernel"
+    as_of = datetime.now(UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    console.print(f"[bold]{name}[/] {state}, up {uptime}, {runs_on}, as of {as_of} UTC")
+    listen = escape(", ".join(status["listen"])) or "nothing"  # an IPv6 address stands in brackets
+    console.print(f"listens on {listen}, broker instance {status['broker_instance']}")
+
+
+def _render_connections(connections: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """With what has really moved on each, and when; columns that say nothing are left out."""
+    if not connections:
+        return
+    now = datetime.now(UTC)
+    rows = [{**one, "last progress": _ago(one.get("last_progress"), now)} for one in connections]
+    columns = ["name", "address", "direction", "state"]
+    more = ("flow", "flow_reason", "last progress", "round_trip_ms", "encryption", "slowed_by")
+    columns += [name for name in more if any(one.get(name) for one in rows)]
+    render_table(columns, rows, title="Connections", console=console)
+
+
+def _render_next_hops(status: Mapping[str, Any], console: Console) -> None:
+    """What waits for each, why and until when; and those that are not reached though nothing waits for them."""
+    waiting = status.get("waiting", ())
+    if waiting:
+        columns = ["next_hop", "held", "held_bytes", "oldest_s", "why", "next_attempt_s"]
+        render_table(columns, waiting, title="What waits for a next hop", console=console)
+    told = {one["next_hop"] for one in waiting}
+    addresses = status["addresses"].items()
+    down = [{"address": one} | facts for one, facts in addresses if facts["problem"] and one not in told]
+    if down:
+        render_table(["address", "health", "problem", "held"], down, title="Addresses with a problem", console=console)
+
+
+def _ago(instant: str | None, now: datetime) -> str:
+    """How long ago an instant was, by this machine's clock; "" when it is not known."""
+    if not instant:
+        return ""
+    seconds = max(0.0, (now - datetime.fromisoformat(instant)).total_seconds())
+    return f"{seconds:.1f} s ago" if seconds < 100 else f"{timedelta(seconds=int(seconds))} ago"
 
 
 def _render_journal(journal: Mapping[str, Any], console: Console) -> None:
@@ -142,14 +190,12 @@ def _render_database(name: str, database: Mapping[str, Any], console: Console) -
 
 def _render_forwarding(forwarding: Mapping[str, Any], console: Console) -> None:
     switch = "on" if forwarding["enabled"] else "off"
-    pool = f"{forwarding['held']} held, {forwarding['pool_bytes']} of {forwarding['pool_limit_bytes']} bytes"
+    pool = f"{forwarding['held']:,} held, {forwarding['pool_bytes']:,} of {forwarding['pool_limit_bytes']:,} bytes"
     console.print(
-        f"forwarding {switch}: {forwarding['forwarded']} forwarded, {forwarding['delivered']} delivered, {pool}"
+        f"forwarding {switch}: {forwarding['forwarded']:,} forwarded, {forwarding['delivered']:,} delivered, {pool}"
     )
     if forwarding["dropped"]:
         console.print(f"dropped: {_counts(forwarding['dropped'])}")
-    if forwarding["unaccounted"]:
-        console.print(f"[red]{forwarding['unaccounted']} frames unaccounted for: please report this")
 
 
 def _said(partners: Mapping[str, Mapping[str, Any]]) -> str:

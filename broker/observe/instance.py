@@ -10,12 +10,15 @@ from broker.control.catalog import Catalog
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
 from broker.control.databases import Past
+from broker.control.reload import Reloads
 from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.forwarding.forwarder import Forwarder
+from broker.net.drain import Drain
 from broker.net.listener import Listener
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
+from broker.supervision import Supervision
 
 
 class Journalling(Protocol):
@@ -46,6 +49,10 @@ class Running(Protocol):
     mirrors: Mirrors
 
     @property
+    def supervision(self) -> Supervision:
+        """The tasks that last as long as it does."""
+
+    @property
     def certificates(self) -> CertificateWatch:
         """What the endpoint brings to TLS, and whether its files are in use."""
 
@@ -54,8 +61,16 @@ class Running(Protocol):
         """What records visits of frames; None where nothing does."""
 
     @property
+    def drain(self) -> Drain:
+        """How it leaves."""
+
+    @property
     def past(self) -> Past:
         """What databases counted that have gone to a partner."""
+
+    @property
+    def reloads(self) -> Reloads:
+        """How it takes its configuration anew."""
 
     def standings(self) -> Mapping[str, OwnStanding]:
         """What this instance is for each of its databases, by name."""

@@ -7,9 +7,10 @@ A tick is asked for every 100 ms; by how much it comes late is how long everythi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from contextlib import AsyncExitStack
+
+from broker.supervision import Supervision
 
 TICK_SECONDS = 0.1
 WINDOW_TICKS = 150  # 15 s: the usual time between two scrapes, so that no late tick falls between them
@@ -26,16 +27,9 @@ class LoopLag:
         """The worst of the last `WINDOW_TICKS` ticks."""
         return max(self._late, default=0.0)
 
-    def start(self, stack: AsyncExitStack) -> None:
+    def start(self, stack: AsyncExitStack, supervision: Supervision | None = None) -> None:
         """Keep time until `stack` ends it."""
-        task = asyncio.get_running_loop().create_task(self.run(), name="loop lag")
-
-        async def stop() -> None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-        stack.push_async_callback(stop)
+        (supervision or Supervision()).keep_within(stack, "loop lag", self.run)
 
     async def run(self) -> None:
         """Tick for ever."""

@@ -6,18 +6,22 @@ Blocking, so for a thread. A reader never waits for a writer.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from broker.store.balance import Balance, read_balance
-from broker.store.database import open_watch
+if TYPE_CHECKING:  # a command that only tells the sentence need not import the store
+    from broker.store.balance import Balance
 
 
 def read_ledger(path: Path) -> Balance | None:
     """The ledger of the database in this file; None when the file cannot be read now."""
+    import sqlite3  # noqa: PLC0415
+
+    from broker.store.balance import read_balance  # noqa: PLC0415
+    from broker.store.database import open_watch  # noqa: PLC0415
+
     try:
         with closing(open_watch(path)) as db:
             return read_balance(db)

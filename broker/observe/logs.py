@@ -11,6 +11,7 @@ Payloads, keys and statements with secrets are never handed to a log call; nothi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -26,13 +27,14 @@ from structlog.contextvars import merge_contextvars
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
+from broker.observe.log_writer import LogWriter
 from broker.observe.repeat import Event, RepeatFilter
 
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-_FIRST = ("ts", "level", "event", "instance")  # the order in which a line begins
+_FIRST = ("ts", "level", "event", "instance", "component")  # the order in which a line begins
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
@@ -45,17 +47,17 @@ class LevelLogger(structlog.BoundLoggerBase):
 
     def debug(self, event: str, **fields: Any) -> None:
         """For whoever looks for a bug; the only level that may speak of one message."""
-        if _State.threshold <= _LEVELS["debug"]:
+        if self._logger.threshold <= _LEVELS["debug"]:
             self._proxy_to_logger("debug", event, **fields)
 
     def info(self, event: str, **fields: Any) -> None:
         """A change of state."""
-        if _State.threshold <= _LEVELS["info"]:
+        if self._logger.threshold <= _LEVELS["info"]:
             self._proxy_to_logger("info", event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
         """Something somebody should look at when there is time."""
-        if _State.threshold <= _LEVELS["warning"]:
+        if self._logger.threshold <= _LEVELS["warning"]:
             self._proxy_to_logger("warning", event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -67,32 +69,69 @@ class LevelLogger(structlog.BoundLoggerBase):
         self._proxy_to_logger("error", event, **{"exc_info": True, **fields})
 
 
-class _Output:
-    """Where lines go; written in one call each, so that threads do not mix them."""
+class _Direct:
+    """Where lines go at once; written in one call each, so that threads do not mix them. Shape: `dropped` always 0."""
 
-    stream: TextIO = sys.stderr
+    dropped = 0
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
 
     def write(self, line: str) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
             self.stream.write(f"{line}\n")
             self.stream.flush()
-        except (OSError, ValueError):
-            return  # the reader is gone, or the stream is closed
+
+    def flush(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class _Component:
+    """
+    What the lines of one component go through: the logger that structlog wraps. Shape: `threshold` its least level.
+
+    A component is what the second part of a module's name says: `net`, `dialog`, `control`. Whatever logs without a
+    name, as an application that embeds an instance may, has an empty one.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.threshold = _State.level_of(name)
+
+    def write(self, line: str) -> None:
+        _State.output.write(line)
 
     debug = info = warning = error = critical = write
 
 
 class _State:
     """
-    What all loggers share; changed by `configure_logging` and `set_log_level` only, always in place.
+    What all loggers share; changed by the functions of this module only, always in place.
 
     A logger that was made and kept before a change therefore follows it, and structlog may cache what it makes.
     """
 
-    threshold = _LEVELS["info"]
+    base: LogLevel = "info"
+    levels: ClassVar[dict[str, LogLevel]] = {}  # of components, and under "" of all others, for a time
+    components: ClassVar[dict[str, _Component]] = {}
     processors: ClassVar[list[Any]] = []
-    output = _Output()
+    output: _Direct | LogWriter = _Direct(sys.stderr)
     repeats = RepeatFilter(time.monotonic)
+
+    @classmethod
+    def level_of(cls, component: str) -> int:
+        """The least level that a component logs."""
+        return _LEVELS[cls.levels.get(component, cls.levels.get("", cls.base))]
+
+    @classmethod
+    def apply(cls) -> None:
+        """The levels hold from now on."""
+        for component in cls.components.values():
+            component.threshold = cls.level_of(component.name)
+        logging.getLogger().setLevel(cls.level_of(""))
 
 
 class _StandardHandler(logging.Handler):
@@ -116,6 +155,7 @@ def configure_logging(
     instance: str,
     stream: TextIO | None = None,
     environ: Mapping[str, str] = os.environ,
+    is_queued: bool = False,
 ) -> None:
     """
     Set up logging for the process; a second call replaces the first.
@@ -126,6 +166,7 @@ def configure_logging(
         instance: Name of the instance, in every line.
         stream: Where to; standard error when left out.
         environ: For `NO_COLOR`, which is honoured whatever its value, unless empty.
+        is_queued: Whether a thread writes, so that nobody waits for the stream; `close_logging` is due at the end.
     """
     stream = sys.stderr if stream is None else stream
     terminal = stream.isatty()
@@ -134,13 +175,16 @@ def configure_logging(
     else:
         colours = terminal and not environ.get("NO_COLOR")
         rendering = [ConsoleRenderer(colors=colours, timestamp_key="ts", exception_formatter=plain_traceback)]
+    if is_queued is not isinstance(_State.output, LogWriter):
+        _State.output.close()
+        _State.output = LogWriter(stream, _tell_gap) if is_queued else _Direct(stream)
     _State.output.stream = stream
     _State.repeats = RepeatFilter(time.monotonic)
     _State.processors[:] = [merge_contextvars, _add_level, _State.repeats, partial(_stamp, instance), *rendering]
     structlog.configure(
         processors=_State.processors,
         wrapper_class=LevelLogger,
-        logger_factory=lambda *_: _State.output,
+        logger_factory=_component,
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
@@ -151,10 +195,55 @@ def configure_logging(
     set_log_level(level)
 
 
+def reconfigure_logging(*, log_format: LogFormat, level: LogLevel, instance: str) -> None:
+    """Other settings for the logging of this process; nothing where `configure_logging` was never called."""
+    if _State.processors:
+        configure_logging(
+            log_format=log_format,
+            level=level,
+            instance=instance,
+            stream=_State.output.stream,
+            is_queued=isinstance(_State.output, LogWriter),
+        )
+
+
+def close_logging() -> None:
+    """At the end of the process: tell what was left out, and see that everything is written, within a second."""
+    tell_suppressed(everything=True)
+    stream = _State.output.stream
+    _State.output.close()
+    _State.output = _Direct(stream)
+
+
 def set_log_level(level: LogLevel) -> None:
-    """Change the level at once, for every logger there is."""
-    _State.threshold = _LEVELS[level]
-    logging.getLogger().setLevel(_LEVELS[level])
+    """Change the level at once, for every logger whose component has none of its own now."""
+    _State.base = level
+    _State.apply()
+
+
+def set_component_level(component: str, level: LogLevel | None) -> None:
+    """
+    Give a component a level of its own, at once.
+
+    Args:
+        component: Its name; empty for all that have none of their own.
+        level: None takes it away again.
+    """
+    if level is None:
+        _State.levels.pop(component, None)
+    else:
+        _State.levels[component] = level
+    _State.apply()
+
+
+def log_levels() -> dict[str, LogLevel]:
+    """The level in force, under an empty name, and those of components that have one of their own."""
+    return {"": _State.base, **_State.levels}
+
+
+def dropped_lines() -> int:
+    """Lines that were lost since the start, because nobody took them in time."""
+    return _State.output.dropped
 
 
 def tell_suppressed(*, everything: bool = False) -> None:
@@ -187,8 +276,23 @@ def _encodable(value: object) -> object:
     return value
 
 
-def _add_level(_logger: object, method: str, event: Event) -> Event:
+def _component(name: str = "", *_: object) -> _Component:
+    """What `get_logger(__name__)` writes to."""
+    component = [*name.split("."), ""][1] if name.startswith("broker.") else ""
+    if component not in _State.components:
+        _State.components[component] = _Component(component)
+    return _State.components[component]
+
+
+def _tell_gap(lines: int) -> None:
+    structlog.get_logger(__name__).warning("log lines lost", lines=lines)
+
+
+def _add_level(logger: object, method: str, event: Event) -> Event:
     event["level"] = method
+    component = getattr(logger, "name", "")
+    if component:
+        event.setdefault("component", component)
     return event
 
 

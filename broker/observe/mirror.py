@@ -7,7 +7,7 @@ Mirrored routes in use, as `sys.dm_broker_mirrors`, the status and the metrics s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,12 +16,28 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
 from broker.mirror.mirrored_route import MirroredRoute, Seen
 from broker.net.mirrors import Mirrors
+from broker.observe.described import Described, Reader, single
 from broker.observe.label import Labels
 from broker.observe.view import MIRRORS, make_row
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 
-MIRROR_STATE_HELP = "Of a mirrored route in use: 1 operational, 2 principal only, 3 not operational, so messages wait."
+MIRROR_METRICS = (
+    Described(
+        "broker_mirror_principal",
+        "1 for the address of a mirrored route in use to which its messages go, else 0.",
+        ("route", "address"),
+        fold=max,
+    ),
+    Described(
+        "broker_mirror_state",
+        "Of a mirrored route in use: 1 operational, 2 principal only, 3 not operational, so messages wait.",
+        ("route",),
+        fold=max,
+    ),
+    Described("broker_mirror_probes_total", "PROBE frames sent to partners of mirrored routes."),
+    Described("broker_mirror_answers_total", "PROBE_REPLY frames of partners of mirrored routes, by role.", ("role",)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,16 @@ def mirror_status(shown: Iterable[MirrorShown]) -> list[dict[str, Any]]:
 # --- metrics, on the loop ---------------------------------------------------------------------------------------
 
 
+def mirror_readers() -> Mapping[str, Reader]:
+    """What reads each of them."""
+    return {
+        "broker_mirror_principal": lambda instance: principal_samples(instance.mirrors),
+        "broker_mirror_state": lambda instance: state_samples(instance.mirrors),
+        "broker_mirror_probes_total": single(lambda instance: instance.mirrors.probes),
+        "broker_mirror_answers_total": lambda instance: [((role,), n) for role, n in instance.mirrors.answers.items()],
+    }
+
+
 def principal_samples(mirrors: Mirrors) -> Iterator[tuple[Labels, float]]:
     """Route and address of every pair in use."""
     for pair, one in mirrors.in_use.items():
@@ -134,6 +160,14 @@ def state_samples(mirrors: Mirrors) -> Iterator[tuple[Labels, float]]:
     """The number of the state by route."""
     for pair, one in mirrors.in_use.items():
         yield (mirrors.route_name(pair),), one.route.state.value
+
+
+def carried_by_way(forwarder: Forwarder) -> dict[Labels, float]:
+    """The same added up, of the ways that there are now."""
+    carried: dict[Labels, float] = {}
+    for labels, frames in forwarded_samples(forwarder):
+        carried[labels] = carried.get(labels, 0) + frames
+    return carried
 
 
 def forwarded_samples(forwarder: Forwarder) -> Iterator[tuple[Labels, float]]:

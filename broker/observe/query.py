@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
+from broker.observe.discovery import SYSTEM_COLUMNS, SYSTEM_VIEWS, column_rows, view_rows
 from broker.observe.fault import nearest, translate
 from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
 from broker.observe.file_view import FileView
@@ -43,6 +43,7 @@ from broker.observe.view import (
     STATUS_FUNCTION,
     UNTRIED,
 )
+from broker.observe.watch import ResultTooLargeError, Texts, Wanted, Watch
 
 if TYPE_CHECKING:
     from broker.observe.tsql import Statement, TableName
@@ -52,10 +53,16 @@ Snapshot = Callable[[], Iterable[Row]]
 Statuses = Callable[[], Mapping[bytes, str]]
 
 ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
-VALUE_MAX_BYTES = 256 * 1024 * 1024  # one value inside SQLite: above any body, below what would hurt the process
-PROGRESS_STEPS = 10_000  # steps of SQLite between two looks at the clock, about a millisecond
+VALUE_MAX_BYTES = 1280 * 1024  # one value, or one row that is sorted, inside SQLite: the largest body shown, and room
+COLUMNS_MAX = 128  # of a result; three times those of the widest view, and with the above a bound for one row
+PROGRESS_STEPS = (
+    1_000  # steps of SQLite between two looks at the clock, a tenth of a millisecond unless values are large
+)
 _QUEUE_SCHEMA = "dbo"
 _VIEW_SCHEMA = "sys"
+SELF_MADE = frozenset({DATABASES, QUEUE_MONITORS, LEDGER, SYSTEM_VIEWS, SYSTEM_COLUMNS})  # views without a snapshot
+_FILE_COLUMNS = {name: tuple(view.columns) for name, view in FILE_VIEWS.items()}
+_INSTANCE_COLUMNS = {name: columns for name, columns in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +81,17 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """Shape: `seconds` a statement may take; `rows` and `result_bytes` after which its result ends."""
+    """
+    For every statement.
+
+    Shape: `seconds` it may take; `rows` and `result_bytes` after which its result ends; `spill_bytes` of temporary
+    files, those of all statements together.
+    """
 
     seconds: float = 10.0
     rows: int = 10_000
     result_bytes: int = 32 * 1024 * 1024
+    spill_bytes: int = 512 * 1024 * 1024
 
 
 class Views:
@@ -105,7 +118,7 @@ class Views:
         mirrors: Iterable[str] = (),
         limits: QueryLimits | None = None,
     ) -> None:
-        expected = MEMORY_VIEWS.keys() - {DATABASES, QUEUE_MONITORS, LEDGER}
+        expected = MEMORY_VIEWS.keys() - SELF_MADE
         expected -= {MSDB_ROUTES} if MSDB in databases else set()
         assert snapshots.keys() == expected, f"snapshots are needed for {sorted(expected)}, not {sorted(snapshots)}"
         self.databases = databases
@@ -114,12 +127,16 @@ class Views:
             DATABASES: partial(database_rows, databases),
             QUEUE_MONITORS: partial(monitor_rows, databases),
             LEDGER: partial(ledger_rows, databases),
+            SYSTEM_VIEWS: partial(view_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
+            SYSTEM_COLUMNS: partial(column_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
         }
         self.transmission_statuses = transmission_statuses
         self.mirrors = mirrors
         self.limits = limits or QueryLimits()
 
-    def select(self, statement: str, *, database: str | None, shows_bodies: bool = True) -> QueryResult:
+    def select(
+        self, statement: str, *, database: str | None, shows_bodies: bool = True, is_wanted: Wanted = lambda: True
+    ) -> QueryResult:
         """
         Carry out one SELECT (or WITH ... SELECT). Blocking.
 
@@ -127,10 +144,11 @@ class Views:
             statement: T-SQL.
             database: The one whose views and queues are meant where the statement names none; None is msdb.
             shows_bodies: Whether who asks may read what applications say to each other; else those columns are NULL.
+            is_wanted: Asked again and again, in this thread; when it says no, the statement ends.
 
         Raises:
             StatementError: it is none, or cannot be carried out; the number is the original's: 102 syntax, 207 column,
-                208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 8649 out of time ...
+                208 view or queue, 259 not a SELECT, 911 database, 954 a mirror, 1105 too large, 8649 out of time ..
             StoreUnavailableError: a file that cannot be read.
         """
         from broker.observe.tsql import Statement  # noqa: PLC0415 - sqlglot takes 0.3 s, which no start should pay
@@ -138,10 +156,10 @@ class Views:
         home = self.find_database(database or MSDB)
         if home is None:
             raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database or '', self.names)}")
-        deadline = time.monotonic() + self.limits.seconds
+        watch = Watch(self.limits.seconds, self.limits.spill_bytes, is_wanted)
         parsed = Statement(statement)
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
-            return _Reading(self, db, home=home, deadline=deadline, shows_bodies=shows_bodies).answer(parsed)
+            return _Reading(self, db, home=home, watch=watch, shows_bodies=shows_bodies).answer(parsed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,12 +174,12 @@ class Views:
 class _Reading:
     """One statement on its own connection; nothing of it outlives `answer`."""
 
-    def __init__(self, views: Views, db: sqlite3.Connection, *, home: str, deadline: float, shows_bodies: bool) -> None:
+    def __init__(self, views: Views, db: sqlite3.Connection, *, home: str, watch: Watch, shows_bodies: bool) -> None:
         self._shows_bodies = shows_bodies
         self._views = views
         self._db = db
         self._home = home
-        self._deadline = deadline
+        self._watch = watch
         self._now = datetime.now(UTC)
         self._attached: dict[str, str] = {}
         self._made: dict[tuple[str, str], str] = {}  # by database and object: the temporary view or table
@@ -171,19 +189,24 @@ class _Reading:
     def answer(self, statement: Statement) -> QueryResult:
         """The rows of the statement, as far as the limits allow."""
         db, limits = self._db, self._views.limits
-        db.text_factory = lambda data: data.decode(errors="replace")
+        db.text_factory = Texts(2 * limits.result_bytes)
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES)
+        db.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS_MAX)
         add_functions(db, now=self._now)
         sql = statement.render({table: self._make(table, statement) for table in statement.tables})
-        db.set_progress_handler(lambda: time.monotonic() > self._deadline, PROGRESS_STEPS)
+        db.set_progress_handler(self._watch, PROGRESS_STEPS)
         db.set_authorizer(_Guard(frozenset(self._made.values()), statement.own))
         try:
             cursor = db.execute(sql)
             columns = tuple(column[0] for column in cursor.description)
             rows, truncated = _fetch(cursor, limits)
+        except ResultTooLargeError as error:
+            raise StatementError(1105, str(error)) from None
         except sqlite3.Error as error:
+            if self._watch.problem:
+                raise StatementError(self._watch.number, self._watch.problem) from error
             path = str(self._views.databases.get(next(iter(self._attached), self._home), self._home))
-            raise translate(error, statement, columns=self._columns, path=path, seconds=limits.seconds) from error
+            raise translate(error, statement, columns=self._columns, path=path) from error
         return QueryResult(columns, rows, truncated)
 
     # --- what a name stands for -----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -25,8 +24,7 @@ from broker.control.config import Settings
 from broker.dialog.endpoint import Endpoint
 from broker.errors import StoreUnavailableError
 from broker.net.certificate import Identity
-from broker.net.link import Link
-from broker.net.link_state import LinkState
+from broker.observe.connection import connection_values
 from broker.observe.drop import read_drops
 from broker.observe.held import HeldCopy, copy_held, held_values
 from broker.observe.instance import Running
@@ -39,9 +37,7 @@ from broker.store.database import open_watch
 ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
 SENDERS_A_STEP = 256  # dialogs asked about at once: a few milliseconds of the loop
 
-_STATES = {LinkState.CONNECTED: 3, LinkState.LOGGED_IN: 4, LinkState.DRAINING: 4}
-_CLOSED = 5
-_LOGIN_STATES = {True: (12, "ONLINE"), False: (1, "WAIT LOGIN NEGOTIATE")}
+_CONNECTIONS = "sys.dm_broker_connections"
 _MIB = 1024 * 1024
 _CERTIFICATE_AUTH = 4
 _ENDPOINT_ALGORITHMS = {"disabled": (0, "NONE"), "supported": (4, "NONE, AES"), "required": (2, "AES")}
@@ -59,7 +55,7 @@ class Snapshots:
     def by_view(self) -> dict[str, Snapshot]:
         """What gives the rows of each view."""
         return {
-            "sys.dm_broker_connections": self.connections,
+            _CONNECTIONS: self.connections,
             "sys.dm_broker_forwarded_messages": self.forwarded_messages,
             "sys.service_broker_endpoints": self.endpoints,
             DISPOSITIONS: self.dispositions,
@@ -146,7 +142,9 @@ class Snapshots:
 
     def _read_connections(self) -> list[Row]:
         at, arbitration = self._clock_zero(), self._instance.peers.hello.arbitration
-        return [_connection_row(link, arbitration, at) for link in self._instance.peers.links.values()]
+        now = self._loop.time()
+        links = self._instance.peers.links.values()
+        return [make_row(_CONNECTIONS, **connection_values(link, arbitration, at, now)) for link in links]
 
     def _clock_zero(self) -> datetime:
         """When the loop's clock said 0."""
@@ -203,53 +201,6 @@ def endpoint_row(
         forward_pool_bytes=pool_bytes,
         forward_pool_messages=pool_messages,
     )
-
-
-def _connection_row(link: Link, arbitration: bytes, at: datetime) -> Row:
-    peer = link.agreement.peer if link.agreement is not None else None
-    login_state, login_state_desc = _LOGIN_STATES[peer is not None]
-    last_activity = max(link.connection.last_heard, link.connection.last_sent)
-    # Unique for as long as the process lives, and the same row after row: this process and the link's number.
-    connection_id = uuid.UUID(int=int.from_bytes(arbitration, "big") ^ link.number)
-    identity = link.transport.identity
-    algorithm, algorithm_desc = _algorithm(link.transport.cipher)
-    return make_row(
-        "sys.dm_broker_connections",
-        connection_id=connection_id,
-        state=_STATES.get(link.state, _CLOSED),
-        state_desc=link.state.value,
-        connect_time=at + timedelta(seconds=link.opened_at),
-        login_time=None if link.online_at is None else at + timedelta(seconds=link.online_at),
-        last_activity_time=at + timedelta(seconds=last_activity),
-        is_accept=link.is_accept,
-        login_state=login_state,
-        login_state_desc=login_state_desc,
-        authentication_method=None if identity is None else "CERTIFICATE",
-        principal_name=None if identity is None else identity.principal_name,
-        peer_certificate_id=None if identity is None else identity.fingerprint,
-        encryption_algorithm=algorithm,
-        encryption_algorithm_desc=algorithm_desc,
-        is_receive_flow_controlled=link.is_paused,
-        is_send_flow_controlled=link.is_blocked,
-        total_bytes_sent=link.bytes_sent,
-        total_bytes_received=link.bytes_received,
-        total_fragments_received=link.received.total(),
-        total_sends=link.sends,
-        total_receives=link.receives,
-        peer_arbitration_id=None if peer is None else uuid.UUID(bytes=peer.arbitration),
-        peer_name=None if peer is None else link.peer_name,
-        peer_address=link.address,
-        peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
-        total_frames_rejected=link.frames_rejected,
-        peer_certificate_expiry_date=None if identity is None else identity.not_after,
-    )
-
-
-def _algorithm(cipher: str) -> tuple[int | None, str]:
-    """The original's number and word for a cipher suite; it has none for a cipher that it did not know."""
-    if not cipher:
-        return 0, "NONE"
-    return (2, "AES") if "_AES_" in cipher else (None, cipher)
 
 
 def _handles(path: Path, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:

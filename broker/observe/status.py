@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from broker.control.role_keeper import OwnStanding
 from broker.dialog.endpoint import Endpoint
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.outbox import Outbox
 from broker.net.link import Link
 from broker.observe.backlog import Backlog
+from broker.observe.connection import connection_status
 from broker.observe.instance import Running
 from broker.observe.mirror import mirror_status, read_mirrors
-from broker.observe.transport import slowed_by, transport_status
+from broker.observe.next_hop import next_hop_status
+from broker.observe.transport import transport_status
 from broker.wire.layout import Kind
 
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
@@ -35,6 +38,8 @@ OTHER_KIND = "other"
 
 def read_status(instance: Running) -> dict[str, Any]:
     """Everything but what is in the files. On the loop."""
+    now = asyncio.get_running_loop().time()
+    at = datetime.now(UTC) - timedelta(seconds=now)  # when the loop's clock said 0
     return {
         "name": instance.name,
         "software": instance.software,
@@ -42,15 +47,19 @@ def read_status(instance: Running) -> dict[str, Any]:
         "started_at": datetime.fromtimestamp(instance.started_at, UTC).isoformat(timespec="milliseconds"),
         "uptime_s": round(time.time() - instance.started_at, 3),
         "ready": instance.is_ready,
+        "draining": instance.drain.told,
         "loop": loop_name(),
         "kernel": instance.forwarder.kernel_name,
         "listen": [f"{listener.host}:{listener.port}" for listener in instance.listeners],
         "transport": transport_status(instance),
         "forwarding": _forwarding(instance.forwarder, is_enabled=instance.settings.endpoint.message_forwarding),
-        "connections": [_connection(link) for link in instance.peers.links.values()],
+        "connections": [connection_status(link, at, now) for link in instance.peers.links.values()],
         "addresses": _addresses(instance),
-        "mirrored_routes": mirror_status(read_mirrors(instance.mirrors, asyncio.get_running_loop().time())),
+        "waiting": next_hop_status(instance, now),
+        "mirrored_routes": mirror_status(read_mirrors(instance.mirrors, now)),
+        "tasks": instance.supervision.status(),
         "running_scripts": running_scripts(instance.catalog),
+        "reload": instance.reloads.status(),
         "journal": None if instance.journal is None else dict(instance.journal.status()),
         "mirroring": {name: _standing(standing) for name, standing in instance.standings().items()},
         "databases": {
@@ -136,27 +145,6 @@ def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
     }
 
 
-def _connection(link: Link) -> dict[str, Any]:
-    return {
-        "name": link.peer_name,
-        "address": link.address,
-        "direction": direction(link),
-        "state": link.state.value,
-        "encryption": "TLS" if link.transport.cipher else "none",
-        "principal": "" if link.transport.identity is None else link.transport.identity.principal_name,
-        "slowed_by": slowed_by(link),
-        "bytes_received": link.bytes_received,
-        "bytes_sent": link.bytes_sent,
-        "frames_received": link.received.total(),
-        "frames_rejected": link.frames_rejected,
-    }
-
-
-def direction(link: Link) -> str:
-    """Who opened a connection: `in` is the peer, `out` is this instance."""
-    return "in" if link.is_accept else "out"
-
-
 def _addresses(instance: Running) -> dict[str, Any]:
     peers, outboxes = instance.peers, instance.forwarder.outboxes
     return {
@@ -166,9 +154,15 @@ def _addresses(instance: Running) -> dict[str, Any]:
             "held": len(outboxes[address].held) if address in outboxes else 0,
             "held_bytes": outboxes[address].share.used_bytes if address in outboxes else 0,
             "over_share": outboxes[address].share.refused if address in outboxes else 0,
+            "peer": _served_by(outboxes[address]) if address in outboxes else "",
         }
         for address in sorted(peers.known_addresses | outboxes.keys(), key=str)
     }
+
+
+def _served_by(outbox: Outbox) -> str:
+    """The name of the peer that takes what is for an address; empty while there is none."""
+    return outbox.outlet.peer_name if isinstance(outbox.outlet, Link) else ""
 
 
 def _standing(standing: OwnStanding) -> dict[str, Any]:

@@ -11,8 +11,10 @@ Imported when the first statement comes, because sqlglot is slow to import.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from sqlglot import exp
 from sqlglot.dialects.tsql import TSQL
@@ -32,7 +34,8 @@ from broker.observe.dialect import (
 from broker.observe.function import PARTS
 from broker.observe.view import INSTANT_COLUMNS
 
-TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks, read in a tenth of a second
+TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks
+WORDS_MAX = 8192  # names, values and signs; a list of 4000 values, understood in about a second
 
 _GO = re.compile(r"\n[ \t]*GO[ \t]*;?\s*\Z", re.IGNORECASE)
 _WRITES = frozenset(
@@ -55,6 +58,7 @@ _REFUSED: tuple[tuple[type[exp.Expr], str, int, str], ...] = (
     (exp.Cube, "CUBE", 102, "CUBE is not supported"),
     (exp.GroupingSets, "GROUPING", 102, "GROUPING SETS is not supported"),
 )
+_Part = TypeVar("_Part", bound=exp.Expr)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)
 
 
@@ -88,10 +92,16 @@ class Statement:
             raise DdlSyntaxError(102, f"a SELECT may have {TEXT_MAX} characters; this has {len(text)}")
         try:
             self._tokens = self._tokenize()
+            if len(self._tokens) > WORDS_MAX:
+                problem = f"a SELECT may have {WORDS_MAX} words and signs; this has {len(self._tokens)}"
+                raise DdlSyntaxError(102, problem)
             self._check_beginning()
             self._tree = self._parse()
+            self._parts: defaultdict[type[exp.Expr], list[exp.Expr]] = defaultdict(list)
+            for part in self._tree.walk():  # once: a long statement has many parts
+                self._parts[type(part)].append(part)
             self._check_parts()
-            self.own = frozenset(cte.alias.casefold() for cte in self._tree.find_all(exp.CTE))
+            self.own = frozenset(cte.alias.casefold() for cte in self._of(exp.CTE))
             self._nodes = list(self._name_tables())
             self._check_calls()
             self._prepare()
@@ -206,37 +216,43 @@ class Statement:
 
     # --- checking -------------------------------------------------------------------------------------------
 
+    def _of(self, *kinds: type[_Part]) -> Iterator[_Part]:
+        """The parts of the statement of these kinds, as it was read."""
+        for kind, parts in self._parts.items():
+            if issubclass(kind, kinds):
+                yield from cast("list[_Part]", parts)
+
     def _check_parts(self) -> None:
         for kind, word, number, problem in _REFUSED:
-            if self._tree.find(kind):
+            if any(self._of(kind)):
                 raise self.error(number, problem, word)
-        for clause in self._tree.find_all(exp.With):
+        for clause in self._of(exp.With):
             if clause.parent is not self._tree:  # so that a name of `own` means the same everywhere
                 raise self.error(156, "WITH can stand only at the beginning of the statement")
-        for options in self._tree.find_all(exp.LimitOptions):
+        for options in self._of(exp.LimitOptions):
             if options.args.get("percent") or options.args.get("with_ties"):
                 raise self.error(102, "TOP takes a number of rows: PERCENT and WITH TIES are not supported", "TOP")
-        for like in self._tree.find_all(exp.Like):
+        for like in self._of(exp.Like):
             if "[" in like.expression.name and isinstance(like.expression, exp.Literal | exp.National):
                 raise self.error(102, "LIKE knows % and _, not a set of characters in brackets", "LIKE")
-        for collate in self._tree.find_all(exp.Collate):
+        for collate in self._of(exp.Collate):
             name = collate.expression.name
             if collation_of(name) is None:
                 raise self.error(448, f"invalid collation '{name}'", name)
 
     def _check_calls(self) -> None:
-        for dot in self._tree.find_all(exp.Dot):
+        for dot in self._of(exp.Dot):
             problem = f"{dot.sql('tsql')} is neither a column nor a function here"
             raise self.error(4121, problem, dot.expression.name)
-        for call in self._tree.find_all(exp.Anonymous):
+        for call in self._of(exp.Anonymous):
             if not is_known_function(call.name):
                 raise self.error(195, f"'{call.name}' is not a recognized function name", call.name)
-        for dated in self._tree.find_all(exp.DateAdd, exp.DateDiff, exp.Extract):
+        for dated in self._of(exp.DateAdd, exp.DateDiff, exp.Extract):
             unit = unit_of(dated)
             if unit is None or (isinstance(dated, exp.Extract) and unit not in PARTS):
                 raise self.error(155, f"this part of a date is not known; use one of {', '.join(sorted(PARTS))}")
-        for cast in self._tree.find_all(exp.Cast, exp.Convert):
-            self._check_cast(cast)
+        for node in self._of(exp.Cast, exp.Convert):
+            self._check_cast(node)
 
     def _check_cast(self, node: exp.Expr) -> None:
         if node.args.get("safe"):
@@ -252,7 +268,7 @@ class Statement:
             raise self.error(281, problem, "CONVERT")
 
     def _name_tables(self) -> Iterator[tuple[TableName, exp.Table]]:
-        for node in self._tree.find_all(exp.Table):
+        for node in self._of(exp.Table):
             table, schema, database = node.this, node.args.get("db"), node.args.get("catalog")
             if isinstance(table, exp.Dot):
                 raise self.error(7202, f"{node.sql('tsql')} has four parts: there is no other server to read", node.db)
@@ -275,10 +291,10 @@ class Statement:
             node.set("hints", None)  # NOLOCK and the like: reading never locks here
             if not node.alias:
                 node.set("alias", exp.TableAlias(this=exp.to_identifier(name.name)))
-        for column in self._tree.find_all(exp.Column):
+        for column in self._of(exp.Column):
             column.set("db", None)
             column.set("catalog", None)
-        for comparison in list(self._tree.find_all(*_COMPARISONS)):
+        for comparison in list(self._of(*_COMPARISONS)):
             _read_instants(comparison)
         _name_columns(self._tree)
 

@@ -20,6 +20,8 @@ from broker.conversation.state import State
 from broker.observe.agreement import AGREEMENT_VIEWS, contract_id
 from broker.observe.audit import AUDIT
 from broker.observe.audit import COLUMNS as AUDIT_COLUMNS
+from broker.observe.connection import CONNECTION_COLUMNS
+from broker.observe.discovery import COLUMN_COLUMNS, SYSTEM_COLUMNS, SYSTEM_VIEWS, VIEW_COLUMNS
 from broker.observe.file_view import FileView, guid, instant
 from broker.observe.permission import PERMISSION_VIEWS
 from broker.store.secured import sentence_sql
@@ -216,40 +218,7 @@ MSDB_ROUTES = "msdb.sys.routes"  # the memory view that stands for the table whe
 
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
     DATABASES: ("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
-    "sys.dm_broker_connections": (
-        "connection_id",
-        "transport_stream_id",
-        "state",
-        "state_desc",
-        "connect_time",
-        "login_time",
-        "last_activity_time",
-        "authentication_method",
-        "principal_name",
-        "remote_user_name",
-        "is_accept",
-        "login_state",
-        "login_state_desc",
-        "peer_certificate_id",
-        "encryption_algorithm",
-        "encryption_algorithm_desc",
-        "receives_posted",
-        "sends_posted",
-        "is_receive_flow_controlled",
-        "is_send_flow_controlled",
-        "total_bytes_sent",
-        "total_bytes_received",
-        "total_fragments_sent",
-        "total_fragments_received",
-        "total_sends",
-        "total_receives",
-        "peer_arbitration_id",
-        "peer_name",
-        "peer_address",
-        "peer_instance",
-        "total_frames_rejected",
-        "peer_certificate_expiry_date",
-    ),
+    "sys.dm_broker_connections": CONNECTION_COLUMNS,
     "sys.dm_broker_forwarded_messages": (
         "conversation_id",
         "is_initiator",
@@ -364,6 +333,8 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
     ),
     LEDGER: ("database_name", "entry", "reason", "messages"),
     AUDIT: tuple(AUDIT_COLUMNS),
+    SYSTEM_VIEWS: VIEW_COLUMNS,
+    SYSTEM_COLUMNS: COLUMN_COLUMNS,
     MSDB_ROUTES: tuple(ROUTES.columns),
 }
 

@@ -28,8 +28,9 @@ class Health(IntEnum):
     """What is remembered of an address; the lower is preferred."""
 
     CONNECTED = 0
-    UNTRIED = 1
-    SUPPRESSED = 2
+    LEAVING = 1  # still connected, to a peer that drains
+    UNTRIED = 2
+    SUPPRESSED = 3
 
 
 HealthOf = Callable[[NetworkAddress], Health]

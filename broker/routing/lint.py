@@ -42,6 +42,7 @@ class Lint(StrEnum):
     NO_TRANSPORT_ADDRESS = "no-transport-address"
     EXPOSED_SERVICES = "exposed-services"
     FORWARDING_OFF = "forwarding-off"
+    NAME_UNRESOLVED = "name-unresolved"
     UNDECLARED_CONTRACT = "undeclared-contract"
     NOBODY_MAY_CONNECT = "nobody-may-connect"
     NOBODY_MAY_SEND = "nobody-may-send"

@@ -10,6 +10,7 @@ arrivals of a turn are one transaction, so the more arrives at once, the less a 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
@@ -78,7 +79,8 @@ class TurnResult:
     What came of it.
 
     Shape: `found_up_to` the next turn's `find_after`; `loaded` what was wanted, or found and not known; `postponed`
-    what there was no room to load; `next_timer` UTC instant of the next conversation timer.
+    what there was no room to load; `next_timer` UTC instant of the next conversation timer; `seconds` that the
+    transaction took, its commit to the disk included, None where nothing was written.
     """
 
     receipt: Receipt = field(default_factory=Receipt)
@@ -88,6 +90,7 @@ class TurnResult:
     postponed: list[Want] = field(default_factory=list)
     kept: Kept = field(default_factory=Kept)
     next_timer: float | None = None
+    seconds: float | None = None
 
 
 def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment_size: int) -> TurnResult:
@@ -106,6 +109,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
     if keeper is not None and not keeper.has_work(db, turn.now):
         keeper = None
     if turn.frames or turn.statuses or turn.faults or turn.is_probe or keeper is not None:
+        began = time.perf_counter()
         try:
             with writing(db):
                 if turn.is_probe:
@@ -123,6 +127,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
                     )
                 result.receipt.finished.update(turn.faults)
                 result.next_timer = next_timer(db)
+            result.seconds = time.perf_counter() - began
         except sqlite3.Error:
             if keeper is not None:
                 keeper.forget()

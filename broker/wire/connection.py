@@ -143,10 +143,24 @@ class Connection:
     received or sent.
 
     Shape: `state`; `agreement` None until ONLINE; `max_frame` bytes this side takes; `handshake_timeout`, `last_heard`
-    and `last_sent` in monotonic seconds.
+    and `last_sent` in monotonic seconds, and `unanswered_since` the instant of the last PING while its PONG is awaited,
+    else None; `round_trip` seconds from the last PING that was answered to its PONG, None before.
     """
 
-    __slots__ = ("_hello_due", "_own", "_pings", "agreement", "handshake_timeout", "last_heard", "last_sent", "state")
+    __slots__ = (
+        "_answered_at",
+        "_hello_due",
+        "_own",
+        "_pinged_at",
+        "_pings",
+        "agreement",
+        "handshake_timeout",
+        "last_heard",
+        "last_sent",
+        "round_trip",
+        "state",
+        "unanswered_since",
+    )
 
     def __init__(self, own: Hello, *, now: float, handshake_timeout: float = HANDSHAKE_TIMEOUT) -> None:
         self.state = State.AWAIT_HELLO
@@ -157,6 +171,14 @@ class Connection:
         self._own = own
         self._hello_due = now + handshake_timeout
         self._pings = 0
+        self._pinged_at = self._answered_at = now
+        self.unanswered_since: float | None = None
+        self.round_trip: float | None = None
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds; as this side's HELLO says."""
+        return self._own.heartbeat_ms / 1000
 
     @property
     def max_frame(self) -> int:
@@ -197,7 +219,7 @@ class Connection:
         """
         kind = KIND_OF[type(message)]
         self.expect_link_frame(kind)
-        events = self._follow(message)
+        events = self._follow(message, now)
         self.state = TRANSITIONS[self.state, kind]
         self.last_heard = now
         return events
@@ -213,7 +235,8 @@ class Connection:
         Do what is due by time alone.
 
         Returns:
-            The link frames to send now: a PING when nothing was sent for this side's heartbeat, else none.
+            The link frames to send now: a PING when nothing was sent for this side's heartbeat, or when something was
+            sent since the last PONG and the last PING is as long ago; else none.
 
         Raises:
             HandshakeRefusedError: no HELLO within `handshake_timeout`.
@@ -230,7 +253,9 @@ class Connection:
         if now < self._ping_at():
             return []
         self._pings += 1
-        self.last_sent = now
+        self.last_sent = self._pinged_at = now
+        if self.unanswered_since is None:
+            self.unanswered_since = now
         return [encode_link(Ping(self._pings.to_bytes(PING_BYTES, "big")))]
 
     def next_deadline(self) -> float:
@@ -247,21 +272,24 @@ class Connection:
         return encode_link(Fatal(code=error.code, text=str(error)))
 
     def _ping_at(self) -> float:
-        return self.last_sent + self._own.heartbeat_ms / 1000
+        """Who sends goes on asking: that it was written says nothing of whether it has arrived."""
+        asked_at = self._pinged_at if self.last_sent > self._answered_at else self.last_sent
+        return min(self.last_sent, asked_at) + self.heartbeat
 
     def _silent_at(self, agreement: Agreement) -> float:
         return self.last_heard + SILENCE_FACTOR * agreement.peer_heartbeat
 
-    def _follow(self, message: LinkMessage) -> list[Event]:
+    def _follow(self, message: LinkMessage, now: float) -> list[Event]:
         events: list[Event] = []
         match message:
             case Hello():
                 self.agreement = agree(self._own, message)
+                self._pinged_at = self._answered_at = now
                 events.append(Online(self.agreement))
             case Ping():
                 events.append(Reply(encode_link(Pong(message.payload))))
             case Pong():
-                pass
+                self._hear_answer(message, now)
             case Probe():
                 events.append(Probed(message))
             case ProbeReply():
@@ -275,6 +303,11 @@ class Connection:
             case _:
                 assert_never(message)
         return events
+
+    def _hear_answer(self, pong: Pong, now: float) -> None:
+        """To the last PING; an older one proves nothing of what was sent behind it."""
+        if self.unanswered_since is not None and pong.payload == self._pings.to_bytes(PING_BYTES, "big"):
+            self.unanswered_since, self._answered_at, self.round_trip = None, now, now - self._pinged_at
 
 
 def _name(kind: int) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from broker.control.config import Settings
 from broker.observe.label import Labels
+from broker.observe.logs import LogLevel
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 
@@ -44,7 +45,39 @@ class Passed(msgspec.Struct, frozen=True, tag="passed"):
     """What passed through lately."""
 
 
-Question: TypeAlias = Begin | Load | Report | Rows | Passed
+class Levels(msgspec.Struct, frozen=True, tag="levels"):
+    """Another level of the log for a time, as `broker.observe.log_level`."""
+
+    component: str
+    level: LogLevel | None
+    seconds: float
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
+    """Make ready for other settings, pickled as those of `Begin`; nothing changes yet."""
+
+    settings: bytes
+
+
+class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
+    """Live by the settings that were prepared."""
+
+
+class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
+    """The settings that were prepared, if any, will not hold."""
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """Begin to leave, within so many seconds; the answer comes when that has begun."""
+
+    seconds: float
+
+
+class Remains(msgspec.Struct, frozen=True, tag="remains"):
+    """Tell what has not left yet."""
+
+
+Question: TypeAlias = Begin | Load | Report | Rows | Passed | Levels | Prepare | Adopt | Abandon | Leave | Remains
 
 
 class Asked(msgspec.Struct, frozen=True):

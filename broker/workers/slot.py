@@ -19,8 +19,22 @@ from typing import Any
 
 import structlog
 
+from broker.net.farewell import Left
 from broker.workers.channel import Asker, WorkerFailedError
-from broker.workers.message import Begin, Load, Passed, Question, Report, Rows, WorkerReport
+from broker.workers.message import (
+    Abandon,
+    Adopt,
+    Begin,
+    Leave,
+    Load,
+    Passed,
+    Prepare,
+    Question,
+    Remains,
+    Report,
+    Rows,
+    WorkerReport,
+)
 from broker.workers.tally import Retired
 
 BEGIN_SECONDS = 120.0  # for a worker to read a million routes on a machine that is busy with as many workers
@@ -152,6 +166,53 @@ class Slot:
         """What passed through lately, as a list of this kind; raises WorkerFailedError."""
         return await self.ask(Passed(), kind)
 
+    async def prepare(self, begin: Begin) -> None:
+        """
+        Have the worker make ready for other settings; one that comes up at the moment is given them when it is up.
+
+        Raises:
+            WorkerFailedError: it refuses, or does not answer; it is as it was.
+        """
+        if self.is_ready:
+            await self.ask(Prepare(begin.settings), None, seconds=LOAD_SECONDS)
+
+    async def abandon(self) -> None:
+        """What was prepared will not hold."""
+        if self.is_ready:
+            with contextlib.suppress(WorkerFailedError):  # then it is replaced by one that never heard of it
+                await self.ask(Abandon(), None)
+
+    async def adopt(self, begin: Begin) -> None:
+        """Live by what was prepared; a worker that fails to is replaced by one that begins with it."""
+        self._begin = begin
+        if not self.is_ready:
+            return
+        try:
+            await self.ask(Adopt(), None)
+        except WorkerFailedError as error:
+            log.warning("worker has old settings, and is replaced", worker=self.number, reason=error.problem)
+            self.is_ready = False
+            self._send(signal.SIGKILL)
+
+    async def leave(self, seconds: float) -> None:
+        """Let the worker begin to leave, within so many seconds; it is not replaced any more."""
+        if not self.is_ready:
+            self.stop()
+            return
+        self._stopping.set()
+        with contextlib.suppress(WorkerFailedError):  # it has died, or is deaf; what it does then is seen by `left`
+            await self.ask(Leave(seconds), None)
+
+    async def left(self) -> Left:
+        """What the worker has left to do; nothing when there is none."""
+        if not self.is_ready:
+            return Left()
+        try:
+            left: Left = await self._asker.ask(Remains(), Left, seconds=SILENT_SECONDS)
+        except WorkerFailedError:
+            return Left() if self.pid is None else Left(busy=(f"worker {self.number}",))
+        return left
+
     def stop(self) -> None:
         """Let the worker drain and end; it is not replaced any more."""
         self._stopping.set()
@@ -207,8 +268,13 @@ class Slot:
         """Have it serve; why it does not, and then it is ended."""
         async with self._settled:
             try:
-                await self._asker.ask(self._begin, None, seconds=BEGIN_SECONDS)
-                while self._is_stale:
+                begin = self._begin
+                await self._asker.ask(begin, None, seconds=BEGIN_SECONDS)
+                while self._is_stale or self._begin is not begin:
+                    if self._begin is not begin:
+                        begin = self._begin
+                        await self._asker.ask(Prepare(begin.settings), None, seconds=LOAD_SECONDS)
+                        await self._asker.ask(Adopt(), None, seconds=LOAD_SECONDS)
                     self._is_stale = False
                     await self._asker.ask(Load(), None, seconds=LOAD_SECONDS)
             except WorkerFailedError as error:

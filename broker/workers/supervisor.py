@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -29,20 +28,26 @@ from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
 from broker.control.journal import journal_plan
+from broker.control.leave import bounds_of
 from broker.control.listen import ListenAddress
-from broker.control.script import script_files
-from broker.daemon import DRAIN_SECONDS, loop_factory
+from broker.control.named_script import named_scripts
+from broker.control.reload import CarryOut, Reloads
+from broker.control.reload_change import Difference
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
+from broker.net.drain import Drain
 from broker.net.listener import own_addresses, reserve
 from broker.routing.address import NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION
 from broker.store.database import broker_instance
+from broker.supervision import Supervision
 from broker.workers.channel import WorkerFailedError
+from broker.workers.leaving import SupervisorLeaver
 from broker.workers.message import Begin, pack_settings
+from broker.workers.reloading import Port, make_workers_ready
 from broker.workers.slot import Slot
 from broker.workers.whole import Whole
 
-KILL_SECONDS = DRAIN_SECONDS + 10.0  # after which a worker that was told to end is killed
+KILL_SECONDS = 10.0  # after which a worker that was told to end is killed
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +56,7 @@ class Supervisor:
     """
     The one process of a gateway that carries no messages. Loop-only.
 
-    Shape: as `broker.daemon.Instance`; `listen` the ports as bound; `slots` the places of the workers.
+    Shape: as `broker.daemon.Instance`; `ports` that are kept for the workers; `slots` the places of the workers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -59,12 +64,15 @@ class Supervisor:
         self.software = f"broker {version('broker')}"
         self.started_at = time.time()
         self.stopping = asyncio.Event()
-        self.listen: list[ListenAddress] = []
+        self.ports: list[Port] = []
+        self.reloads = Reloads(self)
         self.slots: list[Slot] = []
+        self.drain = Drain(SupervisorLeaver(self), lambda: bounds_of(self.settings))
         self.broker_instance: bytes
         self.catalog: Catalog
         self.admin: AdminServer
         self.certificates = CertificateWatch(settings)
+        self.supervision = Supervision()
         self._has_started = False
         self._changes = 0  # of the catalog, counted
         self._loaded = 0  # the one that every worker has
@@ -76,6 +84,11 @@ class Supervisor:
     def is_ready(self) -> bool:
         """Whether it has come up, at least one worker serves and answers, and it does not stop."""
         return self._has_started and not self.stopping.is_set() and any(not slot.problem for slot in self.slots)
+
+    @property
+    def listen(self) -> list[ListenAddress]:
+        """The ports as bound."""
+        return [port.bound for port in self.ports]
 
     @property
     def own(self) -> set[NetworkAddress]:
@@ -98,19 +111,21 @@ class Supervisor:
         self._reserve(stack)
         db = self._open_msdb(stack)
         await self.catalog.load()
-        for path in script_files(self.settings.routes.files):
+        await self.reloads.begin()
+        for path in named_scripts(self.settings, ("routes", "files"), self.settings.routes.files):
             await run_declared(self.catalog, path, MSDB)
         asking = next(self.catalog.msdb.table.all_routes(BROKER_CONFIGURATION), None)
         if asking is not None:
             raise asking_error(self.settings, asking.name)
         self.broker_instance = broker_instance(db)
-        begin = Begin(pack_settings(self._worker_settings()), self.broker_instance)
+        begin = self.begin_with(self.settings, self.ports)
         self.slots = [Slot(number, begin) for number in range(1, self.settings.endpoint.workers + 1)]
         self.admin = AdminServer(Whole(self))
         await self.admin.start(stack)
+        self.supervision.keep_within(stack, "routes", self._distribute)
         stack.push_async_callback(self._stop_workers)
-        self.certificates.start(stack, lambda _: None)  # each worker looks for itself, and uses what it finds
-        self._spawn(self._distribute(), "routes")
+        # Each worker looks for itself, and uses what it finds.
+        self.certificates.start(stack, lambda _: None, self.supervision)
         await self._start_workers()
         self._has_started = True
         log.info("gateway ready", listen=[str(one) for one in self.listen], workers=len(self.slots))
@@ -121,6 +136,17 @@ class Supervisor:
         async with self._settled:
             await self._settled.wait_for(lambda: self._loaded >= wanted)
 
+    async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
+        """Make ready for these settings, here and in all workers; raises what stands in the way."""
+        return await make_workers_ready(self, settings, changed, undo)
+
+    def connections(self, before: float) -> int:
+        """Connections to peers that were there at an instant of the loop's clock, as far as the workers told it."""
+        reports = [slot.report for slot in self.slots if slot.report is not None]
+        if asyncio.get_running_loop().time() - before < 1.0:
+            return sum(len(report.status["connections"]) for report in reports)
+        return sum(report.status["reload"]["connections_as_before"] for report in reports)
+
     def kill(self) -> None:
         """End the workers at once."""
         for slot in self.slots:
@@ -130,11 +156,13 @@ class Supervisor:
 
     def _reserve(self, stack: AsyncExitStack) -> None:
         """Take the ports first: two instances must not touch one store."""
+        stack.callback(self._release)
         for address in self.settings.endpoint.listen:
-            sock = reserve(address.host, address.port)
-            stack.callback(sock.close)
-            host, port = sock.getsockname()[:2]
-            self.listen.append(ListenAddress(host, port))
+            self.ports.append(Port(address, reserve(address.host, address.port)))
+
+    def _release(self) -> None:
+        for port in self.ports:
+            port.sock.close()
 
     def _open_msdb(self, stack: AsyncExitStack) -> sqlite3.Connection:
         path = path_of(self.settings, MSDB)
@@ -151,11 +179,12 @@ class Supervisor:
         stack.push_async_callback(self.catalog.close)
         return db
 
-    def _worker_settings(self) -> Settings:
-        """The settings of each worker: the ports as they are, and its part of the pool."""
-        endpoint = self.settings.endpoint
-        part = {"listen": tuple(self.listen), "message_forward_size": endpoint.message_forward_size // endpoint.workers}
-        return self.settings.model_copy(update={"endpoint": endpoint.model_copy(update=part)})
+    def begin_with(self, settings: Settings, ports: Sequence[Port]) -> Begin:
+        """How each worker begins: with the ports as they are, and its part of the pool."""
+        endpoint, listen = settings.endpoint, tuple(port.bound for port in ports)
+        part = {"listen": listen, "message_forward_size": endpoint.message_forward_size // endpoint.workers}
+        own = settings.model_copy(update={"endpoint": endpoint.model_copy(update=part)})
+        return Begin(pack_settings(own), self.broker_instance)
 
     def _on_catalog(self) -> None:
         self._changes += 1
@@ -163,6 +192,8 @@ class Supervisor:
 
     async def _distribute(self) -> None:
         """Have every worker load what was committed, again and again."""
+        if self._loaded < self._changes:  # begun anew, in the middle of it
+            self._changed.set()
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -205,29 +236,21 @@ class Supervisor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.remove(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("task failed", task=task.get_name(), exc_info=task.exception())
+            self.supervision.note(task.get_name())
+            log.error("task failed", task=task.get_name(), reason=repr(task.exception()), exc_info=task.exception())
 
 
-def run(settings: Settings) -> None:
-    """Run a gateway of several processes until SIGTERM or SIGINT; a second signal ends it at once."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_run(settings))
+@asynccontextmanager
+async def serve(settings: Settings) -> AsyncIterator[Supervisor]:
+    """
+    Run a gateway of several processes.
 
-
-async def _run(settings: Settings) -> None:
-    loop = asyncio.get_running_loop()
+    Raises:
+        StoreUnavailableError, ListenFailedError, StatementError, SettingError, WorkerFailedError: what stands in the
+            way.
+    """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor(settings)
         await supervisor.start(stack)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop, supervisor, number)
-        await supervisor.stopping.wait()
-        log.info("gateway stopping")
-    log.info("gateway stopped")
-
-
-def _stop(supervisor: Supervisor, number: signal.Signals) -> None:
-    if supervisor.stopping.is_set():
-        supervisor.kill()
-        os._exit(128 + number)
-    supervisor.stopping.set()
+        yield supervisor
+        await supervisor.drain.end("whoever runs it is done with it")

@@ -21,7 +21,7 @@ from broker.workers.message import PairKnown, Reached, WorkerReport
 
 LAG = "broker_event_loop_lag_seconds"
 COUNTERS = frozenset(metric.name for metric in METRICS if metric.is_counter)
-_BEST_FIRST = (Health.CONNECTED.name, Health.SUPPRESSED.name, Health.UNTRIED.name)
+_BEST_FIRST = tuple(one.name for one in (Health.CONNECTED, Health.LEAVING, Health.SUPPRESSED, Health.UNTRIED))
 # What of the forwarding part of a status is counted since the start; the rest is as it is now.
 _COUNTED = ("received", "forwarded", "delivered", "dropped")
 _NOT_ADDED = frozenset({"enabled", "pool_limit_bytes", "unaccounted"})

@@ -18,24 +18,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.admin.explaining import Place, principal_of
+from broker.admin.subject import tasks_part
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
 from broker.control.permission import grants_of
+from broker.control.reload import Reloads, reload_part
 from broker.errors import StoreUnavailableError
+from broker.net.drain import Drain
+from broker.observe.count import Counts, add_counts, counts_of
 from broker.observe.drop import add_drops
 from broker.observe.label import Labels
 from broker.observe.lag import LoopLag
-from broker.observe.metrics import READ_ON_THE_LOOP, UNACCOUNTED, Reading
+from broker.observe.log_level import LogLevels
+from broker.observe.logs import LogLevel
+from broker.observe.metrics import READ_ON_THE_LOOP, Reading
+from broker.observe.next_hop import add_next_hops
 from broker.observe.query import Row, Snapshot
+from broker.observe.run import reload_readers
 from broker.observe.snapshot import endpoint_row
 from broker.observe.status import loop_name, running_scripts, show_guid
+from broker.observe.stored import UNACCOUNTED
 from broker.observe.transport import add_transports, certificate_part, own_certificate_problem
 from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.facts import Facts, Hosted
+from broker.supervision import Supervision
 from broker.workers.channel import WorkerFailedError
-from broker.workers.message import WorkerReport
+from broker.workers.message import Levels, WorkerReport
 from broker.workers.tally import (
     LAG,
     add_addresses,
@@ -51,6 +61,7 @@ if TYPE_CHECKING:
     from broker.workers.supervisor import Supervisor
 
 ANSWER_SECONDS = 10.0  # for all workers to answer a SELECT
+_FORWARDED_TOTAL, _HOPS = "broker_messages_forwarded_total", "broker_hop_duration_seconds"
 _CONNECTIONS, _FORWARDED = "sys.dm_broker_connections", "sys.dm_broker_forwarded_messages"
 
 
@@ -59,6 +70,7 @@ class Whole:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.lag = LoopLag()
+        self.log_levels = LogLevels()
         self._supervisor = supervisor
 
     @property
@@ -87,10 +99,32 @@ class Whole:
         return self._supervisor.stopping
 
     @property
+    def drain(self) -> Drain:
+        """How it leaves."""
+        return self._supervisor.drain
+
+    async def set_log_level(self, component: str, level: LogLevel | None, seconds: float) -> None:
+        """Another level of the log for a time, in the supervisor and in each worker that answers."""
+        self.log_levels.change(component, level, seconds)
+        asked = [slot.ask(Levels(component, level, seconds), None) for slot in self._supervisor.slots if slot.is_ready]
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    @property
+    def supervision(self) -> Supervision:
+        """The tasks of the supervisor."""
+        return self._supervisor.supervision
+
+    @property
+    def reloads(self) -> Reloads:
+        """How it takes its configuration anew."""
+        return self._supervisor.reloads
+
+    @property
     def parts(self) -> Mapping[str, str]:
         """The workers."""
         workers = {f"worker {slot.number}": slot.problem for slot in self._supervisor.slots}
-        return workers | certificate_part(self._supervisor.certificates)
+        rest = {**certificate_part(self._supervisor.certificates), **reload_part(self.reloads)}
+        return workers | rest | tasks_part(self.supervision)
 
     @property
     def certificate_problem(self) -> str:
@@ -119,6 +153,7 @@ class Whole:
             "started_at": datetime.fromtimestamp(supervisor.started_at, UTC).isoformat(timespec="milliseconds"),
             "uptime_s": round(time.time() - supervisor.started_at, 3),
             "ready": supervisor.is_ready,
+            "draining": supervisor.drain.told,
             "loop": loop_name(),
             "kernel": ", ".join(kernels),
             "listen": [f"{one.host}:{one.port}" for one in supervisor.listen],
@@ -132,10 +167,16 @@ class Whole:
                 {"worker": number, **link} for number, one in statuses.items() for link in one["connections"]
             ],
             "addresses": add_addresses(one["addresses"] for one in statuses.values()),
+            "waiting": add_next_hops(one["waiting"] for one in statuses.values()),
+            "tasks": [
+                *supervisor.supervision.status(),
+                *({"worker": number, **task} for number, one in statuses.items() for task in one["tasks"]),
+            ],
             "running_scripts": running_scripts(self.catalog),
             "mirrored_routes": [
                 {"worker": number, **route} for number, one in statuses.items() for route in one["mirrored_routes"]
             ],
+            "reload": self.reloads.status(),
             "journal": add_journals(one["journal"] for one in statuses.values()),
             "mirroring": {},
             "databases": {},
@@ -150,6 +191,7 @@ class Whole:
             "broker_uptime_seconds": [((), time.time() - supervisor.started_at)],
             "broker_ready": [((), float(supervisor.is_ready))],
             "broker_workers": [((), float(sum(not slot.problem for slot in supervisor.slots)))],
+            **{name: read(supervisor) for name, read in reload_readers().items()},
             "broker_worker_restarts_total": [((), float(sum(slot.restarts for slot in supervisor.slots)))],
             "broker_forward_pool_limit_bytes": [((), float(self.settings.endpoint.message_forward_size))],
             "broker_build_info": reports[0].samples["broker_build_info"] if reports else [],
@@ -165,6 +207,22 @@ class Whole:
             down=frozenset(address for address in down if reached[address][0] is not Health.CONNECTED),
             paths={},
         )
+
+    def counts(self) -> Counts:
+        """What the workers told last, and the dead ones."""
+        slots = self._supervisor.slots
+        told = [(slot.report.status["forwarding"], slot.report.samples) for slot in slots if slot.report is not None]
+        told += [(slot.retired.forwarding, slot.retired.told()) for slot in slots]
+        return add_counts(counts_of(forwarding, samples.get(_HOPS, ())) for forwarding, samples in told)
+
+    def carried(self) -> Mapping[Labels, float]:
+        """The same by route and next hop."""
+        told = [slot.report.samples for slot in self._supervisor.slots if slot.report is not None]
+        retired = [slot.retired.told() for slot in self._supervisor.slots]
+        carried: dict[Labels, float] = {}
+        for labels, frames in (one for samples in (*told, *retired) for one in samples.get(_FORWARDED_TOTAL, ())):
+            carried[tuple(labels)] = carried.get(tuple(labels), 0) + frames
+        return carried
 
     async def place(self) -> Place:
         """The gateway with the best health that any worker knows."""

@@ -13,8 +13,9 @@ import signal
 import socket
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager
+from functools import partial
 
 import msgspec
 import structlog
@@ -22,24 +23,38 @@ import structlog
 from broker.control.catalog import MSDB, Database
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
-from broker.daemon import Instance, loop_factory
+from broker.control.reload import CarryOut
+from broker.control.reload_change import Difference, differences
+from broker.daemon import Instance
+from broker.net.drain import Bounds
 from broker.net.listener import bind
 from broker.observe.lag import LoopLag
-from broker.observe.logs import configure_logging
+from broker.observe.log_level import LogLevels
+from broker.observe.log_summary import tell_summaries
+from broker.observe.logs import close_logging, configure_logging
 from broker.observe.metrics import read_metrics
+from broker.observe.process import process_samples
 from broker.observe.query import shown_value
 from broker.observe.snapshot import Snapshots
 from broker.observe.status import read_status
+from broker.process import loop_factory
+from broker.reloading import make_ready, swap_in
 from broker.routing.table import RouteTable
 from broker.store.database import open_watch
 from broker.workers.channel import answer_all
 from broker.workers.message import (
+    Abandon,
+    Adopt,
     Begin,
+    Leave,
+    Levels,
     Load,
     PairKnown,
     Passed,
+    Prepare,
     Question,
     Reached,
+    Remains,
     Report,
     Rows,
     WorkerReport,
@@ -65,6 +80,7 @@ class Worker(Instance):
         super().__init__(settings)
         self.broker_instance = broker_instance
         self.lag = LoopLag()
+        self.log_levels = LogLevels()
 
     def _bind(self, address: ListenAddress) -> socket.socket:
         return bind(address.host, address.port, is_shared=True)
@@ -83,9 +99,14 @@ class Worker(Instance):
     async def _run_scripts(self) -> None:
         """The supervisor has run them."""
 
+    async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
+        """Make ready for these settings; the supervisor has the admin interface."""
+        return partial(swap_in, self, await make_ready(self, settings, changed, undo))
+
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         """The supervisor has it; only the time is kept here."""
-        self.lag.start(stack)
+        self.lag.start(stack, self.supervision)
+        self.supervision.keep_within(stack, "log summary", tell_summaries)
 
     def _asking(self, _tables: Mapping[str, RouteTable]) -> set[str]:
         return set()
@@ -101,9 +122,10 @@ class Answers:
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
         self._begun: Worker | None = None
+        self._prepared: tuple[CarryOut, list[Difference], AsyncExitStack] | None = None
         self._stack = AsyncExitStack()
 
-    async def __call__(self, question: Question) -> bytes:
+    async def __call__(self, question: Question) -> bytes:  # noqa: PLR0911 - one for each kind of question
         """The answer as MessagePack; raises what stands in the way."""
         if isinstance(question, Begin):
             return await self._begin(question)
@@ -113,11 +135,42 @@ class Answers:
         if isinstance(question, Load):
             await worker.catalog.load()
             return _NOTHING
+        if isinstance(question, Prepare | Adopt | Abandon):
+            await self._change(worker, question)
+            return _NOTHING
+        if isinstance(question, Leave):
+            worker.drain.begin("the gateway drains", Bounds(announce=0.0, timeout=question.seconds))
+            return _NOTHING
+        if isinstance(question, Remains):
+            return _encode(await worker.drain.look())
         if isinstance(question, Report):
-            return await asyncio.to_thread(_encode, _report(worker))
+            return await asyncio.to_thread(_with_process, _report(worker))
+        if isinstance(question, Levels):
+            worker.log_levels.change(question.component, question.level, question.seconds)
+            return _NOTHING
         if isinstance(question, Passed):
             return await asyncio.to_thread(_encode, list(worker.forwarder.passed))
         return await asyncio.to_thread(_rows, Snapshots(worker), question)
+
+    async def _change(self, worker: Worker, question: Prepare | Adopt | Abandon) -> None:
+        """Other settings, in two steps; whatever is made ready is used or taken back."""
+        prepared, self._prepared = self._prepared, None
+        if isinstance(question, Adopt):
+            if prepared is None:
+                raise RuntimeError("no settings were prepared")
+            carry_out, changed, undo = prepared
+            undo.pop_all()
+            await carry_out()
+            worker.reloads.note(changed)
+            return
+        if prepared is not None:
+            await prepared[2].aclose()
+        if isinstance(question, Prepare):
+            settings = unpack_settings(question.settings)
+            async with AsyncExitStack() as undo:
+                changed = differences(worker.settings, settings)
+                carry_out = await worker.prepare(settings, changed, undo)
+                self._prepared = carry_out, changed, undo.pop_all()
 
     @property
     def has_begun(self) -> bool:
@@ -127,14 +180,14 @@ class Answers:
     async def close(self) -> None:
         """Drain, and let go of everything."""
         if self._begun is not None:
-            self._begun.is_ready = False
-            self._begun.stopping.set()
+            await self._begun.drain.end("the worker ends")
         await self._stack.aclose()
 
     async def _begin(self, question: Begin) -> bytes:
         settings = unpack_settings(question.settings)
         observe = settings.observe
-        configure_logging(log_format=observe.log_format, level=observe.log_level, instance=settings.instance.name)
+        name = settings.instance.name
+        configure_logging(log_format=observe.log_format, level=observe.log_level, instance=name, is_queued=True)
         try:
             worker = Worker(settings, question.broker_instance)
             await worker.start(self._stack)
@@ -165,6 +218,12 @@ def _report(worker: Worker) -> WorkerReport:
     )
 
 
+def _with_process(report: WorkerReport) -> bytes:
+    """The report, and what the process takes of its machine; for a thread."""
+    report.samples.update(process_samples())
+    return _encode(report)
+
+
 def _rows(snapshots: Snapshots, question: Rows) -> bytes:
     """The rows of a view as they are shown, which MessagePack has types for."""
     rows = snapshots.by_view()[question.view]()
@@ -192,8 +251,11 @@ def main(arguments: list[str]) -> None:
     """The process: `arguments` are the number of the worker and the descriptor of its socket."""
     number, descriptor = map(int, arguments)
     structlog.contextvars.bind_contextvars(worker=number)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(socket.socket(fileno=descriptor)))
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(serve(socket.socket(fileno=descriptor)))
+    finally:
+        close_logging()
 
 
 if __name__ == "__main__":

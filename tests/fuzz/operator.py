@@ -89,8 +89,8 @@ SCRIPTS = [
 def _views() -> Views:
     path = _directory() / "orders.db"
     open_store(path).close()
-    own = {view.DATABASES, view.QUEUE_MONITORS, view.LEDGER}
-    snapshots: dict[str, Callable[[], list[Any]]] = {name: list for name in view.MEMORY_VIEWS if name not in own}
+    asked = view.MEMORY_VIEWS.keys() - query.SELF_MADE
+    snapshots: dict[str, Callable[[], list[Any]]] = dict.fromkeys(asked, list)
     limits = query.QueryLimits(seconds=QUERY_SECONDS, rows=1000, result_bytes=KIB * KIB)
     return query.Views(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict, limits=limits)
 

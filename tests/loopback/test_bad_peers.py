@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.forwarder import READ_BYTES
+from broker.forwarding.limits import READ_BYTES
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.net.link_state import LinkState
 from broker.wire.frame import Fatal, Hello, Ping, Pong, Probe, encode_link

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from broker.demo.topology import Daemon, Topology
-from broker.forwarding.forwarder import READ_BYTES
+from broker.forwarding.limits import READ_BYTES
 from broker.forwarding.unfinished import UNFINISHED_MAX_BYTES
 from broker.net.link import CONTROL_MAX_BYTES
 from broker.routing.address import NetworkAddress

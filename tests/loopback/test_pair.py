@@ -130,9 +130,9 @@ def test_one_token_makes_two_instances_talk_sealed_and_for_good(net: Topology) -
     wait_for(is_locked_out, seconds=SECONDS, what="the end of the connection")
     assert not list(billing.directory.rglob("zz-pair-*"))
     assert [] == billing.query("SELECT name FROM sys.remote_service_bindings", "billing")
-    again = command(billing, "remove", ORDERS, "--yes")
-    assert "billing is not paired with //shop/Orders" in again.communicate(timeout=SECONDS)[1]
-    assert 3 == again.returncode
+    once_more = command(billing, "remove", ORDERS, "--yes")
+    assert "billing is not paired with //shop/Orders" in once_more.communicate(timeout=SECONDS)[1]
+    assert 3 == once_more.returncode
 
 
 @pytest.mark.timeout(300)

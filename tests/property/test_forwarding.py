@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.limits import Limits
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer, Origin

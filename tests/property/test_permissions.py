@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.explain import Names, explain

@@ -39,7 +39,8 @@ FLAGS = (
 class Tab:
     """A page. Shape: `requests` the URLs that were asked for, `complaints` errors and warnings of the console."""
 
-    def __init__(self, browser: "Browser", session: str) -> None:
+    def __init__(self, browser: "Browser", session: str, target: str) -> None:
+        self.target = target
         self._browser = browser
         self._session = session
         self.requests: list[str] = []
@@ -97,7 +98,7 @@ class Browser:
         """A page in a window of its own, loaded."""
         target = await self.ask("Target.createTarget", url="about:blank")
         attached = await self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        tab = self._tabs[attached["sessionId"]] = Tab(self, attached["sessionId"])
+        tab = self._tabs[attached["sessionId"]] = Tab(self, attached["sessionId"], target["targetId"])
         for domain in ("Page", "Runtime", "Network", "Log", "Accessibility"):
             await tab.ask(f"{domain}.enable")
         await tab.ask(
@@ -109,6 +110,14 @@ class Browser:
         await tab.ask("Page.navigate", url=url)
         await asyncio.wait_for(tab.loaded.wait(), SECONDS)
         return tab
+
+    async def close_tabs(self) -> None:
+        """Close every page that was opened here."""
+        there = {one["targetId"] for one in (await self.ask("Target.getTargets"))["targetInfos"]}
+        for tab in self._tabs.values():
+            if tab.target in there:
+                await self.ask("Target.closeTarget", targetId=tab.target)
+        self._tabs.clear()
 
     async def ask(self, method: str, *, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         """A command of the protocol, and its result."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.net.link import Link
 from broker.net.link_state import LinkState
 from broker.net.transport import PlainTransport

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from broker.forwarding.careful import CarefulKernel
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel import Kernel
+from broker.forwarding.limits import Limits
 from broker.net.housekeeping import Housekeeping
 from broker.net.limits import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.listener import Listener, bind

@@ -22,7 +22,8 @@ from broker.conversation.round_trip import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Origin, frame_bounds
 from broker.routing.address import NetworkAddress
@@ -201,8 +202,9 @@ class Node:
         self.tell()
         self.network.disconnect(self)
         if self.endpoint is not None:
-            for task in self.endpoint._tasks:
-                task.cancel()
+            for kept in self.endpoint._tasks:
+                kept._is_over = True  # as in a process that is gone, nothing is begun anew
+                kept._task.cancel()
             self.endpoint.transmitter.close()
             self.endpoint._store.close()
             self.endpoint = None

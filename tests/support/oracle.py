@@ -32,7 +32,7 @@ SERVICE_THAT_ASKS = "http://schemas.microsoft.com/SQL/ServiceBroker/ServiceBroke
 
 _ADDRESS_AT_THE_BEGINNING = re.compile(r"tcp://([a-z0-9_.-]+)(?::([0-9]+))?(?:/.*)?", re.IGNORECASE | re.DOTALL)
 _PORT_OF_SERVICE_BROKER = 4022
-_BEST_FIRST = (Health.CONNECTED, Health.UNTRIED, Health.SUPPRESSED)
+_BEST_FIRST = (Health.CONNECTED, Health.LEAVING, Health.UNTRIED, Health.SUPPRESSED)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.net import dialling as module
 from broker.net.housekeeping import Housekeeping
 from broker.net.limits import Timeouts

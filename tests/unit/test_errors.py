@@ -82,6 +82,14 @@ def test_every_error_of_the_page_is_tried_here() -> None:
     assert page - groups == told
 
 
+def test_a_report_of_settings_shows_each_place() -> None:
+    placed = SettingError("a.b", "is wrong", PLACE, "say x", caret("limit b = 12", PLACE))
+
+    report = str(SettingsError([placed, SettingError("c", "is missing")]))
+
+    assert "a.toml:3:7: a.b: is wrong; say x\nlimit b = 12\n      ^\nc: is missing" == report
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [

@@ -24,6 +24,8 @@ TESTED_ELSEWHERE = {
     "broker/demo/story.py": "tests/chaos",
     "broker/demo/topology.py": "tests/loopback",
     "broker/demo/workload.py": "tests/chaos",
+    "broker/reloading.py": "tests/loopback",
+    "broker/workers/reloading.py": "tests/loopback",
 }
 
 

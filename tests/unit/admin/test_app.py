@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.admin.api import Api
+from broker.admin.events import Events
 from broker.admin.operation import OPERATIONS, SCRIPT_MAX_BYTES
 from broker.daemon import Instance
 
@@ -48,7 +49,8 @@ async def test_page_of_a_view(ask: Ask) -> None:
         ("GET", "/v1/views/sys.routes?unknown=1", None, 400),
         ("GET", "/v1/status?unknown=1", None, 400),
         ("GET", "/v1/nope", None, 404),
-        ("GET", "/", None, 404),
+        ("GET", "/page", None, 404),
+        ("POST", "/", None, 405),
         ("GET", "/v1/sql", None, 405),
         ("DELETE", "/v1/status", None, 405),
         ("POST", "/v1/drain", None, 404),
@@ -155,4 +157,6 @@ async def test_whatever_host_is_named_on_the_socket_is_answered(instance: Instan
 
 
 def test_operations_are_methods_of_the_api() -> None:
-    assert all(getattr(Api, operation.call.__name__) is operation.call for operation in OPERATIONS)
+    owners = {operation: Events if operation.is_stream else Api for operation in OPERATIONS}
+
+    assert all(getattr(owner, one.call.__name__) is one.call for one, owner in owners.items())

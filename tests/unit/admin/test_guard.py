@@ -186,3 +186,27 @@ def test_a_header_that_counts_stands_there_once(name: str) -> None:
 
 def test_other_headers_may_stand_there_more_often() -> None:
     check_fields(CIMultiDict([("Accept", "a"), ("Accept", "b")]))
+
+
+LINK = {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+def test_a_link_of_another_site_leads_to_the_page_only() -> None:
+    check_site(CIMultiDict(LINK), scheme="http", answers_to=is_loopback, is_page=True)
+    with pytest.raises(ForbiddenError):
+        check_site(CIMultiDict(LINK), scheme="http", answers_to=is_loopback)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Sec-Fetch-Dest": "iframe"},
+        {"Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Mode": ""},
+        {"Origin": "http://evil.example"},
+        {"Host": "evil.example"},
+    ],
+)
+def test_what_is_no_link_does_not_lead_to_the_page(fields: dict[str, str]) -> None:
+    with pytest.raises(ForbiddenError):
+        check_site(CIMultiDict({**LINK, **fields}), scheme="http", answers_to=is_loopback, is_page=True)

@@ -2,14 +2,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
-from broker.admin.health import Check, checks_of
+from broker.admin.health import WITHHELD, Check, checks_of, observe_app
+from broker.admin.subject import OneProcess
 from broker.daemon import Instance
+from broker.net.dialer import Attempts
+from broker.observe.lag import LoopLag
+from broker.routing.address import NetworkAddress
+
+SERVING = SimpleNamespace(has_begun=False, probed=lambda: None)  # a drain that nobody has begun
 
 Get: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -27,7 +35,7 @@ async def get(instance: Instance) -> AsyncIterator[Get]:
         yield getting
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz"])
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz", "/healthz"])
 async def test_instance_that_serves_is_well(get: Get, path: str) -> None:
     status, _, text = await get(path)
 
@@ -61,7 +69,9 @@ async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -
 
 def test_store_that_fails_is_told_and_stops_nothing() -> None:
     parts = {"store of orders": "disk I/O error", "store of billing": ""}
-    subject: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), parts=parts, certificate_problem="")
+    subject: Any = SimpleNamespace(
+        is_ready=True, stopping=asyncio.Event(), parts=parts, certificate_problem="", drain=SERVING
+    )
 
     checks = checks_of(subject)["/readyz"]()
 
@@ -71,7 +81,9 @@ def test_store_that_fails_is_told_and_stops_nothing() -> None:
 
 def test_instance_whose_own_certificate_has_expired_is_not_ready() -> None:
     problem = "the certificate of this instance has expired"
-    subject: Any = SimpleNamespace(is_ready=True, stopping=asyncio.Event(), parts={}, certificate_problem=problem)
+    subject: Any = SimpleNamespace(
+        is_ready=True, stopping=asyncio.Event(), parts={}, certificate_problem=problem, drain=SERVING
+    )
 
     checks = checks_of(subject)["/readyz"]()
 
@@ -117,3 +129,96 @@ async def test_nothing_else_is_there(get: Get) -> None:
 )
 def test_check_is_one_line(check: Check, line: str) -> None:
     assert line == str(check)
+
+
+# --- one check, and without one ---
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/readyz/ready", (200, "ok\n")),
+        ("/readyz/not-stopping", (503, "failed\n")),
+        ("/readyz/not%20stopping", (503, "failed\n")),
+        ("/readyz/not-stopping?verbose", (503, "[-] not stopping\nfailed\n")),
+        ("/healthz/not-stopping", (503, "failed\n")),
+        ("/livez/loop", (200, "ok\n")),
+        ("/startupz/started", (200, "ok\n")),
+        ("/readyz?exclude=not-stopping", (200, "ok\n")),
+        ("/readyz?exclude=not+stopping", (200, "ok\n")),
+        ("/readyz?exclude=ready", (503, "failed\n")),
+        ("/readyz?exclude=not-stopping&exclude=ready&verbose", (200, "[+] store of orders\nok\n")),
+        (
+            "/startupz?verbose&exclude=nothing",
+            (200, "[+] started\n[!] exclude: no check here has the name 'nothing'\nok\n"),
+        ),
+    ],
+)
+async def test_check_is_asked_alone_or_left_out(
+    get: Get, instance: Instance, path: str, expected: tuple[int, str]
+) -> None:
+    instance.stopping.set()
+
+    status, _, text = await get(path)
+
+    assert expected == (status, text)
+
+
+@pytest.mark.parametrize("path", ["/readyz/nothing", "/livez/ready", "/readyz/"])
+async def test_check_that_is_not_there_is_not_found(get: Get, path: str) -> None:
+    assert (await get(path))[0] == 404
+
+
+async def test_check_that_is_not_vital_is_bad_when_it_is_asked_alone(get: Get) -> None:
+    next(task for task in asyncio.all_tasks() if task.get_name() == "peers tick").cancel()
+    await asyncio.sleep(0.01)
+
+    answers = [(await get(path))[0] for path in ("/readyz", "/readyz/task-peers-tick")]
+
+    assert answers == [200, 503]
+
+
+async def test_reason_is_told_to_this_machine_alone(instance: Instance) -> None:
+    instance.endpoints["orders"].problem = "cannot open /var/lib/broker/orders.db"
+    app = observe_app(OneProcess(instance), Executor())
+    routes: list[Any] = list(app.router.routes())
+    handler = next(route.handler for route in routes if route.resource.canonical == "/readyz")
+
+    texts = [
+        (await handler(make_mocked_request("GET", "/readyz?verbose", transport=_transport(address)))).text
+        for address in ("127.0.0.1", "::1", "10.0.0.7", "")
+    ]
+
+    assert ["/var/lib" in text for text in texts] == [True, True, False, False]
+    assert f"[!] store of orders: {WITHHELD}" in texts[2]
+
+
+def _transport(address: str) -> Any:
+    return SimpleNamespace(get_extra_info=lambda name, default=None: (address, 1) if name == "peername" else default)
+
+
+async def test_peer_that_is_gone_does_not_make_an_instance_unready(get: Get, instance: Instance) -> None:
+    attempts: Any = instance.peers.attempts
+    attempts[NetworkAddress("127.0.0.1", 1)] = Attempts(failures=9, problem="refused")
+
+    status, _, text = await get("/readyz?verbose")
+
+    assert (status, "refused" in text) == (200, False)
+
+
+async def test_task_that_has_died_is_told(get: Get, instance: Instance) -> None:
+    next(task for task in asyncio.all_tasks() if task.get_name() == "peers tick").cancel()
+    await asyncio.sleep(0.01)
+
+    status, _, text = await get("/readyz?verbose")
+
+    assert status == 200
+    assert "[!] task peers tick: has died 1 times, the last time of: it was cancelled" in text
+    assert instance.supervision.failures["peers tick"] == 1
+
+
+async def test_livez_looks_at_nothing_but_the_loop() -> None:
+    """Whoever hears no ends the process: what it cannot help must have no say."""
+    subject: Any = SimpleNamespace(lag=LoopLag())
+
+    assert [check.name for check in checks_of(subject)["/livez"]()] == ["loop"]

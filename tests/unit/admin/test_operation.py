@@ -6,12 +6,19 @@ from broker.admin.operation import OPERATIONS
 def test_every_operation_is_there_once() -> None:
     assert sorted((operation.method, operation.path) for operation in OPERATIONS) == [
         ("GET", "/v1/census"),
+        ("GET", "/v1/config"),
+        ("GET", "/v1/drain"),
+        ("GET", "/v1/events"),
+        ("GET", "/v1/log-level"),
         ("GET", "/v1/status"),
         ("GET", "/v1/views/{name}"),
         ("GET", "/v1/why/{id}"),
         ("POST", "/v1/check"),
+        ("POST", "/v1/drain"),
         ("POST", "/v1/explain"),
+        ("POST", "/v1/log-level"),
         ("POST", "/v1/plan"),
+        ("POST", "/v1/reload"),
         ("POST", "/v1/sql"),
     ]
 

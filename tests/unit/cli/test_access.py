@@ -11,7 +11,7 @@ import click
 import pytest
 
 from broker.admin.client import Credentials
-from broker.cli.access import admin_client, credentials, open_database, read_settings
+from broker.cli.access import admin_client, credentials, is_nothing_given, open_database, overrides_from, read_settings
 from broker.errors import CertificateUnusableError, ConversationError, StoreUnavailableError
 
 
@@ -25,6 +25,51 @@ def test_settings_come_from_the_file_and_the_environment(configuration: Path, mo
     settings = read_settings(configuration)
 
     assert (["orders"], 4) == (list(settings.databases), settings.endpoint.max_hops)
+
+
+def test_the_usual_file_is_read_when_none_is_named(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("broker.cli.access.DEFAULT_CONFIG", tmp_path / "usual.toml")
+    assert [] == list(read_settings(None).databases)
+
+    (tmp_path / "usual.toml").write_text(configuration.read_text())
+
+    assert ["orders"] == list(read_settings(None).databases)
+
+
+def test_flags_count_more_than_the_environment(configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_ENDPOINT__MAX_HOPS", "4")
+
+    settings = read_settings(configuration, overrides_from(["endpoint.max_hops=5", "instance.name=a=b"]))
+
+    assert (5, "a=b") == (settings.endpoint.max_hops, settings.instance.name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "flags", "has_file", "is_nothing"),
+    [
+        ("BROKER_CONFIGURATION", [], False, True),
+        ("BROKER_ENDPOINT__MAX_HOPS", [], False, False),
+        ("BROKER_X", ["endpoint.max_hops=4"], False, False),
+        ("BROKER_X", [], True, False),
+    ],
+)
+def test_it_is_known_when_nothing_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variable: str,
+    flags: list[str],
+    *,
+    has_file: bool,
+    is_nothing: bool,
+) -> None:
+    monkeypatch.setattr("broker.cli.access.DEFAULT_CONFIG", tmp_path / "usual.toml")
+    monkeypatch.setenv(variable, "4")
+    if has_file:
+        (tmp_path / "usual.toml").touch()
+
+    assert is_nothing == is_nothing_given(None, flags)
 
 
 def test_the_socket_of_the_command_line_goes_before_the_configurations(

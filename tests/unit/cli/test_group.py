@@ -1,20 +1,16 @@
-"""What holds for every command: help, usage, and what an import costs."""
+"""What holds for every command: help and usage."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import click
 import pytest
 
 from broker.cli import main
+from broker.cli.group import COMMANDS as TABLE
 from tests.support.command import run
 
 GROUPS = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}
 COMMANDS = sorted([*main.commands, *(f"{name} {inner}" for name, group in GROUPS.items() for inner in group.commands)])
-SLOW_TO_IMPORT = ("aiohttp", "asyncio", "lark", "pydantic", "sqlglot", "structlog", "uvloop")
 
 
 def command(name: str) -> click.Command:
@@ -41,6 +37,17 @@ def test_a_command_says_in_one_line_what_it_does(name: str) -> None:
     short = command(name).get_short_help_str(limit=70)
 
     assert not short.endswith("...")
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_the_table_of_commands_says_what_the_command_says(name: str) -> None:
+    assert TABLE[name][1] == command(name).get_short_help_str(limit=200)
+
+
+def test_the_help_of_the_program_lists_every_command() -> None:
+    told = run("--help").stdout.partition("Commands:")[2]
+
+    assert sorted(TABLE) == [line.split()[0] for line in told.splitlines() if line.startswith("  ") and line[2] != " "]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -81,33 +88,3 @@ def test_wrong_usage_is_2_and_points_at_the_help(arguments: list[str]) -> None:
     assert 2 == result.exit_code
     assert "--help' for help." in result.stderr
     assert "" == result.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["send", "--help"],
-        ["status", "--socket", "/nonexistent/admin.sock"],
-        ["sql", "--socket", "/nonexistent/admin.sock", "SELECT 1"],
-        ["explain", "--socket", "/nonexistent/admin.sock", "--to", "b"],
-        ["routes", "plan", "--socket", "/nonexistent/admin.sock", "SCRIPT"],
-        ["send", "-d", "DATABASE", "--from", "Orders", "--to", "b", "x"],
-        ["receive", "-d", "DATABASE", "--queue", "OrdersQueue"],
-    ],
-    ids=" ".join,
-)
-def test_a_command_imports_nothing_slow_that_it_does_not_need(arguments: list[str], shop: Path) -> None:
-    program = (
-        "import sys\nfrom broker.cli import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        f"print(*sorted(set({SLOW_TO_IMPORT!r}) & set(sys.modules)), file=sys.stderr)"
-    )
-    script = shop.with_suffix(".sql")
-    script.write_text("DROP ROUTE r")
-    paths = {"DATABASE": str(shop), "SCRIPT": str(script)}
-    words = [paths.get(word, word) for word in arguments]
-
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
-
-    assert "" == done.stderr.splitlines()[-1]

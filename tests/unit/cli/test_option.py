@@ -35,7 +35,7 @@ broker fly --to mars
 
 
 def test_output_is_a_table_unless_it_is_asked_for_otherwise() -> None:
-    for command in ("check", "send", "receive", "sql", "status"):
+    for command in ("send", "receive", "status"):
         assert "[table|json]" in run(command, "--help").stdout
 
 

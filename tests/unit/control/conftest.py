@@ -37,6 +37,6 @@ def report(load: Load, tmp_path: Path) -> Report:
     ) -> list[str]:
         with pytest.raises(SettingsError) as caught:
             load(text, environ, flags)
-        return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+        return "\n".join(map(str, caught.value.errors)).replace(f"{tmp_path}/", "").splitlines()
 
     return reporting

@@ -267,3 +267,29 @@ def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> 
 
     with pytest.raises(SettingError, match=r"endpoint\.private_key.*cannot be read"):
         CertificateWatch(files.watch._settings).load()
+
+
+async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: Files, tmp_path: Path) -> None:
+    """What was loaded by them counts; the files of before are looked at no more."""
+    two = make("two", "localhost", by=files.ca)
+    certificate, key = two.store(tmp_path, "other")
+    endpoint = files.watch._settings.endpoint.model_copy(update={"certificate": certificate, "private_key": key})
+    settings = Settings(endpoint=endpoint)
+
+    files.watch.use(settings, security_of(settings))
+    files.write(make("nobody", "localhost", by=files.ca))
+    await files.look(3)
+    make("three", "localhost", by=files.ca).store(tmp_path, "other")
+    await files.look(2)
+
+    assert ["CN=two", "CN=three"] == files.names
+
+
+async def test_an_endpoint_that_encrypts_no_more_has_no_files_to_look_at(files: Files) -> None:
+    settings = Settings.model_validate({"endpoint": {"listen": ["127.0.0.1:0"], "encryption": "disabled"}})
+
+    files.watch.use(settings, NO_SECURITY)
+    files.write(make("two", "localhost", by=files.ca))
+    await files.look(3)
+
+    assert [NO_SECURITY] == files.used

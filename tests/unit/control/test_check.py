@@ -5,6 +5,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from broker.control.check import Report, check_files, check_running, check_settings
+from broker.control.owner import Owner
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingError
+from broker.store.database import lock_store
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
 SAMPLES = Path(__file__).parents[3] / "config"
@@ -79,7 +82,7 @@ def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any,
     (tmp_path / "bad.sql").write_text("DROP ROUTE [R];\nCREATE ROUT x;\nGO\nDROP QUEUE;\n")
     text = (
         'state_dir = "broker.toml/below"\n'
-        "[routes]\nfiles = ['none/*.sql', 'bad.sql']\n"
+        "[routes]\nfiles = ['none.sql', 'bad.sql']\n"
         "[databases.a]\npath = '/nowhere/a.db'\nscripts = ['none.sql']\n"
         "[endpoint]\nencryption = 'disabled'\n"
     )
@@ -90,9 +93,9 @@ def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any,
         "bad.sql:2:8: routes.files[1]: error 102",
         "bad.sql:4:11: routes.files[1]: error 102",
         'broker.toml:2:13: instance.state_dir: "broker.toml" is no directory',
-        'broker.toml:4:10: routes.files[0]: "none/*.sql" matches no file',
+        'broker.toml:4:10: routes.files[0]: "none.sql" does not exist, or is no plain file',
         'broker.toml:6:8: databases.a.path: the directory "/nowhere" does not exist',
-        'broker.toml:7:12: databases.a.scripts[0]: "none.sql" matches no file',
+        'broker.toml:7:12: databases.a.scripts[0]: "none.sql" does not exist, or is no plain file',
     ]
 
 
@@ -112,7 +115,13 @@ def test_socket_in_a_directory_that_cannot_be_written_is_found(found: Any) -> No
     ("content", "problem"),
     [
         (b"", None),  # SQLite takes an empty file for an empty database
-        (b"SQLite format 3\0" + bytes(84), None),
+        (
+            b"SQLite format 3\0" + bytes(84),
+            (
+                "x.db: the file is no SQLite database, or its beginning was overwritten: put back a backup, or save"
+                " what can be read with the .recover of the sqlite3 shell (file is not a database)"
+            ),
+        ),
         (b"SQLite", '"x.db" is no SQLite file'),
         (b"hello, this is a text", '"x.db" is no SQLite file'),
     ],
@@ -211,13 +220,13 @@ def test_every_listener_is_tried(found: Any, taken: int, section: str) -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
-def test_ipv6_listener_leaves_the_same_port_of_ipv4_alone(found: Any) -> None:
+def test_ipv6_listener_takes_the_same_port_of_ipv4_as_at_the_start(found: Any) -> None:
     with closing(socket.create_server(("0.0.0.0", 0))) as listener:
         port = listener.getsockname()[1]
 
-        lines = found(_listening(f"[::]:{port}"), offline=False)
+        lines = found(_listening(f"[::]:{port}") + "encryption = 'disabled'\n", offline=False)
 
-    assert not [line for line in lines if "Address already in use" in line]
+    assert ["Address already in use"] == [line.split(": ")[-1].split(";")[0] for line in lines]
 
 
 def test_host_that_does_not_resolve_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +276,7 @@ def test_scripts_that_are_right_are_asked_what_they_mean(load: Any, tmp_path: Pa
 
     assert [] == report.errors
     assert [("shadowed-route", 3)] == [(one.lint, one.span.line) for one in report.concerns if one.span]
-    assert report == check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+    assert report == replace(check_files([tmp_path / "broker.toml"], environ={}, offline=True), skipped=[])
 
 
 def test_scripts_with_mistakes_are_not_asked_what_they_mean(load: Any, tmp_path: Path) -> None:
@@ -277,6 +286,105 @@ def test_scripts_with_mistakes_are_not_asked_what_they_mean(load: Any, tmp_path:
     for report in (check_running(settings), check_files([tmp_path / "broker.toml"], environ={}, offline=True)):
         assert [] == report.concerns
         assert ["routes.files[0]"] == [error.key for error in report.errors]
+
+
+ROUTES = (
+    "CREATE ROUTE a WITH SERVICE_NAME = 'A', ADDRESS = 'tcp://a.invalid';\n"
+    "CREATE ROUTE b WITH SERVICE_NAME = 'B', ADDRESS = 'tcp://127.0.0.1';\n"
+)
+
+
+def test_offline_names_what_it_has_not_looked_at(load: Any, tmp_path: Path, taken: int) -> None:
+    (tmp_path / "a.sql").write_text(ROUTES)
+    load(f"[instance]\n{_listening(f'127.0.0.1:{taken}')}[routes]\nfiles = ['a.sql']\n")
+
+    report = check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+
+    assert [
+        ("endpoint.listen[0]", f'whether "127.0.0.1:{taken}" can be bound'),
+        ("admin.socket", f'whether another instance answers on "{tmp_path}/state/admin.sock"'),
+        ("routes", "whether the names of next hops resolve: a.invalid"),
+    ] == [(one.key, one.problem) for one in report.skipped]
+    assert ([], []) == (report.errors, [one for one in report.concerns if one.lint == "name-unresolved"])
+
+
+def test_names_of_next_hops_are_asked_for(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **options: object) -> list[object]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    (tmp_path / "a.sql").write_text(ROUTES)
+    load(f"[instance]\n{QUIET}message_forwarding = true\n[routes]\nfiles = ['a.sql']\n")
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+
+    report = check_files([tmp_path / "broker.toml"], environ={})
+
+    found = [(one.span.line, one.problem) for one in report.concerns if one.lint == "name-unresolved" and one.span]
+    assert ([], []) == (report.skipped, report.errors)
+    assert [(1, "the name 'a.invalid' of its address does not resolve here: Name or service not known")] == found
+
+
+def test_ports_and_files_of_the_running_instance_are_its_own(load: Any, tmp_path: Path, taken: int) -> None:
+    settings = load(f"[instance]\n{_listening(f'127.0.0.1:{taken}')}")
+    settings.instance.state_dir.mkdir()
+    lock = lock_store(settings.instance.state_dir / "msdb.db")
+    own = Owner(settings.instance.state_dir, settings.endpoint.listen)
+
+    path = tmp_path / "broker.toml"
+    reports = [check_files([path], environ={}, owner_of=lambda _: own), check_files([path], environ={})]
+
+    os.close(lock)
+    assert [[], ["instance.state_dir", "endpoint.listen[0]"]] == [
+        [one.key for one in report.errors] for report in reports
+    ]
+    assert [[settings.instance.state_dir], []] == [report.running for report in reports]
+
+
+def test_kernel_that_is_not_there_is_found(load: Any, tmp_path: Path) -> None:
+    load(f"[instance]\n{QUIET}")
+
+    report = check_files([tmp_path / "broker.toml"], environ={"BROKER_KERNEL": "rust"}, offline=True)
+
+    assert ["BROKER_KERNEL"] == [error.key for error in report.errors]
+
+
+def test_flags_count_as_at_the_start(load: Any, tmp_path: Path) -> None:
+    load(f"[instance]\n{QUIET}")
+    flags = {"endpoint.max_hops": "300"}
+
+    report = check_files([tmp_path / "broker.toml"], environ={}, offline=True, overrides=flags)
+
+    assert ["endpoint.max_hops (flag)"] == [error.key for error in report.errors]
+
+
+def test_what_is_unwise_on_this_machine_is_warned_of(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "databases.json").write_text("{}")
+    os.utime(tmp_path / "state" / "databases.json", (4e9, 4e9))
+    text = f"[instance]\n{QUIET}[routes]\nfiles = ['*.sql']\n[databases.a]\npath = 'a.db'\nmirroring = 'command'\n"
+    load(f"{text}role_command = ['/no/such/program']\n")
+
+    report = check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+
+    keys = ["instance.state_dir", "endpoint.encryption", "routes.files[0]", "databases.a.role_command"]
+    assert ([], sorted(keys)) == (report.errors, sorted(one.key for one in report.warnings))
+
+
+def test_disk_that_is_not_mounted_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.control.custody.mount_problem", lambda path: '"/disk" is not mounted')
+
+    (line,) = found(QUIET)
+
+    assert line.startswith('broker.toml:2:13: instance.state_dir: "/disk" is not mounted: mount it, then start again; ')
+
+
+@pytest.mark.parametrize("text", ["socket = 'run/admin.sock'", "socket = 'file'"])
+def test_socket_that_cannot_be_made_is_found(found: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "file").touch()
+
+    (line,) = found(f"{QUIET}[admin]\n{text}\n")
+
+    assert line.startswith('broker.toml:8:10: admin.socket: "state/')
 
 
 def test_nothing_to_tell_is_an_empty_report() -> None:

@@ -126,7 +126,9 @@ def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Pa
     assert [] == file_errors(settings)
 
     path_of(settings, "orders").write_bytes(b"no database, as the check of the files themselves tells")
-    assert [] == file_errors(settings)
+    assert [] == file_errors(settings, but={"orders"})
+    (error,) = file_errors(settings)
+    assert ("databases.orders.path", True) == (error.key, "the file is no SQLite database" in error.problem)
 
     path_of(settings, "orders").write_bytes(b"")
     for log in ("-wal", "-shm"):

@@ -18,11 +18,13 @@ from broker.control import role_keeper
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
 from broker.control.custody import make_directory, path_of
-from broker.control.databases import Databases, scripts_of
+from broker.control.databases import Databases
+from broker.control.named_script import scripts_of
 from broker.dialog.status import Trouble
 from broker.errors import SettingError, StatementError, StoreUnavailableError
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer
 from broker.mirror.role import Role

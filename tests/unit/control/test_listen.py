@@ -47,6 +47,8 @@ def test_loopback_is_known(host: str, *, loopback: bool) -> None:
         ("0.0.0.0:1", "127.0.0.1:1", True),
         ("127.0.0.1:1", "0.0.0.0:1", True),
         ("0.0.0.0:1", "[::1]:1", False),
+        ("0.0.0.0:1", "[::]:1", True),
+        ("127.0.0.1:1", "[::]:1", True),
         ("a:1", "b:1", False),
         ("a:1", "a:2", False),
         ("a:0", "a:0", False),

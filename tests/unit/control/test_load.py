@@ -36,9 +36,11 @@ GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 # A wrong text, and its report to the letter.
 BAD: list[tuple[str, list[str]]] = [
     ("[endpoint", ["broker.toml:1:10: TOML: Expected ']' at the end of a table declaration; correct the syntax, then check again"]),
-    ("[a]\nb 1\n", ["broker.toml:2:3: TOML: Expected '=' after a key in a key/value pair; correct the syntax, then check again"]),
-    ('a = 1\r\nb = "', ["broker.toml:2:6: TOML: Unterminated string; correct the syntax, then check again"]),
-    ("a = 1\na = 2\n", ["broker.toml:2:6: TOML: Cannot overwrite a value; correct the syntax, then check again"]),
+    ("[routes]\nb 1\n", ["broker.toml:2:3: TOML: Expected '=' after a key in a key/value pair; correct the syntax, then check again"]),
+    ('[routes]\r\nb = "', ["broker.toml:2:6: TOML: Unterminated string; correct the syntax, then check again"]),
+    ("[routes]\nfiles = []\nfiles = ['a']\n", ["broker.toml:3:1: TOML: files stands here a second time; keep one of them"]),
+    ("[databases.a]\npath \n[endpoint]\nmax_frame = 'x\nmax_hops = 300\n", ["broker.toml:2:6: TOML: Expected '=' after a key in a key/value pair; correct the syntax, then check again", 'broker.toml:6:1: TOML: Expected "\'"; correct the syntax, then check again']),
+    ("[databases.a]\npath \n[endpoint]\nmax_frame = \nmax_hops = 300\n", ["broker.toml:2:6: TOML: Expected '=' after a key in a key/value pair; correct the syntax, then check again", "broker.toml:4:13: TOML: Invalid value; correct the syntax, then check again", "broker.toml:5:12: endpoint.max_hops: 300 is out of range; allowed is 1 to 255"]),
     ("[endpiont]\n", ['broker.toml:1:1: endpiont: unknown key; did you mean "endpoint"?']),
     ("[endpoint]\nlisen = []\n", ['broker.toml:2:1: endpoint.lisen: unknown key; did you mean "listen"?']),
     ("[instance]\nmax_hops = 3\n", ['broker.toml:2:1: instance.max_hops: unknown key; did you mean "endpoint.max_hops"?']),
@@ -221,7 +223,7 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         [
             (
                 "nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe, "
-                "journal, limits"
+                "journal, limits, drain"
             )
         ],
     ),

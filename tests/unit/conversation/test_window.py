@@ -100,3 +100,26 @@ def test_resuming_makes_no_window_smaller_nor_larger_than_its_bounds() -> None:
         window.resume()
 
     assert (size(large), size(small)) == (grown, (2, 1000))
+
+
+def test_smaller_bounds_cut_it_and_larger_ones_let_it_grow() -> None:
+    """What is in flight stays; how quickly it grows is forgotten only as far as the bounds say."""
+    window = Window(1024, 8 * MIB)
+
+    window.bound(10, 1000)
+    cut = size(window)
+    window.bound(20, 2000)
+    window.grow(100, 10_000)
+
+    assert ((10, 1000), (20, 2000)) == (cut, size(window))
+
+
+def test_a_window_that_grows_slowly_goes_on_slowly_within_other_bounds() -> None:
+    window = Window(1024, 8 * MIB)
+    window.shrink()
+    after_loss = size(window)
+
+    window.bound(512, 4 * MIB)
+    window.grow(1, 1000)
+
+    assert after_loss == size(window)

@@ -47,7 +47,7 @@ def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
 
     report = check_files([daemon.config for daemon in net.daemons.values()], environ={}, offline=True)
 
-    assert Report() == replace(report, warnings=[])
+    assert Report() == replace(report, warnings=[], skipped=[])
     assert {("endpoint.encryption", True)} == {  # on loopback it may be plain text, which is told all the same
         (warning.key, "connections are not encrypted" in warning.problem) for warning in report.warnings
     }
@@ -113,3 +113,13 @@ def test_instances_keep_a_journal_where_one_is_asked_for(tmp_path: Path) -> None
 def test_without_a_journal_there_is_no_word_of_one(tmp_path: Path) -> None:
     for daemon in demo_topology(tmp_path).daemons.values():
         assert "journal" not in tomllib.loads(daemon.config.read_text(encoding="utf-8"))
+
+
+def test_every_instance_has_a_status_page_of_its_own(tmp_path: Path) -> None:
+    """For everybody on the machine to see, and for nobody to change anything."""
+    daemons = demo_topology(tmp_path).daemons.values()
+
+    assert len({daemon.page for daemon in daemons}) == len(daemons)
+    for daemon in daemons:
+        admin = tomllib.loads(daemon.config.read_text(encoding="utf-8"))["admin"]
+        assert (daemon.page, "viewer") == (f"http://{admin['listen']}/", admin["loopback_role"])

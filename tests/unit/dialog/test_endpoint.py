@@ -23,7 +23,8 @@ from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, POLL_SECONDS, En
 from broker.dialog.setting import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -33,8 +34,9 @@ from broker.store import sqlite_store
 from broker.store.database import Connection
 from broker.store.sqlite_store import SqliteStore
 from broker.store.turn import turn_in_writer
+from broker.supervision import Supervision
 from broker.wire.frame import Header, decode_dialog, decode_fault
-from broker.wire.layout import NO_GUID, PRELUDE_BYTES, Kind
+from broker.wire.layout import NO_GUID, Kind
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
 
@@ -94,7 +96,10 @@ class Shop:
         self.db.execute("PRAGMA busy_timeout = 0")
         settings = DialogSettings(Backoff(1.0, 8.0), Travel(), window=64, fragment_size=fragment_size)
         store = SqliteStore(path, self.db, fragment_size=settings.fragment_size)
-        self.endpoint = Endpoint("shop", path, store, settings=settings, forwarder=self.forwarder)
+        self.supervision = Supervision()
+        self.endpoint = Endpoint(
+            "shop", path, store, settings=settings, forwarder=self.forwarder, supervision=self.supervision
+        )
         now = datetime.now(UTC)
         everywhere = create_route("everywhere", RouteProperties(address=str(GATEWAY)), now=now)
         self.endpoint.transmitter.table = build_table([everywhere], now=now)
@@ -539,13 +544,52 @@ async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
 
 
 @virtual_time
-async def test_bug_in_a_turn_is_told_and_not_survived(path: Path) -> None:
+async def test_bug_in_a_turn_is_told_and_survived(path: Path) -> None:
     async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        far = far_initiator("Orders")
         with mock.patch.object(sqlite_store, "turn_in_writer", side_effect=AssertionError("bug")):
-            shop.arrive(bytes(PRELUDE_BYTES))
+            shop.arrive(far.message(0))
             await asyncio.sleep(SOON)
+            assert "AssertionError('bug')" in shop.supervision.problems["shop turns"]
 
-        assert shop.endpoint.problem == "stopped by AssertionError('bug')"
+        shop.begin(b"a")
+        shop.arrive(far.message(0))
+        await asyncio.sleep(FAILURE_PAUSE)
+
+        assert shop.link.acks() == [(1, 0)]
+        assert len(shop.link.headers()) == 1
+        assert shop.endpoint.dropped == Counter({Disposition.STORE_FAILED: 1})
+
+
+@virtual_time
+async def test_what_a_turn_had_loaded_when_it_died_is_loaded_again(path: Path) -> None:
+    """The file was read, and nobody has heard of it: the dialog must not wait for an answer for ever."""
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        with mock.patch.object(shop.endpoint.transmitter, "loaded", side_effect=AssertionError("bug")):
+            shop.begin(b"a", b"b")
+            await asyncio.sleep(SOON)
+        assert shop.link.headers() == []
+
+        await asyncio.sleep(FAILURE_PAUSE)
+
+        assert [0, 1] == [header.sequence_number for header in shop.link.headers()]
+
+
+@virtual_time
+@pytest.mark.parametrize("name", ["shop turns", "shop poll", "shop requests"])
+async def test_task_that_somebody_cancels_is_begun_anew(path: Path, name: str) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+        next(task for task in asyncio.all_tasks() if task.get_name() == name).cancel()
+        await asyncio.sleep(SOON)
+
+        shop.begin(b"a")
+        await asyncio.sleep(SOON)
+
+        assert len(shop.link.headers()) == 1
+        assert shop.supervision.failures[name] == 1
 
 
 # --- between two turns, and the end -----------------------------------------------------------------------------
@@ -616,3 +660,18 @@ async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_no
         assert "its epoch is 2, ours was 0" in told[0]
         assert [] == shop.link.acks()
         assert (0,) == shop.application.execute("SELECT count(*) FROM broker_message").fetchone()
+
+
+@virtual_time
+async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged(path: Path) -> None:
+    async with open_shop(path) as shop:
+        await asyncio.sleep(SOON)
+
+        shop.endpoint.rest()
+        shop.begin(b"a")  # its own messages stay where they are
+        shop.arrive(far_initiator("Orders").message(0))
+        assert not shop.endpoint.is_at_rest
+        await asyncio.sleep(SOON)
+
+        assert shop.endpoint.is_at_rest
+        assert [Kind.ACK] == [frame[4] for frame in shop.link.frames]

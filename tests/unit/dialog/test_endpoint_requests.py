@@ -20,7 +20,8 @@ from broker.dialog.inquirer import RETRY_SECONDS
 from broker.dialog.inquiry import Inquiry, render_inquiry
 from broker.dialog.setting import DialogSettings
 from broker.dialog.transmitter import REMATCH_SECONDS
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health

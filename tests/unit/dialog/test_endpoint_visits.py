@@ -21,7 +21,8 @@ from broker.dialog import inbox
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer
 from broker.routing.choose import Health

@@ -15,7 +15,8 @@ from broker.conversation.window import Window
 from broker.dialog.sender import Sender
 from broker.dialog.status import Trouble, connecting, transmission_status
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Destination
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Candidate, Health

@@ -24,7 +24,8 @@ from broker.dialog.setting import DialogSettings
 from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, Transmitter
 from broker.dialog.turns import FRAME_COST, QUANTUM_BYTES
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
@@ -679,6 +680,46 @@ async def test_new_link_to_the_same_address_sends_again_at_once() -> None:
     await settle()
 
     assert link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_link_whose_peer_left_in_good_order_has_nothing_sent_again() -> None:
+    stage = Stage()
+    parted = [stage.link]
+    stage.transmitter.has_parted = parted.__contains__
+    stage.send(1, b"a")
+    await settle()
+
+    link = stage.connect(GATEWAY)
+    stage.send(1, b"b")
+    await settle()
+
+    assert link.places() == [(1, 0)]
+
+
+@virtual_time
+async def test_resting_transmitter_sends_nothing_new() -> None:
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.is_resting = True
+    stage.send(1, b"b")
+    await settle()
+
+    assert stage.link.places() == [(0, 0)]
+
+
+@virtual_time
+async def test_other_addresses_are_dialled_while_the_next_hop_is_about_to_leave_and_still_used() -> None:
+    stage = Stage()
+    stage.transmitter.table = table(str(GATEWAY), str(OTHER))
+    stage.health = {GATEWAY: Health.LEAVING}
+
+    stage.send(1, b"a")
+    await settle()
+
+    assert (stage.link.places(), stage.asked) == ([(0, 0)], [OTHER])
 
 
 @virtual_time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,3 +111,28 @@ def test_decision_that_fails_is_a_drop_and_is_reported(monkeypatch: pytest.Monke
 
     assert (Disposition.ROUTE_INVALID, False) == station.resolve("//far")
     assert [ZeroDivisionError] == [type(error) for error in station.reported]
+
+
+def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() -> None:
+    station = Station()
+    wanted: list[NetworkAddress] = []
+    station.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
+    station.decider._ways = station.ways
+    health = {WEST: Health.LEAVING, EAST: Health.UNTRIED}
+    station.decider.here = replace(station.decider.here, health_of=lambda address: health[address])
+
+    assert WEST == station.resolve("//far")[0]
+    assert [EAST] == wanted
+
+
+def test_nobody_is_dialled_while_the_best_next_hop_stays() -> None:
+    station = Station()
+    wanted: list[NetworkAddress] = []
+    station.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
+    station.decider._ways = station.ways
+    health = {WEST: Health.CONNECTED, EAST: Health.UNTRIED}
+    station.decider.here = replace(station.decider.here, health_of=lambda address: health[address])
+
+    station.resolve("//far")
+
+    assert [] == wanted

@@ -14,8 +14,9 @@ from broker.forwarding import deciding, ways
 from broker.forwarding import forwarder as module
 from broker.forwarding.batch import Batch
 from broker.forwarding.deciding import Decider
-from broker.forwarding.forwarder import READ_BYTES, Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.limits import READ_BYTES, Limits
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
@@ -885,3 +886,36 @@ def test_who_has_nobody_to_ask_drops_all_the_same(make_frame: MakeFrame) -> None
     station.take(make_frame(to_service="//unknown"))
 
     assert {Disposition.ASKING_FOR_ROUTE: 1} == station.forwarder.dropped
+
+
+def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_frame: MakeFrame) -> None:
+    """More hops are allowed, a larger frame finds room in the slab, and what passed before is still counted."""
+    station = Station()
+    station.take(make_frame(to_service="//north", hop_count=0), make_frame(to_service="//north", hop_count=5))
+
+    station.forwarder.limit(Limits(pool_bytes=20_000, max_frame=1 << 20, max_hops=3, share_percent=10))
+    station.take(make_frame(to_service="//north", hop_count=0), make_frame(to_service="//north", hop_count=5))
+
+    forwarder = station.forwarder
+    assert (3, 1) == (forwarder.forwarded, forwarder.dropped[Disposition.HOPS_EXHAUSTED])
+    assert (20_000, 2_000) == (forwarder.pool.limit_bytes, forwarder.pool.share_bytes)
+    assert (1 << 20) + READ_BYTES == len(forwarder.slab) == len(forwarder.view)
+
+
+def test_smaller_frames_leave_the_slab_as_it_is() -> None:
+    station = Station()
+    slab = station.forwarder.slab
+
+    station.forwarder.limit(Limits(pool_bytes=10_000, max_frame=1024, max_hops=16))
+
+    assert slab is station.forwarder.slab
+
+
+def test_an_address_that_is_given_up_may_be_somebody_elses(make_frame: MakeFrame) -> None:
+    station = Station()
+    station.forwarder.found_self({NORTH}, NOW)
+
+    station.forwarder.found_self(set(), NOW, NORTH)
+    station.take(make_frame(to_service="//north"))
+
+    assert 1 == station.forwarder.forwarded

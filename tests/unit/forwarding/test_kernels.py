@@ -151,3 +151,18 @@ def test_what_holds_for_one_frame_only_is_asked_for_every_time(
     walk(kernels, OPEN, frame)
 
     assert len(walker.asked) == 2
+
+
+def test_they_are_made_anew_and_what_they_counted_is_told(
+    walker: Walker, kernels: Kernels, make_frame: MakeFrame
+) -> None:
+    """Nothing that one of them knows by heart, such as the bound on hops, survives."""
+    frame = make_frame(to_service="A")
+    [way] = walk(kernels, profile("A"), frame)
+    before = kernels.of(OPEN)
+
+    kernels.remake()
+
+    assert (1, True) == (way.frames, kernels.of(OPEN) is not before)
+    walk(kernels, profile("A"), frame)
+    assert 2 == len(walker.asked)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from broker.flow import Disposition
 from broker.forwarding import moving
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health

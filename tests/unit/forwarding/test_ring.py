@@ -13,8 +13,9 @@ import pytest
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
+from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import HEAD_BYTES, Record, Ring, decode, head_of

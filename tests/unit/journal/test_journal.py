@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,34 @@ async def test_sample_of_none_still_records_drops(tmp_path: Path) -> None:
     await one.close()
 
     assert ["dropped"] == table(plan)["outcome"]
+
+
+async def test_another_plan_holds_for_what_is_recorded_from_then_on(plan: JournalPlan, tmp_path: Path) -> None:
+    """What was recorded before appears where it was to; the ring follows the new sample, its memory stays."""
+    one = journal(plan)
+    one.start()
+    record(one, 3)
+    other = JournalPlan(tmp_path / "else", "gw", sample=0.25, buffer_bytes=64 << 20)
+
+    one.use(other)
+    record(one, 2)
+    await one.close()
+
+    told = one.status()
+    assert [0, 1, 2] == table(plan)["sequence_number"]
+    assert [0, 1] == table(other)["sequence_number"]
+    assert (str(other.directory), 0.25) == (told["directory"], told["sample"])
+    assert (5, 0) == (told["records"], told["shed"])
+    assert (1 << 51, plan.ring_bytes) == (one.ring.limit, len(one.ring.buffer))
+
+
+async def test_a_file_goes_on_when_only_its_bounds_are_others(plan: JournalPlan) -> None:
+    one = journal(plan)
+    one.start()
+    record(one, 3)
+
+    one.use(replace(plan, file_seconds=60.0))
+    record(one, 2)
+    await one.close()
+
+    assert [0, 1, 2, 0, 1] == table(plan)["sequence_number"]

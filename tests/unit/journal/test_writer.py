@@ -353,3 +353,4 @@ def test_fault_of_the_program_ends_the_journal_and_what_is_lost_by_it_is_counted
 
     assert "journal writer failed" in [entry["event"] for entry in logs]
     assert "the writer has failed: a fault of the program" == writer.problem
+    assert writer.failures == 1

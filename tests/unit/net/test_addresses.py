@@ -21,6 +21,7 @@ class Played:
     """As much of a link as this is about."""
 
     state = LinkState.LOGGED_IN
+    is_leaving = False
 
 
 async def test_health_goes_by_who_serves_and_then_by_the_last_attempt() -> None:
@@ -67,3 +68,12 @@ async def test_past_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses.forget_old(5.0)
 
     assert {NORTH, trying, resting} == addresses.attempts.keys()
+
+
+async def test_address_whose_only_link_leaves_is_better_than_one_not_tried() -> None:
+    addresses = Addresses()
+    link: Any = Played()
+    addresses.servers.add(link, NORTH)
+    link.is_leaving = True
+
+    assert Health.CONNECTED < addresses.health_of(NORTH) < Health.UNTRIED

@@ -303,3 +303,13 @@ async def test_paused_link_says_for_which_bound_and_says_so_no_more_when_it_is_r
     crossing.stuck.breathe()
 
     assert ([False, False], set()) == (crossing.paused, crossing.links[0].slowed_by)
+
+
+async def test_pauses_that_may_last_no_longer_end_at_once(crossing: Crossing) -> None:
+    crossing.feed(0, NORTH, 37)
+    assert [True, False] == crossing.paused
+
+    crossing.near.peers.backpressure.pause_for(0.0)
+    crossing.feed(0, NORTH, 1)
+
+    assert [False, False] == crossing.paused

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.forwarding.batch import CARE_MAX
-from broker.forwarding.forwarder import READ_BYTES
+from broker.forwarding.limits import READ_BYTES
 from broker.net.intake import SMALL_READ_BYTES
 from broker.net.link_state import LinkState
 from broker.wire.connection import Ended, RejectedBy

@@ -64,7 +64,7 @@ async def test_lingering_link_reads_only_so_much_and_says_nothing_more(ends: Lin
 
     ends.link.fail(FrameMalformedError("again"))
     ends.link.say(PING)
-    ends.link.hear_out(1)
+    ends.link.drain(1)
     ends.sock.feed(PING * (LINGER_BYTES // len(PING)), piece=1 << 16)
     assert LinkState.LINGERING is ends.link.state
     ends.sock.feed(PING * 100)
@@ -163,24 +163,57 @@ async def test_link_that_cannot_be_shut_is_closed(ends: LinkEnds) -> None:
     assert LinkState.CLOSED is ends.link.state
 
 
-async def test_leaving_peer_is_heard_and_answered_but_sent_nothing_new(ends: LinkEnds) -> None:
+async def test_leaving_peer_is_heard_after_our_direction_is_closed_for_so_long(ends: LinkEnds) -> None:
     ends.go_online()
     ends.sock.feed(encode_link(GoAway(reason="upgrade", deadline_ms=500)))
 
-    ends.link.hear_out(5)
+    ends.link.drain(5)
     ends.sock.feed(message() + PING)
 
     assert [Leaving(GoAway(reason="upgrade", deadline_ms=500))] == ends.told
-    assert (False, False, 1, [Pong(b"12345678")]) == (
-        ends.link.can_send, ends.sock.shut, len(ends.delivered), ends.said()
-    )  # fmt: skip
-    await asyncio.sleep(5)
-    assert ("the peer has left", LinkState.CLOSED) == (ends.link.reason, ends.link.state)
+    assert (False, True, 1, []) == (ends.link.can_send, ends.sock.shut, len(ends.delivered), ends.said())
+    await asyncio.sleep(4.9)
+    assert LinkState.DRAINING is ends.link.state
+    await asyncio.sleep(0.2)
+    assert ("drained", LinkState.CLOSED) == (ends.link.reason, ends.link.state)
+
+
+async def test_peer_that_has_ended_its_direction_is_not_taken_for_silent_and_still_gets_frames(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.owner.on_ended = lambda link: None  # type: ignore[method-assign]
+
+    ends.sock.end()
+    ends.link.tick(ends.link.connection.last_heard + 3600.0)
+
+    assert (True, True, LinkState.LOGGED_IN) == (ends.link.has_moved, ends.link.can_send, ends.link.state)
+    ends.link.drain()
+    await asyncio.sleep(0)
+    assert LinkState.CLOSED is ends.link.state
+
+
+async def test_link_ends_in_order_when_the_peer_leaves_and_nothing_breaks(ends: LinkEnds) -> None:
+    ends.go_online()
+    assert not ends.link.is_in_order
+
+    ends.link.is_leaving = True
+    ends.link.drain()
+    ends.sock.end()
+
+    assert (True, LinkState.CLOSED) == (ends.link.is_in_order, ends.link.state)
+
+
+async def test_link_that_breaks_is_not_in_order_though_the_peer_was_leaving(ends: LinkEnds) -> None:
+    ends.go_online()
+    ends.link.is_leaving = True
+
+    ends.link.on_stream_end("Connection reset by peer")
+
+    assert not ends.link.is_in_order
 
 
 async def test_closed_link_has_no_timer_left(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.go_online()
-    ends.link.hear_out(60)
+    ends.link.drain(60)
     timer = ends.link._timer
 
     ends.link.close("over")
@@ -191,7 +224,7 @@ async def test_closed_link_has_no_timer_left(ends: LinkEnds, loop: PlayedLoop) -
 
 async def test_end_that_comes_earlier_replaces_the_later_one(ends: LinkEnds) -> None:
     ends.go_online()
-    ends.link.hear_out(60)
+    ends.link.drain(60)
 
     ends.link.fail(FrameMalformedError("meanwhile"))
     await asyncio.sleep(LINGER_SECONDS)

@@ -149,7 +149,9 @@ def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
         with pytest.raises(ListenFailedError) as caught:
             bind("127.0.0.1", port)
 
-    assert (f"127.0.0.1:{port}", os.strerror(errno.EADDRINUSE)) == (caught.value.address, caught.value.problem)
+    hint = "stop what listens there (ss -ltnp tells), or choose another address"
+    problem = f"{os.strerror(errno.EADDRINUSE)}; {hint}"
+    assert (f"127.0.0.1:{port}", problem) == (caught.value.address, caught.value.problem)
 
 
 def test_those_who_share_a_port_all_listen_there() -> None:
@@ -199,3 +201,22 @@ def test_socket_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_end_of_a_socket_reads_as_an_address(where: Any, text: str) -> None:
     assert text == render_endpoint(where)
+
+
+async def test_listener_that_finishes_takes_those_who_have_connected_and_nobody_else(door: Door) -> None:
+    door.listener.start()
+    door.port.waiting += ["10.0.0.1", "10.0.0.2"]
+
+    door.listener.finish()
+
+    assert (2, True) == (len(door.came), door.port.is_closed)
+    door.listener.finish()
+
+
+async def test_listener_that_is_short_of_descriptors_finishes_without_another_try(door: Door) -> None:
+    door.listener.start()
+    door.port.waiting += [errno.EMFILE, "10.0.0.1"]
+
+    door.listener.finish()
+
+    assert ([], True) == (door.came, door.port.is_closed)

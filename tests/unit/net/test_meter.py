@@ -248,3 +248,41 @@ async def test_part_is_that_of_the_pool_as_it_is_now() -> None:
     pool.limit_bytes = 2000
 
     assert (600, 7) == (payer.limit_bytes, payer.read_cost)
+
+
+async def test_limits_that_come_later_hold_for_who_is_connected_and_charge_nothing_of_before(source: Source) -> None:
+    source.limit()
+    sock, link = source.come()
+    sock.feed(source.frames(150))
+    admission, pool = source.near.peers.admission, source.near.forwarder.pool
+
+    admission.change(PeerLimits(bytes_per_second=RATE, pool_share=20), 1000, pool)
+    is_paused = link.is_paused
+    sock.feed(source.frames(150))
+
+    assert (False, True, True) == (is_paused, link.is_paused, link in pool.payers)
+
+
+async def test_limits_that_go_leave_nobody_paused_and_nothing_charged(source: Source) -> None:
+    source.limit(bytes_per_second=RATE, pool_share=20)
+    sock, link = source.come()
+    sock.feed(source.frames(150))
+    admission, pool = source.near.peers.admission, source.near.forwarder.pool
+
+    admission.change(PeerLimits(), 1000, pool)
+    await asyncio.sleep(1.0)
+    sock.feed(source.frames(300))
+
+    assert (False, None, {}) == (link.is_paused, link.meter, pool.payers)
+
+
+async def test_a_rate_that_is_raised_is_paid_by_the_new_one(source: Source) -> None:
+    source.limit(bytes_per_second=RATE)
+    sock, link = source.come()
+    admission, pool = source.near.peers.admission, source.near.forwarder.pool
+
+    admission.change(PeerLimits(bytes_per_second=100 * RATE), 1000, pool)
+    await asyncio.sleep(0.1)
+    sock.feed(source.frames(150))
+
+    assert not link.is_paused

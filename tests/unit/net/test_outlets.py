@@ -19,6 +19,7 @@ class Box:
         self.held = [0] * held
         self.outlet: Any = None
         self.drained = 0
+        self.alternatives: set[NetworkAddress] = set()
 
     def drain(self, _now: float) -> None:
         self.drained += 1
@@ -48,6 +49,9 @@ class Town:
         return [box for boxes in self.boxes.values() for box in boxes]
 
     def serving(self, address: NetworkAddress) -> Link | None:
+        return self.links.get(address)
+
+    def staying(self, address: NetworkAddress) -> Link | None:
         return self.links.get(address)
 
     def addresses_of(self, link: Link) -> list[NetworkAddress]:
@@ -117,3 +121,20 @@ async def test_something_drains_while_a_link_may_take_what_waits(town: Town) -> 
     town.boxes[NORTH][0].outlet = Link()
 
     assert town.outlets.is_draining
+
+
+async def test_frames_for_an_address_may_go_there_again_or_where_else_they_lead(town: Town) -> None:
+    """Where frames were sent at all, and nobody serves it yet."""
+    used, east, west = Box(), NetworkAddress("east"), NetworkAddress("west")
+    used.alternatives = {east, west}
+    town.boxes = {NORTH: [used]}
+    town.links[west] = Link()
+
+    assert {NORTH, east} == town.outlets.replacing([NORTH, SOUTH])
+
+
+async def test_address_that_somebody_serves_needs_no_other(town: Town) -> None:
+    town.boxes = {NORTH: [Box()]}
+    town.links[NORTH] = Link()
+
+    assert set() == town.outlets.replacing([NORTH])

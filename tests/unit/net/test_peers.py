@@ -263,17 +263,17 @@ async def test_peer_that_announces_what_nobody_asks_for_costs_nobody_a_remembere
 async def test_goaway_said_again_moves_the_deadline_and_is_logged_once(near: Neighbourhood) -> None:
     sock = near.accept()
 
+    near.peers.want(SOUTH)  # is dialled, and says no HELLO
     with capture_logs() as logs:
         for _ in range(100):
             sock.feed(encode_link(GoAway(deadline_ms=1000)))
-        await asyncio.sleep(10)
-        sock.feed(encode_link(GoAway(deadline_ms=1000)))
-        await asyncio.sleep(10.5)
+        await asyncio.sleep(0.5)
+        near.peers.want(SOUTH)
+        sock.feed(encode_link(GoAway(deadline_ms=2000)))
+        await asyncio.sleep(1)
 
     assert 1 == len([entry for entry in logs if entry["event"] == "peer is draining"])
-    assert not sock.is_closed
-    await asyncio.sleep(1)
-    assert sock.is_closed
+    assert sock.shut
 
 
 async def test_too_many_announced_addresses_are_told_and_most_of_them_not_believed(near: Neighbourhood) -> None:
@@ -382,17 +382,57 @@ async def test_leaving_peer_is_sent_nothing_new_while_another_can_be_used(near: 
     frame = near.send(NORTH, 2)
 
     assert (frame, False) == (sent(other), leaving.shut)
-    assert "the peer is draining" == near.peers.problem_of(NORTH)
+    await asyncio.sleep(0.2)
+    assert (True, False) == (leaving.shut, leaving.is_closed)
     await asyncio.sleep(10.5)
     assert leaving.is_closed
+
+
+async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(near: Neighbourhood) -> None:
+    leaving = await dialled(near)
+    before = sent(leaving)
+
+    leaving.feed(encode_link(GoAway(reason="upgrade", deadline_ms=5000)))
+    first = near.send(NORTH, 2)
+    assert (before + first, Health.LEAVING) == (sent(leaving), near.peers.health_of(NORTH))
+    await asyncio.sleep(0.05)
+    near.greet(near.socks[-1], arbitration=HIGHER)
+    second = near.send(NORTH, 3)
+    await asyncio.sleep(0.2)
+
+    assert near.socks[-1] is not leaving
+    assert (second, before + first) == (sent(near.socks[-1]), sent(leaving))
+    assert (True, Health.CONNECTED) == (leaving.shut, near.peers.health_of(NORTH))
+
+
+async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_known(near: Neighbourhood) -> None:
+    leaving = await dialled(near)
+    near.reachable.clear()
+
+    leaving.feed(encode_link(GoAway(deadline_ms=5000)))
+    await asyncio.sleep(0.15)
+
+    assert (True, Health.SUPPRESSED) == (leaving.shut, near.peers.health_of(NORTH))
+
+
+async def test_leaving_peer_is_sent_no_more_behind_its_deadline(near: Neighbourhood) -> None:
+    leaving = await dialled(near)
+
+    leaving.feed(encode_link(GoAway(deadline_ms=3000)))  # it is dialled again, and says no HELLO
+    await asyncio.sleep(2.9)
+    assert not leaving.shut
+    await asyncio.sleep(1.2)
+
+    assert leaving.shut
 
 
 async def test_peer_that_opened_its_link_and_leaves_serves_nothing_more(near: Neighbourhood) -> None:
     sock = near.accept(addresses=[str(SOUTH)])
 
     sock.feed(encode_link(GoAway()))
+    await asyncio.sleep(0.01)
 
-    assert Health.UNTRIED is near.peers.health_of(SOUTH)
+    assert (Health.UNTRIED, True) == (near.peers.health_of(SOUTH), sock.shut)
 
 
 # --- what is counted ---

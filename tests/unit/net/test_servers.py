@@ -16,6 +16,7 @@ class Played:
 
     def __init__(self) -> None:
         self.state = LinkState.LOGGED_IN
+        self.is_leaving = False
 
 
 def new_links(count: int) -> Any:
@@ -52,3 +53,16 @@ def test_nothing_stays_of_a_link_that_is_gone() -> None:
     assert ([], [], [], None) == (
         servers.remove(link), list(servers.addresses), list(servers.addresses_of(link)), servers.serving(NORTH)
     )  # fmt: skip
+
+
+def test_link_whose_peer_leaves_serves_where_there_is_no_other() -> None:
+    servers = Servers()
+    leaving, other = new_links(2)
+    servers.add(leaving, NORTH, is_first=True)
+    leaving.is_leaving = True
+
+    assert (leaving, None) == (servers.serving(NORTH), servers.staying(NORTH))
+
+    servers.add(other, NORTH)
+
+    assert (other, other) == (servers.serving(NORTH), servers.staying(NORTH))

@@ -10,12 +10,11 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.conversation.validation import SentBy, Validation
-from broker.observe.query import Views
+from broker.observe.query import SELF_MADE, Views
 from broker.observe.view import MEMORY_VIEWS
 from broker.store.database import open_store
 from broker.store.metadata import Priority, put_contract, put_message_type, put_priority, put_queue, put_service, queues
 
-OWN = ("sys.databases", "sys.dm_broker_queue_monitors", "sys.dm_broker_ledger")  # made without a snapshot
 Ask = Callable[[str], list[tuple[object, ...]]]
 
 
@@ -34,7 +33,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         put_priority(db, Priority("Unknown", "Nothing", None, None, 1))
         for contract in ("C", "DEFAULT", "Nothing"):
             begin_dialog(db, from_service="S", to_service="R", contract=contract)
-        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in OWN}
+        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
         views = Views(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict)
         yield lambda statement: views.select(statement, database="orders").rows
 

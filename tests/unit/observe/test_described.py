@@ -1,9 +1,34 @@
-"""A counter is known by its name."""
+"""The kind of a metric is known by its name, but for a histogram."""
 
 from __future__ import annotations
 
-from broker.observe.described import Described
+from typing import Any
+
+import pytest
+
+from broker.observe.described import Described, single
+
+PARTS = ("_bucket", "_sum", "_count")
 
 
-def test_counter_ends_in_total() -> None:
-    assert [True, False] == [Described(name, "help").is_counter for name in ("a_total", "a_bytes")]
+@pytest.mark.parametrize(
+    ("metric", "kind", "only_grows", "scraped"),
+    [
+        (Described("a_total", "help"), "counter", True, ("a_total",)),
+        (Described("a_bytes", "help"), "gauge", False, ("a_bytes",)),
+        (
+            Described("a_seconds", "help", is_histogram=True),
+            "histogram",
+            True,
+            tuple("a_seconds" + one for one in PARTS),
+        ),
+    ],
+)
+def test_kind(metric: Described, kind: str, only_grows: bool, scraped: tuple[str, ...]) -> None:  # noqa: FBT001 - a case
+    assert (metric.kind, metric.is_counter, metric.sample_names) == (kind, only_grows, scraped)
+
+
+def test_metric_without_labels_has_one_sample() -> None:
+    instance: Any = "instance"
+
+    assert list(single(lambda _: 8.0)(instance)) == [((), 8)]

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.net.permissions import Permissions
 from broker.observe.drop import add_drops, read_drops
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row

@@ -14,7 +14,7 @@ STATEMENT = Statement("SELECT nam, COUNT(*) FROM Q")
 def told(sentence: str, code: int = sqlite3.SQLITE_ERROR) -> BrokerError:
     error = sqlite3.OperationalError(sentence)
     error.sqlite_errorcode = code
-    return translate(error, STATEMENT, columns=["name", "address"], path="/a.db", seconds=10.0)
+    return translate(error, STATEMENT, columns=["name", "address"], path="/a.db")
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_error_shows_the_place_in_the_text_that_was_given() -> None:
     ]
 
 
-def test_query_out_of_time_tells_its_limit() -> None:
-    error = told("interrupted", sqlite3.SQLITE_INTERRUPT)
+def test_a_value_that_is_too_large_is_the_callers_fault() -> None:
+    error = told("string or blob too big", sqlite3.SQLITE_TOOBIG)
 
     assert isinstance(error, StatementError)
-    assert (error.number, error.problem) == (8649, "the query was cancelled: it took longer than 10 s; ask for less")
+    assert (error.number, error.problem) == (7119, "a value or a row would be larger than 1.25 MiB")
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR | 256])
@@ -84,7 +84,7 @@ def test_fault_of_the_file_is_the_machines(code: int) -> None:
 
 
 def test_error_without_a_code_is_the_callers() -> None:
-    error = translate(sqlite3.ProgrammingError("odd"), STATEMENT, columns=[], path="/a.db", seconds=1.0)
+    error = translate(sqlite3.ProgrammingError("odd"), STATEMENT, columns=[], path="/a.db")
 
     assert isinstance(error, DdlSyntaxError)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -117,14 +118,49 @@ def page(capsys: pytest.CaptureFixture[str], answer: dict[str, Any]) -> str:
     return capsys.readouterr().out
 
 
-def test_the_page_begins_with_who_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = page(capsys, status()).splitlines()
+def test_the_page_begins_with_whether_all_is_well_and_who_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = status(forwarding={"held": 0, "pool_limit_bytes": 1_000_000})
 
+    first, second, *lines = page(capsys, answer).splitlines()
+
+    assert "All is well: 0 connections, nothing waits for a next hop" == first
+    identity = r"gateway-a ready, up 0:01:01, broker 1 on uvloop, compiled kernel, as of \d{4}(-\d\d){2} [\d:]{8} UTC"
+    assert re.fullmatch(identity, second)
     assert [
-        "gateway-a ready, up 0:01:01, broker 1 on uvloop, compiled kernel",
         f"listens on 127.0.0.1:4022, broker instance {GUID.upper()}",
-        "forwarding on: 7 forwarded, 2 delivered, 1 held, 300 of 1000 bytes",
+        "forwarding on: 7 forwarded, 2 delivered, 0 held, 300 of 1,000,000 bytes",
     ] == lines
+
+
+def test_what_is_wrong_stands_before_everything_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    down = {"tcp://c:4022": {"health": "suppressed", "problem": "refused", "held": 4}}
+
+    lines = page(capsys, status(addresses=down, transport={"warnings": ["connections are not encrypted"]})).splitlines()
+
+    assert "Something is wrong: tcp://c:4022 is not reached: refused, and 4 frames wait for it" == lines[0]
+    assert lines[1].startswith(
+        "bad: tcp://c:4022 is not reached: refused, and 4 frames wait for it -> see that it runs"
+    )
+    assert "notice: connections are not encrypted" == lines[2]
+
+
+def test_what_waits_for_a_next_hop_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = {"next_hop": "tcp://c:4022", "held": 4, "held_bytes": 900, "oldest_s": 2.5, "why": "no connection"}
+    answer = status(waiting=[waiting | {"next_attempt_s": 3.0}])
+
+    shown = page(capsys, answer)
+
+    told = [[cell.strip() for cell in line.strip("│").split("│")] for line in shown.splitlines() if line[0] == "│"]
+    assert [["tcp://c:4022", "4", "900", "2.5", "no connection", "3.0"]] == told
+
+
+def test_a_connection_is_told_with_what_really_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    link = {"name": "b", "address": "tcp://b:4022", "direction": "out", "state": "LOGGED IN", "flow": "stalled"}
+    answer = status(connections=[link | {"flow_reason": "no answer", "last_progress": "2020-01-01T00:00:00+00:00"}])
+
+    shown = page(capsys, answer)
+
+    assert [] == [word for word in ("stalled", "no answer", "days", "ago") if word not in shown]
 
 
 def test_databases_with_a_partner_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +216,7 @@ def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
         (status(listen=["[::1]:4022"]), "listens on [::1]:4022"),
         (status(forwarding={"enabled": False}), "forwarding off"),
         (status(forwarding={"dropped": {"no route": 2, "already held": 1}}), "dropped: 1 already held, 2 no route"),
-        (status(forwarding={"unaccounted": 3}), "3 frames unaccounted for: please report this"),
+        (status(forwarding={"unaccounted": 3}), "bad: 3 frames are unaccounted for -> this is a fault of the program"),
         (
             status(connections=[{"name": "b", "address": "tcp://b:4022", "direction": "out", "state": "online"}]),
             "Connections",
@@ -189,8 +225,8 @@ def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
             status(connections=[{"name": "b", "slowed_by": "limits.bytes_per_second"}, {"name": "c", "slowed_by": ""}]),
             "limits.bytes_per_second",
         ),
-        (status(transport={"warnings": ["connections are not encrypted"]}), "warning: connections are not encrypted"),
-        (status(transport={"warnings": ["it ends: CN=\x1b[2J"]}), "warning: it ends: CN=\\x1b[2J"),
+        (status(transport={"warnings": ["connections are not encrypted"]}), "notice: connections are not encrypted"),
+        (status(transport={"warnings": ["it ends: CN=\x1b[2J"]}), "notice: it ends: CN=\\x1b[2J"),
         (status(transport={"refused": {"connections": 3}}), "connections refused: 3 connections"),
         (
             status(addresses={"tcp://c:4022": {"health": "suppressed", "problem": "refused", "held": 4}}),

@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder, Limits
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
 from broker.mirror.mirrored_route import MirroredRoute
 from broker.observe.mirror import (
     forwarded_samples,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.observe.query import Views
+from broker.observe.query import SELF_MADE, Views
 from broker.observe.view import MEMORY_VIEWS, MSDB_ROUTES
 from broker.security.binding import RemoteServiceBinding
 from broker.security.grants import Permission, Rule, State
@@ -17,7 +17,7 @@ from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues
 from broker.store.permission import put_binding, put_permission
 
-OWN = ("sys.databases", "sys.dm_broker_queue_monitors", "sys.dm_broker_ledger", MSDB_ROUTES)  # without a snapshot
+OWN = {*SELF_MADE, MSDB_ROUTES}
 Ask = Callable[..., list[tuple[object, ...]]]
 
 

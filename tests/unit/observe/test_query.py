@@ -17,19 +17,18 @@ import pytest
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
 from broker.errors import StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.query import ATTACHED_MAX, QueryLimits, QueryResult, Views, _Guard
+from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, QueryResult, Views, _Guard
 from broker.observe.view import FILE_VIEWS, MEMORY_VIEWS, MSDB_ROUTES, make_row
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues
 
-OWN = ("sys.databases", "sys.dm_broker_queue_monitors", "sys.dm_broker_ledger")  # made without a snapshot
 CONNECTION = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 CONNECTIONS = "sys.dm_broker_connections"
 
 
 def snapshots(**given: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     """A provider for every memory view: those given, the others empty."""
-    every = {name: tuple for name in MEMORY_VIEWS if name not in OWN}
+    every = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
     return {**every, **{name.replace("__", "."): provider for name, provider in given.items()}}
 
 
@@ -437,20 +436,95 @@ def test_result_ends_behind_the_row_that_passes_its_limit_of_bytes(
     assert (rows, rows < 3) == (len(result.rows), result.truncated)
 
 
+ENDLESS = "WITH q AS (SELECT 1 AS n UNION ALL SELECT n FROM q) SELECT COUNT(*) FROM q"
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had since its peak was set anew."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])  # type: ignore[index]  # Linux has the line
+
+
 def test_statement_without_an_end_is_cancelled(tmp_path: Path, dialog: Dialog) -> None:
     views = limited(tmp_path, seconds=0.1)
     started = time.monotonic()
 
-    error = refused(views, "WITH q AS (SELECT 1 AS n UNION ALL SELECT n FROM q) SELECT COUNT(*) FROM q")
+    error = refused(views, ENDLESS)
 
     assert error.number == 8649
     assert time.monotonic() - started < 5.0
 
 
-def test_value_too_large_is_refused(tmp_path: Path, dialog: Dialog) -> None:
-    eight = "REPLACE(" * 8 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaa')" * 8
+def test_statement_that_nobody_waits_for_ends(tmp_path: Path, dialog: Dialog) -> None:
+    views = limited(tmp_path, seconds=60.0)
+    asked: list[None] = []
 
-    assert refused(limited(tmp_path), f"SELECT LEN({eight})").number == 102
+    def is_wanted() -> bool:
+        asked.append(None)
+        return len(asked) < 3
+
+    with pytest.raises(StatementError) as raised:
+        views.select(ENDLESS, database="orders", is_wanted=is_wanted)
+
+    assert (8649, 3) == (raised.value.number, len(asked))
+    assert "who asked has gone" in raised.value.problem
+
+
+COLUMNS = "sys.system_columns"
+GROWING = "REPLACE('" + "a" * 1100 + "', 'a', '" + "b" * 1100 + "')"  # 1.15 MiB out of 2 KiB of text
+
+
+@pytest.mark.parametrize(
+    ("statement", "number"),
+    [
+        (f"SELECT COUNT(*) FROM {COLUMNS} a, {COLUMNS} b, {COLUMNS} c, {COLUMNS} d", 8649),
+        (f"SELECT a.name FROM {COLUMNS} a, {COLUMNS} b, {COLUMNS} c ORDER BY b.name + c.name", 8649),
+        (f"SELECT STRING_AGG(REPLACE('{'a' * 100}', 'a', '{'b' * 100}'), ',') FROM {COLUMNS}", 7119),
+        (f"SELECT COUNT(*) FROM {', '.join(f'{COLUMNS} t{at}' for at in range(60))}", 8649),
+        (f"SELECT COUNT(*) FROM {', '.join(f'{COLUMNS} t{at}' for at in range(70))}", 102),
+        (
+            "WITH n AS (SELECT 1 AS a UNION ALL SELECT a+1 FROM n UNION ALL SELECT a+2 FROM n) SELECT COUNT(*) FROM n",
+            8649,
+        ),
+        ("WITH n AS (SELECT 'xxxxxxxxxxxxxxxxx' AS a UNION ALL SELECT a + a FROM n) SELECT COUNT(*) FROM n", 7119),
+        ("SELECT " + "REPLACE(" * 8 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaa')" * 8, 7119),
+        (f"WITH n AS (SELECT {GROWING} AS s) SELECT {', '.join(['s'] * 128)} FROM n", 1105),
+        (f"WITH n AS (SELECT {GROWING} AS s) SELECT n.s FROM n, {COLUMNS} a, {COLUMNS} b", None),
+        ("SELECT REPLICATE('x', 1000000000)", 195),
+        ("SELECT " + ", ".join(["1"] * 129), 102),
+        ("SELECT " + "CASE WHEN 1=1 THEN " * 1000 + "1" + " END" * 1000, 191),
+        ("SELECT 1 WHERE " + " OR ".join(["1=2"] * 1500), 102),
+        ("SELECT 1 WHERE " + " OR ".join(["1=2"] * 5000), 102),
+        (" UNION ALL ".join([f"SELECT name FROM {COLUMNS}"] * 900), 102),
+        ("SELECT 1 WHERE '" + "a" * 20000 + "' LIKE '" + "%a" * 10000 + "%b'", None),
+        ("SELECT DATEADD(year, 99999999999, '2020-01-01')", 241),
+        ("SELECT " + "9" * 60000, None),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else str(value),
+)
+def test_hostile_statement_ends_with_a_number_or_a_short_answer(
+    tmp_path: Path, dialog: Dialog, statement: str, number: int | None
+) -> None:
+    views = limited(tmp_path, seconds=0.5)
+
+    if number is None:
+        assert len(views.select(statement, database="orders").rows) < 10_000
+    else:
+        assert number == refused(views, statement).number
+
+
+def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, dialog: Dialog) -> None:
+    """It would gather some gigabytes."""
+    more = "UNION ALL SELECT s, k+1 FROM n UNION ALL SELECT s, k+2 FROM n"
+    statement = f"WITH n AS (SELECT {GROWING} AS s, 1 AS k {more}) SELECT COUNT(*) FROM n"
+    views = limited(tmp_path, seconds=60.0, spill_bytes=64 * 1024 * 1024)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted anew
+    before = peak_bytes()
+
+    error = refused(views, statement)
+
+    assert 1105 == error.number
+    assert peak_bytes() - before < 128 * 1024 * 1024
 
 
 # --- nothing else can be read, nothing can be changed -------------------------------------------------------

@@ -119,6 +119,8 @@ def test_one_address_is_one_candidate_whatever_the_number_of_routes_to_it() -> N
         (_health(two=Health.CONNECTED, three=Health.SUPPRESSED), ["two", "one", "three"]),
         (_health(one=Health.SUPPRESSED, two=Health.SUPPRESSED), ["three", None, None]),
         (_health(one=Health.SUPPRESSED, two=Health.CONNECTED), ["two", "three", "one"]),
+        (_health(two=Health.LEAVING, three=Health.SUPPRESSED), ["two", "one", "three"]),
+        (_health(one=Health.LEAVING, two=Health.CONNECTED), ["two", "one", "three"]),
     ],
 )
 def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expected: list[str | None]) -> None:

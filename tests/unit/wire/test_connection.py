@@ -214,18 +214,62 @@ def test_ping_goes_out_after_own_heartbeat_without_sending(state: State) -> None
     assert [encode_link(Ping(b"\0\0\0\0\0\0\0\2"))] == connection.tick(START + 4)
 
 
-def test_traffic_that_was_sent_postpones_the_ping() -> None:
+def test_who_sends_asks_once_a_heartbeat_all_the_same() -> None:
+    """What was written to a peer that has stopped seems to leave; only an answer proves anything."""
+    connection = connection_in(State.ONLINE)
+    connection.last_sent = START + 1.9
+
+    assert connection.next_deadline() == START + 2
+    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\1"))] == connection.tick(START + 2)
+    connection.last_sent = START + 3.9
+
+    assert connection.tick(START + 3.9) == []
+    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\2"))] == connection.tick(START + 4)
+
+
+def test_what_was_sent_and_is_answered_postpones_the_ping() -> None:
+    connection = connection_in(State.ONLINE)
+    connection.tick(START + 2)
+    connection.last_sent = START + 2.5
+
+    connection.receive(Pong(b"\0\0\0\0\0\0\0\1"), START + 2.6)
+
+    assert connection.next_deadline() == START + 4.5
+    assert connection.tick(START + 4.4) == []
+
+
+def test_answer_tells_how_long_it_took() -> None:
+    connection = connection_in(State.ONLINE)
+    connection.tick(START + 2)
+    assert (connection.unanswered_since, connection.round_trip) == (START + 2, None)
+
+    connection.receive(Pong(b"\0\0\0\0\0\0\0\1"), START + 2.25)
+
+    assert (connection.unanswered_since, connection.round_trip) == (None, 0.25)
+
+
+@pytest.mark.parametrize("payload", [b"\0\0\0\0\0\0\0\1", b"\0\0\0\0\0\0\0\3", bytes(8)])
+def test_answer_to_something_else_proves_nothing(payload: bytes) -> None:
+    connection = connection_in(State.ONLINE)
+    connection.tick(START + 2)
+    connection.tick(START + 4)
+
+    connection.receive(Pong(payload), START + 4.1)
+
+    assert (connection.unanswered_since, connection.round_trip) == (START + 2, None)
+
+
+def test_answer_that_nobody_asked_for_is_nothing() -> None:
     connection = connection_in(State.ONLINE)
 
-    connection.last_sent = START + 1.5
+    connection.receive(Pong(bytes(8)), START + 1)
 
-    assert connection.next_deadline() == START + 3.5
-    assert connection.tick(START + 3.4) == []
+    assert (connection.unanswered_since, connection.round_trip) == (None, None)
 
 
 def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
     connection = connection_in(State.ONLINE)
-    connection.last_sent = START + 8.5
+    connection.tick(START + 8.5)
 
     assert connection.next_deadline() == START + 9
     assert connection.tick(START + 8.9) == []
@@ -238,7 +282,7 @@ def test_peer_is_given_up_after_three_of_its_own_heartbeats() -> None:
 
 def test_traffic_that_was_heard_keeps_the_peer() -> None:
     connection = connection_in(State.ONLINE)
-    connection.last_sent = START + 9
+    connection.tick(START + 8)
 
     connection.last_heard = START + 1
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.net.farewell import Left
 from broker.workers import slot as slot_module
 from broker.workers.channel import Asker, WorkerFailedError
 from broker.workers.message import Begin, Question, Report, Rows, WorkerReport
@@ -186,3 +187,34 @@ async def test_program_that_cannot_be_started_is_told(begin: Begin, monkeypatch:
     async with occupied(begin) as (_, first):
         with pytest.raises(WorkerFailedError, match="cannot be started: No such file"):
             await asyncio.wait_for(first, SECONDS)
+
+
+async def test_worker_that_leaves_is_not_replaced_and_tells_what_it_has_left(begin: Begin) -> None:
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+
+        await slot.leave(5.0)
+        assert Left() == await slot.left()
+        slot.stop()
+        await until(lambda: slot.pid is None, seconds=SECONDS)
+
+        assert (0, Left()) == (slot.restarts, await slot.left())
+
+
+async def test_worker_that_is_stopped_counts_as_busy_when_it_should_leave(begin: Begin) -> None:
+    async with occupied(begin) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        assert slot.pid is not None
+        os.kill(slot.pid, signal.SIGSTOP)
+
+        await slot.leave(5.0)
+
+        assert Left(busy=("worker 1",)) == await slot.left()
+
+
+async def test_place_without_a_worker_leaves_at_once() -> None:
+    slot = Slot(1, Begin(b"", b"i" * 16))
+
+    await slot.leave(5.0)
+
+    assert Left() == await slot.left()

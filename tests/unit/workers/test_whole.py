@@ -25,6 +25,7 @@ from broker.routing.choose import Health
 from broker.routing.facts import Facts
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteChange
+from broker.supervision import Supervision
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import PairKnown, Reached, WorkerReport
 from broker.workers.tally import LAG, Retired
@@ -131,6 +132,7 @@ class Played:
         self.own = {NetworkAddress("g", 4022)}
         self.settled = 0
         self.certificates = CertificateWatch(settings)
+        self.supervision = Supervision()
         self.certificates.security = NO_SECURITY
 
     async def settle(self) -> None:

@@ -16,14 +16,26 @@ import pytest
 import structlog
 
 from broker.errors import ListenFailedError
+from broker.net.farewell import Left
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.route import SERVICE_BROKER, Route, row_of
 from broker.store.database import open_store, writing
 from broker.store.metadata import put_queue, put_routes, put_service, queues
-from broker.wire.frame import Hello
+from broker.wire.frame import GoAway, Hello
 from broker.workers import worker
-from broker.workers.message import Begin, Load, Passed, Report, Rows, WorkerReport, pack_settings, unpack_settings
+from broker.workers.message import (
+    Begin,
+    Leave,
+    Load,
+    Passed,
+    Remains,
+    Report,
+    Rows,
+    WorkerReport,
+    pack_settings,
+    unpack_settings,
+)
 from broker.workers.worker import Answers, serve
 from tests.support.loopback import message, raw, until
 
@@ -174,3 +186,16 @@ def test_process_is_told_its_number_and_its_socket(monkeypatch: pytest.MonkeyPat
     assert [descriptor] == [sock.fileno() for sock in served]
     assert bound["worker"] == 2
     served[0].close()
+
+
+async def test_worker_that_is_told_to_leave_tells_its_peers_and_what_is_left(answers: Answers, begin: Begin) -> None:
+    async with raw(NetworkAddress("127.0.0.1", port_of(begin)), name="peer") as peer:
+        await peer.hear(Hello)
+
+        assert decode(await answers(Leave(5.0))) is None
+        goaway = await peer.hear(GoAway)
+        left = decode(await answers(Remains()), type=Left)
+
+    assert "the instance drains" == goaway.reason
+    assert 0 < goaway.deadline_ms <= 5000
+    assert (0, 1) == (left.held, left.peers)

@@ -1,0 +1,290 @@
+"""
+`GET /v1/events`: what the instance does, as server-sent events, one snapshot a second for all who listen together.
+
+While nobody listens nothing is made but one row of the past a second. A snapshot is made once and its bytes are given
+to every stream. A stream holds the newest only, so who reads slowly misses some, and who reads nothing is cut off. One
+that costs more than a hundredth of a second of processor time makes the next one wait longer, so that those who look do
+not slow what they look at.
+
+Source: HTML Living Standard, "Server-sent events".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import structlog
+from aiohttp import web
+from msgspec import Meta
+
+from broker.admin.problem import TooManyStreamsError
+from broker.admin.subject import Subject
+from broker.admin.why_remedy import remedy_of
+from broker.errors import BrokerError
+from broker.observe.count import Counts
+from broker.observe.latency import Latency
+from broker.observe.past import LATENCIES, PastRing
+from broker.observe.pulse import Facts, Pulse
+from broker.observe.query import shown_value
+from broker.observe.stock import Stock, read_stocks
+from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
+
+BEAT_SECONDS = 1.0  # between two snapshots
+COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
+BEAT_MAX_SECONDS = 5.0  # whatever it costs
+STREAMS_MAX = 32  # at one time
+STUCK_SECONDS = 10.0  # for which a stream may take nothing before it is cut off
+STREAM_SECONDS = 300.0  # of life, after which who listens has to show again who it is
+STOCK_SECONDS, STOCK_SHARE = 5.0, 50  # between two looks into the files, and times as long as the last one took
+MEDIA_TYPE = "text/event-stream"
+_DROP_COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
+_RETRY_MS = 1000
+
+log = structlog.get_logger(__name__)
+
+
+class EventsRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is listened to."""
+
+    since: Annotated[
+        str | None, Meta(description="The id of the last event that was heard; as the header Last-Event-ID.")
+    ] = None
+    history: Annotated[bool, Meta(description="Whether to begin with the last ten minutes.")] = True
+
+
+@dataclass(eq=False)
+class Stream:
+    """
+    One who listens.
+
+    Shape: `newest` what it has yet to be given; `is_over` when it shall get nothing more; `woken` by either.
+    """
+
+    newest: bytes = b""
+    is_over: bool = False
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def give(self, data: bytes) -> None:
+        """This instead of what it has not taken yet."""
+        self.newest = data
+        self.woken.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_over = True
+        self.woken.set()
+
+    async def take(self) -> bytes:
+        """The newest, once there is one; may be empty when it is over."""
+        await self.woken.wait()
+        self.woken.clear()
+        data, self.newest = self.newest, b""
+        return data
+
+
+class Events:
+    """
+    The snapshots of one instance, and those who listen. Loop-only.
+
+    Args:
+        subject: The instance.
+        executor: Where files are read.
+        cpu: Seconds of processor time that this thread has used.
+    """
+
+    def __init__(self, subject: Subject, executor: Executor, *, cpu: Callable[[], float] = time.thread_time) -> None:
+        self.streams: set[Stream] = set()
+        self.past = PastRing()
+        self._subject = subject
+        self._executor = executor
+        self._dispositions = subject.views().by_view()[DISPOSITIONS]
+        self._cpu = cpu
+        self._run = f"{time.time_ns():x}"
+        self._pulse = Pulse()
+        self._hops, self._trips = Latency(), Latency()
+        self._latency: dict[str, float | None] = dict.fromkeys(LATENCIES)
+        self._drops: list[dict[str, Any]] = []
+        self._dropped = -1  # by which count the rows were asked for
+        self._stocks: Mapping[str, Stock | None] = {}
+        self._stocks_due = 0.0
+        self._stocking: asyncio.Task[None] | None = None
+        self._newest = b""
+        self._asked = asyncio.Event()
+        self._is_closed = False
+
+    def start(self, stack: AsyncExitStack) -> None:
+        """Note the past, and serve those who listen; `stack` ends it."""
+        supervision = self._subject.supervision
+        supervision.keep_within(stack, "past", self._note)
+        supervision.keep_within(stack, "pulse", self._beat)
+        stack.push_async_callback(self._leave_files)
+
+    async def _leave_files(self) -> None:
+        if self._stocking is not None:
+            self._stocking.cancel()
+            await asyncio.gather(self._stocking, return_exceptions=True)
+
+    def close(self) -> None:
+        """Tell those who listen that the instance stops, and let them go."""
+        self._is_closed = True
+        for stream in self.streams:
+            stream.end()
+
+    async def serve(self, request: web.Request, asked: EventsRequest) -> web.StreamResponse:
+        """
+        Answer with events for as long as the client listens, some minutes at most.
+
+        Raises:
+            TooManyStreamsError: `STREAMS_MAX` listen already, or the instance stops.
+        """
+        if len(self.streams) >= STREAMS_MAX or self._is_closed:
+            raise TooManyStreamsError(STREAMS_MAX)
+        response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, "X-Accel-Buffering": "no"})
+        stream = Stream()
+        self.streams.add(stream)
+        self._asked.set()
+        try:
+            await response.prepare(request)
+            await self._write(response, request, self._beginning(request, asked))
+            if self._newest:
+                stream.give(self._newest)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STREAM_SECONDS):
+                    while not stream.is_over:
+                        await self._write(response, request, await stream.take())
+            reason = "the instance stops" if stream.is_over else "this stream is old: listen again"
+            await self._write(response, request, _event("end", {"reason": reason}))
+        except ConnectionError:
+            pass
+        finally:
+            self.streams.discard(stream)
+            if not self.streams:
+                self._forget()
+        return response
+
+    def _beginning(self, request: web.Request, asked: EventsRequest) -> bytes:
+        """When to come again, and the past."""
+        retry = f"retry: {_RETRY_MS}\n\n".encode()
+        if not asked.history:
+            return retry
+        run, _, number = (asked.since or request.headers.get("Last-Event-ID") or "").rpartition("-")
+        known = int(number) if run == self._run and number.isascii() and number.isdigit() else 0
+        return retry + _event("history", self.past.since(known), self._id)
+
+    @property
+    def _id(self) -> str:
+        return f"{self._run}-{self.past.number}"
+
+    async def _write(self, response: web.StreamResponse, request: web.Request, data: bytes) -> None:
+        """Raises ConnectionError when the client has gone, or takes nothing."""
+        if not data:
+            return
+        try:
+            async with asyncio.timeout(STUCK_SECONDS):
+                await response.write(data)
+        except TimeoutError:
+            log.info("stream cut off", reason="its client reads nothing")
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionAbortedError("the client reads nothing") from None
+
+    # --- what is told ---
+
+    async def _note(self) -> None:
+        """A row of the past every second, for ever."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            counts = self._subject.counts()
+            self._look(counts)
+            self.past.note(counts, self._latency, at=time.time(), now=loop.time())
+            due = max(due + BEAT_SECONDS, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _beat(self) -> None:
+        """A snapshot every second while somebody listens, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._asked.wait()
+            began, used = loop.time(), self._cpu()
+            try:
+                data = await self._snapshot()
+            except BrokerError as error:  # the next one may be made, and those who listen see that none comes
+                log.warning("snapshot failed", reason=str(error))
+            else:
+                self._newest = data if self.streams else b""
+                for stream in self.streams:
+                    stream.give(data)
+            wait = min(max(BEAT_SECONDS, COST_SHARE * (self._cpu() - used)), BEAT_MAX_SECONDS)
+            await asyncio.sleep(max(0.0, began + wait - loop.time()))
+
+    async def _snapshot(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        self._look_into_files(loop.time())
+        status = await self._subject.status()
+        facts = Facts(
+            status=status,
+            counts=self._subject.counts(),
+            now=loop.time(),
+            at=datetime.now(UTC),
+            carried=self._subject.carried(),
+            drops=await self._read_drops(status),
+            stocks=self._stocks,
+            latency=self._latency,
+        )
+        told = self._pulse.beat(facts)
+        return _event("pulse", {"id": self._id, **told}, self._id)
+
+    def _look(self, counts: Counts) -> None:
+        """How long things took within the last second."""
+        lag = round(self._subject.lag.seconds, 6)
+        quantiles = (*self._hops.look(counts.hops), *self._trips.look(counts.trips))
+        self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
+
+    async def _read_drops(self, status: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What was dropped, with a sample of each reason; asked for only when there is more of it."""
+        parts = [status["forwarding"], *status["databases"].values()]
+        dropped = sum(sum(part["dropped"].values()) for part in parts)
+        if dropped != self._dropped:
+            rows = await self._in_thread(lambda: list(self._dispositions()))
+            self._drops = [dict(zip(_DROP_COLUMNS, map(shown_value, row), strict=True)) for row in rows]
+            for row in self._drops:
+                service = row["to_service_name"] or "SERVICE"
+                row["do"] = remedy_of(row["disposition"], instance=status["name"], service=service)
+            self._dropped = dropped
+        return self._drops
+
+    def _look_into_files(self, now: float) -> None:
+        """Have the files of databases read beside, when it is time again."""
+        if now >= self._stocks_due and (self._stocking is None or self._stocking.done()):
+            self._stocking = asyncio.get_running_loop().create_task(self._read_stocks(), name="stocks")
+
+    async def _read_stocks(self) -> None:
+        loop, paths = asyncio.get_running_loop(), self._subject.backlog_paths()
+        began = loop.time()
+        self._stocks = await self._in_thread(lambda: read_stocks(paths))
+        ended = loop.time()
+        self._stocks_due = ended + max(STOCK_SECONDS, STOCK_SHARE * (ended - began))
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _forget(self) -> None:
+        """Nobody listens any more: who comes next begins anew."""
+        self._asked.clear()
+        self._pulse, self._newest, self._stocks_due = Pulse(), b"", 0.0
+
+
+def _event(name: str, data: object, number: str = "") -> bytes:
+    """One event. JSON has no line breaks, so it is one line."""
+    head = f"event: {name}\n" + (f"id: {number}\n" if number else "")
+    return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"

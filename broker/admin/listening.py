@@ -1,0 +1,78 @@
+"""
+One application of the admin side on one listening socket, which another one may follow on the same address.
+
+Who follows has a copy of the socket and accepts from the same queue, so nobody who connects meanwhile is refused. Who
+is followed accepts nobody any more, and goes when its requests have had their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from broker.admin.connection import Connections
+from broker.admin.socket_file import BACKLOG
+from broker.control.listen import ListenAddress
+
+SHUTDOWN_SECONDS = 1.0  # for answers under way when the instance stops
+RETIRE_SECONDS = 12.0  # for those of a listener that another one has followed; a SELECT takes ten at most
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An application that is served. Shape: `sock` the socket, of which its server has a copy."""
+
+    sock: socket.socket
+    runner: web.AppRunner
+    listener: asyncio.Server
+
+    @property
+    def address(self) -> ListenAddress:
+        """Where a TCP socket is bound."""
+        host, port = self.sock.getsockname()[:2]
+        return ListenAddress(host, port)
+
+    async def close(self) -> None:
+        """Accept nobody any more, and end what is under way."""
+        self.listener.close()
+        self.sock.close()
+        await self.runner.cleanup()
+
+    async def retire(self) -> None:
+        """Accept nobody any more, and end what is under way when it has had its time."""
+        self.listener.close()
+        self.sock.close()
+        try:
+            await asyncio.sleep(RETIRE_SECONDS)
+        finally:
+            await self.runner.cleanup()
+
+
+async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContext | None = None) -> Served:
+    """
+    Serve an application; the socket, which listens, belongs to what is returned, and on failure to nobody.
+
+    Raises:
+        OSError: there is no descriptor for a copy of the socket.
+    """
+    loop = asyncio.get_running_loop()
+    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.callback(sock.close)
+        copy = sock.dup()
+        undo.callback(copy.close)
+        await runner.setup()
+        undo.push_async_callback(runner.cleanup)
+        assert runner.server is not None, "it is set up"
+        connections = Connections(runner.server)
+        if sock.family == socket.AF_UNIX:
+            listener = await loop.create_unix_server(connections, sock=copy)
+        else:
+            listener = await loop.create_server(connections, sock=copy, ssl=tls, backlog=BACKLOG)
+        undo.pop_all()
+    return Served(sock, runner, listener)

@@ -1,0 +1,120 @@
+"""Reading the configuration again on command: who may, what is written down of it, and what the answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from broker.admin.audit import Audit, Entry
+from broker.admin.caller import Caller
+from broker.control.admin_role import AdminRole
+from broker.control.auditing import Change
+from broker.control.reload import Reloaded, Reloads
+from broker.control.reload_change import Difference
+from broker.control.setting import Reload
+from broker.ddl.statements import Statement
+from broker.errors import DdlSyntaxError
+
+SIGNAL = Caller("signal SIGHUP", "a process of this machine", AdminRole.ADMIN)
+_OF_ADMIN = frozenset({"encryption", "authentication", "certificate", "private_key", "trust", "peers", "role_command"})
+
+
+class ReloadRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The configuration, as it is written now, is to hold."""
+
+    dry_run: Annotated[bool, Meta(description="Try everything, tell what would change, and change nothing.")] = False
+
+
+class ChangedSetting(msgspec.Struct, frozen=True):
+    """One setting with another value."""
+
+    key: str
+    effect: Annotated[
+        str,
+        Meta(description="`live` it holds, `reconnect` for connections made from now on, `restart` it waits for one."),
+    ]
+    before: Annotated[str, Meta(description="As one writes it in the file; of a database, what becomes of it.")]
+    after: str
+    place: Annotated[str, Meta(description="File, line and column of the new value, or the variable that holds it.")]
+
+
+class ReloadAnswer(msgspec.Struct, frozen=True):
+    """What has changed, or would."""
+
+    changed: Annotated[bool, Meta(description="Whether anything holds, or would, that did not before.")]
+    dry_run: bool
+    settings: list[ChangedSetting]
+    databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were carried out again.")]
+    messages: Annotated[list[str], Meta(description="What these scripts did.")]
+    connections: Annotated[
+        int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
+    ]
+    waiting: Annotated[list[str], Meta(description="Settings whose new values wait for a restart.")]
+
+
+class ReloadSeen:
+    """A reload that somebody has asked for, as `broker.control.reload.Seen`."""
+
+    def __init__(self, entry: Entry, caller: Caller) -> None:
+        self._entry = entry
+        self._caller = caller
+
+    @property
+    def room(self) -> int:
+        """How many changes of scripts are written one by one."""
+        return self._entry.room
+
+    def allow(self, changed: Sequence[Difference]) -> None:
+        """See that the caller may change all of this; what decides who is believed takes an admin."""
+        keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
+        if keys:
+            expected = f"a reload that changes {', '.join(keys)}"
+            self._caller.expect(AdminRole.ADMIN, expected)
+
+    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+        """The statements of changed scripts, as far as the caller may have them carried out."""
+        return self._caller.permitted(statements)
+
+    def note(self, change: Change) -> None:
+        """A statement was carried out."""
+        self._entry.note(change)
+
+    def seal(self, statements: int) -> None:
+        """Write down what the scripts did."""
+        self._entry.seal(statements)
+
+    def seal_reload(self, before: dict[str, str], after: dict[str, str]) -> None:
+        """Write down which settings change."""
+        self._entry.seal_reload(before, after)
+
+    def end_badly(self, error: BaseException) -> None:
+        """It was refused, or has failed."""
+        self._entry.end_badly(error)
+
+
+def signalled(audit: Audit) -> ReloadSeen:
+    """A reload that a signal has asked for."""
+    return ReloadSeen(audit.begin(SIGNAL, "SIGHUP"), SIGNAL)
+
+
+async def reload_now(reloads: Reloads, audit: Audit, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
+    """
+    Reload, or only try to.
+
+    Raises:
+        ForbiddenError, AuditUnavailableError: nothing has changed.
+        ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
+    """
+    seen = ReloadSeen(audit.begin(caller, "POST /v1/reload"), caller)
+    return _answer(await reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
+
+
+def _answer(done: Reloaded) -> ReloadAnswer:
+    settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
+    waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
+    return ReloadAnswer(
+        done.has_changed, done.is_dry_run, settings, done.databases, done.scripts, done.connections, waiting
+    )

@@ -1,0 +1,50 @@
+"""
+Where the admin socket of an instance is, read out of its configuration alone.
+
+A command that only asks a running daemon needs this one path of its configuration, not that all of it is sound, so it
+starts in a fraction of the time and works while somebody edits the file. What is not plainly there is left to
+`broker.control.load`, which knows all the rules and says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+FILE_MAX_BYTES = 1024 * 1024
+SOCKET = "admin.sock"  # the default of `admin.socket`
+_OVERRIDING = ("BROKER_INSTANCE", "BROKER_ADMIN_")  # with these in the environment the file is not all there is
+_CLIENTS_OWN = frozenset({"BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE", "BROKER_ADMIN_CA", "BROKER_ADMIN_URL"}) | {
+    "BROKER_ADMIN_CERTIFICATE",
+    "BROKER_ADMIN_KEY",
+}
+
+
+def plain_socket(config: Path, environ: Mapping[str, str]) -> Path | None:
+    """The admin socket that a configuration file names, absolute; None when it takes all the rules to tell."""
+    if any(name.startswith(_OVERRIDING) and name not in _CLIENTS_OWN for name in environ):
+        return None
+    data = _read(config)
+    instance, admin = data.get("instance"), data.get("admin", {})
+    if not isinstance(instance, dict) or not isinstance(admin, dict):
+        return None
+    state_dir, socket = _plain(instance.get("state_dir")), _plain(admin.get("socket", SOCKET))
+    return config.absolute().parent / state_dir / socket if state_dir and socket else None
+
+
+def _read(config: Path) -> Mapping[str, object]:
+    import tomllib  # noqa: PLC0415 - see the docstring of broker.cli.group
+
+    try:
+        if not config.is_file():
+            return {}
+        with config.open("rb") as file:
+            return tomllib.loads(file.read(FILE_MAX_BYTES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _plain(value: object) -> str:
+    """A path that means nothing but itself; "" for anything else."""
+    is_plain = isinstance(value, str) and value.isprintable() and bool(value.strip()) and not value.startswith("~")
+    return str(value) if is_plain else ""

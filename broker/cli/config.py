@@ -1,0 +1,135 @@
+"""The commands about settings: what is in force and where it came from, what a restart would change, the schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker.cli.access import admin_client, overrides_from, read_settings
+from broker.cli.exit_code import with_exit_code
+from broker.cli.option import config_option, examples, output_option, set_option, socket_option
+from broker.cli.output import show_rows
+
+
+@examples("""
+broker config show -c config/gateway.toml --origin
+broker config diff -c config/gateway.toml
+""")
+@click.group()
+def config() -> None:
+    """
+    Show the settings in force, where they came from, and their schema.
+
+    The order is file, environment, --set; the later wins. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon
+    unreachable.
+    """
+
+
+@examples("""
+broker config show -c config/gateway.toml --origin
+broker config show -c config/gateway.toml --running -o json
+""")
+@config.command()
+@config_option
+@set_option
+@socket_option
+@click.option("--origin", is_flag=True, help="Also tell where each value came from, and when a change counts.")
+@click.option("--running", is_flag=True, help="Ask the running instance; else what file and environment say is shown.")
+@output_option
+@with_exit_code
+def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str, **how: bool) -> None:
+    """
+    Show every key with its value, as one writes it in the file.
+
+    Without --running it is what an instance that starts now would run by. JSON always has the origin. Arguments of
+    programs are masked, as they may be secret. Exit codes: 0 shown, 1 the configuration is wrong, 4 daemon unreachable.
+    """
+    is_running = how["running"] or socket is not None
+    if is_running and overrides:
+        raise click.UsageError("--set is for what would start, and --running for what runs: give one of them")
+    rows = _running(config, socket) if is_running else _written(config, overrides)
+    if output == "json":
+        show_rows(rows, output)
+        return
+    columns = ["key", "value", "origin", "reload"] if how["origin"] else ["key", "value"]
+    show_rows([{**row, "value": _text(row["value"])} for row in rows], output, columns)
+
+
+@examples("""
+broker config diff -c config/gateway.toml
+broker config diff -c config/gateway.toml --set endpoint.max_hops=4 -o json
+""")
+@config.command()
+@config_option
+@set_option
+@socket_option
+@output_option
+@with_exit_code
+def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str) -> None:
+    """
+    Compare the running instance with what file and environment say now.
+
+    Each key that differs, with both values and what makes a change of it count. Exit codes: 0 compared, whether or not
+    anything differs, 1 the configuration is wrong, 4 daemon unreachable.
+    """
+    running = {row["key"]: row for row in _running(config, socket)}
+    written = {row["key"]: row for row in _written(config, overrides)}
+    rows = [
+        _difference(key, running.get(key), written.get(key))
+        for key in dict.fromkeys([*written, *running])
+        if running.get(key, {}).get("value") != written.get(key, {}).get("value")
+    ]
+    if output == "json" or rows:
+        show_rows(rows, output, ["key", "running", "written", "origin", "reload"])
+    else:
+        click.echo("the running instance has what the configuration says")
+
+
+@examples("""
+broker config schema > broker.schema.json
+broker config schema | jq .properties.endpoint
+""")
+@config.command()
+@with_exit_code
+def schema() -> None:
+    """
+    Print the JSON Schema of the configuration, for editors.
+
+    Begin a file with "#:schema ./broker.schema.json" and editors with Taplo complete keys and mark mistakes. Exit
+    codes: 0 printed.
+    """
+    from broker.control.json_schema import render_schema  # noqa: PLC0415
+
+    click.echo(render_schema(), nl=False)
+
+
+def _written(config: Path | None, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
+    from broker.control.origin import in_force  # noqa: PLC0415
+
+    found = in_force(read_settings(config, overrides_from(overrides)))
+    return [{"key": one.key, "value": one.value, "origin": one.origin, "reload": one.reload} for one in found]
+
+
+def _running(config: Path | None, socket: Path | str | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = admin_client(config, socket).get("/v1/config")["settings"]
+    return rows
+
+
+def _difference(key: str, running: dict[str, Any] | None, written: dict[str, Any] | None) -> dict[str, Any]:
+    """One key; it has no value where its database is not there."""
+    told = written or running or {}
+    return {
+        "key": key,
+        "running": "" if running is None else _text(running["value"]),
+        "written": "" if written is None else _text(written["value"]),
+        "origin": "" if written is None else written["origin"],
+        "reload": told["reload"],
+    }
+
+
+def _text(value: Any) -> str:
+    from broker.control.origin import written  # noqa: PLC0415
+
+    return "made once" if value is None else written(value)

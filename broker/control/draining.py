@@ -1,0 +1,44 @@
+"""The settings of how an instance leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from broker.control import value
+from broker.control.finding import Finding
+from broker.control.quantity import render_duration
+from broker.control.setting import Reload, Section, setting
+
+if TYPE_CHECKING:
+    from broker.control.config import Settings
+
+
+class DrainSettings(Section):
+    """`[drain]`: what SIGTERM and `broker drain` begin."""
+
+    announce: Annotated[float, value.duration("0s", "10m")] = setting(
+        "5s",
+        "How long an instance that drains takes new connections as before, while `/readyz` says that it is not ready. "
+        "Only where `/readyz` was asked within the last minute; else nobody waits.",
+        reason="Load balancers and orchestrators ask every few seconds, and send nobody more then.",
+        reload=Reload.LIVE,
+    )
+    timeout: Annotated[float, value.duration("0s", "1h")] = setting(
+        "25s",
+        "How long a drain takes at most, `announce` included. What has not left then is dropped; its senders have it.",
+        reason="Kubernetes kills after 30 s, and closing what is open takes a second or two.",
+        reload=Reload.LIVE,
+    )
+
+
+def drain_oddities(settings: Settings) -> Iterator[Finding]:
+    """What is allowed and probably not meant."""
+    drain = settings.drain
+    if 0 < drain.timeout <= drain.announce:
+        yield Finding(
+            ("drain", "announce"),
+            f"leaves nothing of drain.timeout ({render_duration(drain.timeout)}) for what is held",
+            "make it shorter",
+            (("drain", "timeout"),),
+        )

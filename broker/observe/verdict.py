@@ -1,0 +1,223 @@
+"""
+Whether all is well with an instance, what is not, and what to do about it: sentences for a person who has a minute.
+
+A pure function of a status, as the JSON of `/v1/status` and what a pulse adds to it. What is not told there is not
+judged. Texts of peers stand in the sentences as they are: whoever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from broker.observe.fold import shorten
+
+FINDINGS_MAX = 20
+TEXT_MAX = 600  # characters of what is told of one
+POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
+LATE_SECONDS = 0.25  # of the loop: what is due comes so late
+WAITING_SECONDS = 60.0  # after which a message that nobody acknowledges is worth a word
+_HARMLESS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
+_OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
+
+Status = Mapping[str, Any]
+
+
+class Level(StrEnum):
+    """How much a finding, or the whole, matters. The worst comes last."""
+
+    GOOD = "good"
+    NOTICE = "notice"
+    BAD = "bad"
+
+
+_AILING = {"stalled": Level.BAD, "down": Level.BAD, "blocked": Level.NOTICE}  # by what a connection really does
+_WEIGHT = {level: weight for weight, level in enumerate(Level)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be. Shape: `do` is empty when nothing has to be done."""
+
+    level: Level
+    about: str
+    what: str
+    do: str = ""
+
+
+def verdict(status: Status) -> dict[str, Any]:
+    """
+    The whole in one sentence, and what it is made of.
+
+    Returns:
+        `level`; `sentence`; `findings`, the worst first, `FINDINGS_MAX` at most; `more` that are not told.
+    """
+    found = sorted(findings(status), key=lambda one: -_WEIGHT[one.level])
+    level = found[0].level if found else Level.GOOD
+    return {
+        "level": level.value,
+        "sentence": _sentence(found, status),
+        "findings": [
+            asdict(one) | {"what": shorten(one.what, TEXT_MAX), "do": shorten(one.do, TEXT_MAX)}
+            for one in found[:FINDINGS_MAX]
+        ],
+        "more": max(0, len(found) - FINDINGS_MAX),
+    }
+
+
+def findings(status: Status) -> Iterator[Finding]:
+    """Everything that is not as it should be, in the order in which a person would look."""
+    yield from _itself(status)
+    yield from _ledgers(status)
+    yield from _stores(status)
+    yield from _next_hops(status)
+    yield from _connections(status)
+    yield from _mirrors(status)
+    yield from _pool(status)
+    yield from _drops(status)
+    yield from _queues(status)
+    yield from _transport(status)
+
+
+def _sentence(found: list[Finding], status: Status) -> str:
+    bad = [one for one in found if one.level is Level.BAD]
+    if bad:
+        others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        return f"Something is wrong: {shorten(bad[0].what, 300)}{others}"
+    links = len(status.get("connections", ()))
+    held = status.get("forwarding", {}).get("held", 0)
+    waits = f"{held:,} frames wait for their next hop" if held else "nothing waits for a next hop"
+    told = f"{links:,} {'connection' if links == 1 else 'connections'}, {waits}"
+    if not found:
+        return f"All is well: {told}"
+    return f"It works ({told}), and {_things(len(found))} worth knowing: {shorten(found[0].what, 300)}"
+
+
+def _things(count: int) -> str:
+    return "one thing is" if count == 1 else f"{count} things are"
+
+
+def _itself(status: Status) -> Iterator[Finding]:
+    draining = status.get("draining")
+    if draining:
+        yield Finding(Level.NOTICE, "instance", f"the instance leaves: {draining['sentence']}")
+    elif not status.get("ready", True):
+        yield Finding(Level.BAD, "instance", "the instance is not ready: it starts or stops", "see its log")
+    for worker in status.get("workers") or ():
+        if worker["problem"]:
+            what = f"worker {worker['worker']} {worker['problem']}"
+            yield Finding(Level.BAD, "worker", what, "it is replaced by itself; the log says why it ended")
+    lag = status.get("loop_lag_s") or 0.0
+    if lag > LATE_SECONDS:
+        what = f"the event loop was {lag * 1000:,.0f} ms late within the last 15 s"
+        yield Finding(Level.NOTICE, "loop", what, "see whether the machine is short of processor time")
+    for task in status.get("tasks") or ():
+        if task["problem"]:
+            what = f"a part of the program, {task['name']}, {task['problem']}"
+            yield Finding(Level.BAD, "task", what, "see the log of the instance; please report it")
+    reload = status.get("reload") or {}
+    if reload.get("problem"):
+        what = f"the last reload of the configuration has failed, and the one before is in force: {reload['problem']}"
+        yield Finding(Level.BAD, "configuration", what, "correct the file, and run broker reload")
+
+
+def _ledgers(status: Status) -> Iterator[Finding]:
+    frames = status.get("forwarding", {}).get("unaccounted", 0)
+    do = "this is a fault of the program: please report it, with the log"
+    if frames:
+        yield Finding(Level.BAD, "ledger", f"{frames:,} frames are unaccounted for", do)
+    for name, database in status.get("databases", {}).items():
+        ledger = database.get("ledger")
+        if ledger and ledger["unaccounted"]:
+            what = f"{ledger['unaccounted']:,} messages of the database {name} are unaccounted for"
+            yield Finding(Level.BAD, "ledger", what, do)
+
+
+def _stores(status: Status) -> Iterator[Finding]:
+    for name, database in status.get("databases", {}).items():
+        if database.get("problem"):
+            what = f"the store of {name} has failed: {database['problem']}"
+            yield Finding(Level.BAD, "database", what, "see whether the disk is full, or the file locked or damaged")
+        if database.get("quarantined"):
+            count = database["quarantined"]
+            what = f"{count:,} {'dialog' if count == 1 else 'dialogs'} of {name} in quarantine: a reader fails on them"
+            yield Finding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
+    for name, standing in status.get("mirroring", {}).items():
+        if standing.get("source") != "off" and standing.get("problem"):
+            what = f"the mirrored database {name}: {standing['problem']}"
+            yield Finding(Level.BAD, "mirror", what, "broker status shows what both partners say")
+    journal = status.get("journal") or {}
+    if journal.get("problem"):
+        yield Finding(Level.BAD, "journal", f"the journal is not written: {journal['problem']}", "see the disk")
+
+
+def _next_hops(status: Status) -> Iterator[Finding]:
+    waiting = {one["next_hop"]: one for one in status.get("waiting", ())}
+    for address, facts in status.get("addresses", {}).items():
+        if not facts["problem"]:
+            continue
+        held = waiting.get(address, facts).get("held", 0)
+        wait = f", and {held:,} frames wait for it" if held else ""
+        what = f"{address} is not reached: {facts['problem']}{wait}"
+        do = "see that it runs and can be reached; broker explain tells which routes lead there"
+        yield Finding(Level.BAD if held else Level.NOTICE, "next hop", what, do)
+
+
+def _connections(status: Status) -> Iterator[Finding]:
+    ailing = [one for one in status.get("connections", ()) if one.get("flow") in _AILING]
+    for one in ailing[:FINDINGS_MAX]:
+        why = f": {one['flow_reason']}" if one.get("flow_reason") else ""
+        what = f"the connection to {one['name'] or one['address']} is {one['flow']}{why}"
+        yield Finding(_AILING[one["flow"]], "connection", what, "see whether that instance works and takes messages")
+
+
+def _mirrors(status: Status) -> Iterator[Finding]:
+    for one in status.get("mirrored_routes", ()):
+        if one["state"] == _OPERATIONAL and not one["alarm"]:
+            continue
+        level = Level.NOTICE if one["state"] == _PRINCIPAL_ONLY and not one["alarm"] else Level.BAD
+        state = one["state"].lower().replace("_", " ")
+        alarm = f": {one['alarm']}" if one["alarm"] else ""
+        do = "start the partner that is gone; sys.dm_broker_mirrors shows what both say"
+        yield Finding(level, "mirror", f"the mirrored route {one['route']} is {state}{alarm}", do)
+
+
+def _pool(status: Status) -> Iterator[Finding]:
+    forwarding = status.get("forwarding", {})
+    limit = forwarding.get("pool_limit_bytes", 0)
+    part = forwarding.get("pool_bytes", 0) / limit if limit else 0.0
+    if part >= POOL_FILLING:
+        what = f"the memory for frames on their way is {part:.0%} full"
+        do = "see which next hop is slow or gone under what waits, or raise endpoint.message_forward_size"
+        yield Finding(Level.BAD if part >= POOL_FULL else Level.NOTICE, "pool", what, do)
+
+
+def _drops(status: Status) -> Iterator[Finding]:
+    for drop in status.get("drops", ()):
+        if drop["frames_s"] and drop["reason"] not in _HARMLESS:
+            what = f"{drop['frames_s']:,.1f} frames a second are dropped: {drop['reason']}"
+            do = "the last such frame is among the drops, with what to do"
+            yield Finding(Level.NOTICE, "drops", what, do)
+
+
+def _queues(status: Status) -> Iterator[Finding]:
+    for name, database in status.get("databases", {}).items():
+        oldest = database.get("oldest_waiting_s") or 0.0
+        if oldest > WAITING_SECONDS:
+            count = database["waiting_messages"]
+            what = f"{count:,} messages of {name} are not acknowledged, the oldest for {oldest:,.0f} s"
+            yield Finding(Level.NOTICE, "database", what, "broker why tells of each conversation why it waits")
+        for queue in database.get("queues") or ():
+            if not queue["is_receive_enabled"]:
+                what = f"the queue {queue['name']} of {name} is off: nobody can receive from it"
+                yield Finding(Level.NOTICE, "queue", what, f"ALTER QUEUE [{queue['name']}] WITH STATUS = ON")
+
+
+def _transport(status: Status) -> Iterator[Finding]:
+    transport = status.get("transport") or {}
+    expired = {one["name"] for one in transport.get("certificates", ()) if one["days_left"] < 0}
+    for warning in transport.get("warnings", ()):
+        is_over = any(name in warning and "has expired" in warning for name in expired)
+        yield Finding(Level.BAD if is_over else Level.NOTICE, "transport", warning)

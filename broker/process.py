@@ -1,0 +1,180 @@
+"""
+A process around one instance, or around the supervisor of several: its event loop, its signals, its end.
+
+What is served is an asynchronous context that comes up, is left when `stopping` is set, and takes itself down then. The
+first SIGTERM or SIGINT begins its drain, or ends a start that is under way; a second one ends the process at once.
+SIGHUP has the configuration read again. An application that embeds an instance needs nothing of this: its process, loop
+and signals are its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import FrameType
+from typing import Protocol
+
+import structlog
+
+from broker.control.reload import Reloads
+from broker.errors import BrokerError
+from broker.net.drain import Drain
+from broker.notify import Notify
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+CLOSE_SECONDS = 15.0  # that a service manager is asked for beyond the drain, to close what is open
+
+STATUS_SERVING = "serving"
+
+log = structlog.get_logger(__name__)
+
+
+class Served(Protocol):
+    """What runs in a process. Shape: `stopping` set once it shall end; `drain` how it leaves."""
+
+    stopping: asyncio.Event
+
+    @property
+    def drain(self) -> Drain:
+        """How it leaves."""
+
+    @property
+    def reloads(self) -> Reloads:
+        """How it takes its configuration anew."""
+
+    def kill(self) -> None:
+        """End at once what would outlive this process."""
+
+
+Serving = Callable[[], AbstractAsyncContextManager[Served]]
+
+
+def end_on_signal() -> None:
+    """
+    From now on SIGTERM ends this process, which has begun nothing yet; exit code 0.
+
+    The system's own way of ending it does not work for the first process of a container.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def run(serving: Serving) -> bool:
+    """
+    Serve until SIGTERM or SIGINT, and drain. On uvloop where it is installed.
+
+    Returns:
+        Whether nothing was left behind.
+    """
+    notify = Notify(os.environ)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_run(serving, notify))
+    finally:
+        notify.close()
+
+
+async def _run(serving: Serving, notify: Notify) -> bool:
+    task = asyncio.current_task()
+    assert task is not None
+    life = _Life(task, notify)
+    loop = asyncio.get_running_loop()
+    for number in ENDING:
+        loop.add_signal_handler(number, life.on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, life.on_hangup)
+    notify.start_watchdog()
+    try:
+        async with serving() as served:
+            life.begin(served)
+            await served.stopping.wait()
+    except asyncio.CancelledError:
+        if life.is_serving or not life.has_been_told:
+            raise
+        log.info("instance stopped", reason="it was told to before it served")
+        return True
+    await life.close()
+    log.info("instance stopped")
+    return served.drain.is_clean
+
+
+class _Life:
+    """What signals do to what is served, and what the service manager hears of it. Loop-only."""
+
+    def __init__(self, starting: asyncio.Task[object], notify: Notify) -> None:
+        self.has_been_told = False
+        self._starting = starting
+        self._notify = notify
+        self._served: Served | None = None
+        self._hangups = 0  # not looked after yet
+        self._reloading: asyncio.Task[None] | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the start is over."""
+        return self._served is not None
+
+    def begin(self, served: Served) -> None:
+        """It serves."""
+        self._served = served
+        served.drain.on_change = self._on_drain
+        self._notify.ready(STATUS_SERVING)
+        if self._hangups:
+            self.on_hangup()
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """The first one ends it in good order, the second one at once."""
+        if self.has_been_told:
+            if self._served is not None:
+                self._served.kill()
+            os._exit(128 + number)
+        self.has_been_told = True
+        if self._served is None:
+            self._starting.cancel()
+        else:
+            self._served.drain.begin(number.name)
+
+    def on_hangup(self) -> None:
+        """Read the configuration again; what is asked for meanwhile is one more time."""
+        self._hangups += 1
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload(), name="reload on SIGHUP")
+
+    async def close(self) -> None:
+        """Nothing is read any more."""
+        if self._reloading is not None:
+            self._reloading.cancel()
+            await asyncio.gather(self._reloading, return_exceptions=True)
+
+    async def _reload(self) -> None:
+        while self._hangups and self._served is not None:
+            self._hangups = 0
+            self._notify.reloading()
+            try:
+                await self._served.reloads.reload()
+            except BrokerError:  # it is logged, counted and shown by whom it concerns
+                self._notify.ready(f"{STATUS_SERVING}; the last reload failed, the configuration before stays")
+            else:
+                self._notify.ready(STATUS_SERVING)
+
+    def _on_drain(self) -> None:
+        if self._served is not None:
+            drain = self._served.drain
+            self._notify.stopping(drain.sentence, drain.remaining_s + CLOSE_SECONDS)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the loop of an instance: uvloop where it is installed and `BROKER_LOOP` does not say asyncio."""
+    if os.environ.get("BROKER_LOOP") == "asyncio":
+        return None
+    try:
+        from broker.net.exact_loop import ExactLoop  # noqa: PLC0415 - needs uvloop, optional at run time
+    except ImportError:
+        return None
+    return ExactLoop

@@ -1,0 +1,142 @@
+"""
+What a reload swaps in a running instance: everything is made ready beside what is in use, then all of it is swapped.
+
+The order at the end is the order in which things depend on each other: what the pass may take before the links that
+feed it, certificates before listeners. It is one turn of the loop, but for what is only given back behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.admin.server import Change
+from broker.control.certificates import security_of
+from broker.control.config import Settings
+from broker.control.identities import credentials_of
+from broker.control.journal import journal_plan
+from broker.control.limits import pass_limits, peer_limits, timeouts_of
+from broker.control.listen import ListenAddress, clash
+from broker.control.reload_change import Difference
+from broker.errors import ListenFailedError
+from broker.net.listener import Listener
+from broker.net.retuning import Tuning, largest_frame, narrow, retune
+from broker.net.tls import Security
+from broker.observe.logs import reconfigure_logging
+from broker.security.session import Credentials
+
+if TYPE_CHECKING:
+    from broker.daemon import Instance
+    from broker.journal.plan import JournalPlan
+
+_TLS = frozenset({"encryption", "authentication", "certificate", "private_key", "trust"})
+_IDENTITY = frozenset({"certificate", "private_key", "peers"})
+
+
+@dataclass(slots=True)
+class Ready:
+    """
+    What was made ready for other settings.
+
+    Shape: `security` None where the files of the endpoint are the same; `listeners` with the addresses they were
+    configured by, of which `new` do not accept yet; `credentials` of databases that have other files.
+    """
+
+    settings: Settings
+    security: Security | None = None
+    listeners: list[tuple[ListenAddress, Listener]] = field(default_factory=list)
+    new: list[Listener] = field(default_factory=list)
+    plan: JournalPlan | None = None
+    credentials: dict[str, Credentials] = field(default_factory=dict)
+    admin: Change | None = None
+
+
+async def make_ready(
+    instance: Instance, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack
+) -> Ready:
+    """
+    Make ready for these settings, beside what is in use; `undo` takes it back.
+
+    Raises:
+        SettingError, ListenFailedError: it cannot be.
+    """
+    ready = Ready(settings)
+    if needs_security(changed):
+        ready.security = await asyncio.to_thread(security_of, settings)
+    _bind(instance, ready, undo)
+    if any(one.path[0] == "journal" for one in changed):
+        ready.plan = await asyncio.to_thread(journal_plan, settings)
+    for name in {str(one.path[1]) for one in changed if one.path[0] == "databases" and one.path[-1] in _IDENTITY}:
+        ready.credentials[name] = await asyncio.to_thread(credentials_of, settings, name)
+    return ready
+
+
+def needs_security(changed: Sequence[Difference]) -> bool:
+    """Whether certificates, or what is asked of peers, are others."""
+    return any(one.path[0] == "endpoint" and one.path[1] in _TLS for one in changed)
+
+
+def _bind(instance: Instance, ready: Ready, undo: AsyncExitStack) -> None:
+    """A listener for each address: one that is there, else a new one, which does not accept yet."""
+    left = list(instance.bound)
+    for address in ready.settings.endpoint.listen:
+        same = next((one for one in left if one[0] == address), None)
+        if same is not None:
+            left.remove(same)
+            ready.listeners.append(same)
+            continue
+        try:
+            listener = instance.listener(address)
+        except ListenFailedError as error:
+            raise explained(error, address, [one for one, _ in instance.bound]) from error
+        undo.callback(listener.release)
+        ready.listeners.append((address, listener))
+        ready.new.append(listener)
+
+
+def explained(error: ListenFailedError, address: ListenAddress, own: Sequence[ListenAddress]) -> ListenFailedError:
+    """The same; where the address is taken by this very instance, with that said."""
+    for one in own:
+        if clash(one, address):
+            problem = f"{error.problem}, by this instance's own {one}: take another port, or restart the instance"
+            return ListenFailedError(error.address, problem)
+    return error
+
+
+async def swap_in(instance: Instance, ready: Ready) -> None:
+    """From now on these settings hold. Does not fail."""
+    settings, before = ready.settings, instance.settings
+    peers, forwarder = instance.peers, instance.forwarder
+    gone = [one for one in instance.bound if one not in ready.listeners]
+    own = instance.own()
+    instance.settings = settings
+    if settings.observe != before.observe:
+        observe = settings.observe
+        reconfigure_logging(log_format=observe.log_format, level=observe.log_level, instance=settings.instance.name)
+    if ready.plan is not None and instance.journal is not None:
+        instance.journal.use(ready.plan)
+    links = list(peers.links.values())
+    largest = largest_frame(links, settings.endpoint.max_frame)
+    forwarder.limit(pass_limits(settings, largest))
+    narrow(links, largest)
+    instance.bound = ready.listeners
+    for listener in ready.new:
+        listener.start()
+    if ready.security is not None:
+        instance.certificates.use(settings, ready.security)
+    heartbeat_ms = int(settings.endpoint.heartbeat * 1000)
+    timeouts, limits = timeouts_of(settings), peer_limits(settings)
+    tuning = Tuning(settings.endpoint.max_frame, heartbeat_ms, instance.addresses(), timeouts, limits)
+    retune(peers, tuning, instance.certificates.security)
+    if instance.own() != own:
+        forwarder.found_self(instance.own(), asyncio.get_running_loop().time(), *(own - instance.own()))
+    instance.databases.use(settings)
+    if ready.admin is not None:
+        instance.admin.carry_out(ready.admin)
+    instance.on_catalog()
+    for _, listener in gone:
+        await listener.close()
+    await instance.databases.adopt(ready.credentials)

@@ -1,0 +1,116 @@
+"""What tests of pages share: a browser for a module, and instances to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from broker.demo.topology import Daemon, TimedOutError, Topology, free_port
+from tests.support.chromium import Browser, Tab, chromium
+
+SECONDS = 15.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1")) * 2
+TO_BILLING, TO_NOWHERE, TO_DEAF = "//page/Billing", "//page/Nowhere", "//page/Deaf"
+HOSTILE = "<script>document.title='taken'</script><img src=x onerror=document.title='taken'>"
+QUEUE = "Inbox"
+
+
+@dataclass
+class Shown:
+    """
+    Instances with a status page each.
+
+        orders ==> gateway ==> billing
+    """
+
+    net: Topology
+
+    def __getitem__(self, name: str) -> Daemon:
+        return self.net.daemons[name]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    """Three instances, running; the gateway has a route of a hostile name to where nobody is."""
+    net = Topology(tmp_path_factory.mktemp("shown"))
+    settings = {"endpoint": {"heartbeat": "1s"}}
+    orders = net.add("orders", databases=["orders"], settings=settings | page())
+    gateway = net.add("gateway", forwarding=True, settings=settings | page())
+    billing = net.add("billing", databases=["billing"], settings=settings | page())
+    services = {"orders": "//page/Orders", "billing": TO_BILLING}
+    for name, service in services.items():
+        routes = [
+            f"CREATE ROUTE [{far}] WITH SERVICE_NAME = '{far}', ADDRESS = '{gateway.address}';"
+            for far in (*services.values(), TO_NOWHERE, TO_DEAF)
+            if far != service
+        ]
+        script = f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{service}] ON QUEUE {QUEUE};"
+        net.script(name, name, "\n".join([script, *routes]))
+    net.script(
+        "gateway",
+        "msdb",
+        "DROP ROUTE AutoCreatedLocal;"
+        f"CREATE ROUTE Orders WITH SERVICE_NAME = '//page/Orders', ADDRESS = '{orders.address}';"
+        f"CREATE ROUTE Billing WITH SERVICE_NAME = '{TO_BILLING}', ADDRESS = '{billing.address}';"
+        f"CREATE ROUTE [{HOSTILE}] WITH SERVICE_NAME = '{TO_DEAF}',"
+        " ADDRESS = 'tcp://127.0.0.1:1';",
+    )
+    with net:
+        for daemon in net.daemons.values():  # one by one: a machine may be busy
+            start(daemon)
+        yield Shown(net)
+
+
+def start(daemon: Daemon) -> None:
+    """Start an instance, however slowly, as long as it lives."""
+    daemon.start(wait=False)
+    for _ in range(5):
+        try:
+            daemon.wait_ready()
+        except TimedOutError:
+            if not daemon.is_running:
+                raise
+        else:
+            return
+    daemon.wait_ready()
+
+
+def page(role: str = "viewer") -> dict[str, dict[str, str]]:
+    """The settings of an instance with a status page on a free port."""
+    return {"admin": {"listen": f"127.0.0.1:{free_port()}", "loopback_role": role}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    """A browser for all tests of a module."""
+    async with chromium(Path(tmp_path_factory.mktemp("chromium"))) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+async def tabs_closed(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """No page of a test goes on behind the next one."""
+    yield
+    if "shown" in request.fixturenames:
+        await request.getfixturevalue("browser").close_tabs()
+
+
+async def seen(tab: Tab, expression: str, *, seconds: float = SECONDS) -> None:
+    """Wait until a JavaScript expression is true."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        if await tab.evaluate(f"Boolean({expression})"):
+            return
+        assert asyncio.get_running_loop().time() < deadline, f"never: {expression}\n{await text_of(tab)}"
+        await asyncio.sleep(0.05)
+
+
+async def text_of(tab: Tab) -> str:
+    """What a person reads."""
+    text: str = await tab.evaluate("document.body.innerText")
+    return text

@@ -1,0 +1,158 @@
+"""The status page when something goes: a peer that is killed, an instance that hangs or restarts, a token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.demo.topology import Topology
+from tests.browser.conftest import TO_BILLING, Shown, page, seen, start
+from tests.browser.test_status_page import DRAWN, LIVE, look, send
+from tests.support.chromium import Browser
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+LOST = "document.getElementById('link').textContent === 'connection lost'"
+SNAPSHOTS_MAX = 3  # of a second each, after which a loss has to be seen
+# Counts the snapshots that the page shows from now on until a text is there.
+COUNTING = """
+(() => {
+  const at = document.getElementById("as-of");
+  window.snapshots = 0;
+  window.seenAfter = null;
+  new MutationObserver(() => {
+    window.snapshots += 1;
+    if (window.seenAfter === null && %s) window.seenAfter = window.snapshots;
+  }).observe(at, {attributes: true});
+})()
+"""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Topology]:
+    """An instance whose port wants a token of everybody."""
+    net = Topology(tmp_path)
+    settings = page("none")
+    settings["admin"] |= {"tokens": "tokens.json"}
+    net.add("guarded", settings=settings)
+    with net:
+        yield net
+
+
+async def test_a_peer_that_is_killed_is_seen_at_once(browser: Browser, shown: Shown) -> None:
+    """Within three snapshots of a second each; a kill closes its sockets, and nobody waits for a timeout."""
+    tab = await look(browser, shown["gateway"].page)
+    send(shown, TO_BILLING)
+    await seen(tab, "document.querySelector('#map svg').getAttribute('aria-label').includes('billing')")
+    await seen(tab, "document.getElementById('connections-table').innerText.includes('billing')")
+    is_told = "/billing.*gone for|not reached/s.test(document.getElementById('connections').innerText)"
+    await tab.evaluate(COUNTING % is_told)
+
+    shown["billing"].kill()
+    try:
+        await seen(tab, "window.seenAfter !== null")
+        after = await tab.evaluate("window.seenAfter")
+        signs = await tab.evaluate("document.querySelectorAll('#map svg .sign.bad').length")
+    finally:
+        start(shown["billing"])
+
+    assert after <= SNAPSHOTS_MAX
+    assert signs > 0
+    send(shown, TO_BILLING)  # nobody is dialled before there is something to say
+    await seen(tab, "!/gone for/.test(document.getElementById('connections').innerText)")
+
+
+async def test_an_instance_that_hangs_is_shown_as_such_until_it_goes_on(browser: Browser, shown: Shown) -> None:
+    tab = await look(browser, shown["orders"].page)
+    before = await tab.evaluate("document.getElementById('as-of').dateTime")
+
+    shown["orders"].freeze()
+    try:
+        await seen(tab, LOST)
+        told = await tab.evaluate("document.getElementById('stale').textContent")
+        title = await tab.evaluate("document.title")
+    finally:
+        shown["orders"].thaw()
+
+    assert "What you see is of" in told
+    assert "connection lost" in title
+    await seen(tab, LIVE)
+    assert await tab.evaluate("document.getElementById('stale').hidden")
+    assert await tab.evaluate("document.getElementById('as-of').dateTime") > before
+
+
+async def test_the_page_goes_on_by_itself_when_the_instance_is_back(browser: Browser, shown: Shown) -> None:
+    tab = await look(browser, shown["gateway"].page)
+    loads = sum(url.endswith("/page/main.js") for url in tab.requests)
+
+    shown["gateway"].kill()
+    await seen(tab, LOST)
+    start(shown["gateway"])
+    await seen(tab, LIVE)
+    await seen(tab, DRAWN)
+
+    assert "0" <= await tab.evaluate("document.getElementById('identity').textContent.match(/up (\\d+)/)[1]")
+    assert loads == sum(url.endswith("/page/main.js") for url in tab.requests) == 1
+
+
+async def test_an_instance_that_drains_says_so(browser: Browser, shown: Shown) -> None:
+    """What it told last stays, and that it is of then."""
+    tab = await look(browser, shown["orders"].page)
+
+    shown["orders"].stop()
+    await seen(tab, LOST)
+    start(shown["orders"])
+
+    await seen(tab, LIVE)
+
+
+async def test_a_token_opens_the_page_where_everybody_needs_one(browser: Browser, guarded: Topology) -> None:
+    """The files are there for everybody and hold nothing; a wrong token is told; a right one stays in the tab alone."""
+    daemon = guarded.daemons["guarded"]
+    command = [sys.executable, "-m", "broker", "token", "new", "reader", "--role", "viewer", "-c", str(daemon.config)]
+    made = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, text=True)
+    secret = made.stdout.strip()
+    start(daemon)
+    tab = await browser.open(daemon.page)
+
+    await seen(tab, "!document.getElementById('door').hidden")
+    focus = await tab.evaluate("document.activeElement.id")
+    shown_without = await tab.evaluate("document.body.innerText")
+    await tab.evaluate(
+        "document.getElementById('token').value = 'wrong'; document.querySelector('#door button').click()"
+    )
+    await seen(tab, "document.getElementById('door-why').textContent.includes('not known')")
+    await tab.evaluate(
+        f"document.getElementById('token').value = {json.dumps(secret)};document.querySelector('#door button').click()"
+    )
+    await seen(tab, LIVE)
+
+    assert "token" == focus
+    assert "guarded" not in shown_without
+    assert await tab.evaluate("document.getElementById('door').hidden")
+    assert "guarded" == await tab.evaluate("document.getElementById('name').textContent")
+    assert ["", "0", "1", ""] == await tab.evaluate(
+        "[document.cookie, String(localStorage.length), String(sessionStorage.length),"
+        " document.getElementById('token').value]"
+    )
+    assert not [url for url in tab.requests if secret in url]
+
+
+async def test_a_gateway_of_two_workers_is_shown_as_one(browser: Browser, tmp_path: Path) -> None:
+    net = Topology(tmp_path)
+    gateway = net.add("wide", forwarding=True, settings=page() | {"endpoint": {"workers": 2}})
+    with net:
+        start(gateway)
+        tab = await browser.open(gateway.page)
+        await seen(tab, LIVE)
+        await seen(tab, "document.querySelectorAll('#workers-table tbody tr').length === 2")
+        await seen(tab, "document.querySelectorAll('#workers-table .good').length === 2")
+
+        assert not await tab.evaluate("document.getElementById('workers').hidden")
+        assert "gateway" in await tab.evaluate("document.getElementById('identity').textContent")
+        assert [] == tab.complaints

@@ -1,0 +1,256 @@
+"""How daemons leave: on a signal, on command, or when their application is done with them; and what they tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.bench.traffic import hello
+from broker.control.load import load_settings
+from broker.daemon import serve
+from broker.demo.topology import Daemon, Topology, free_port, wait_for
+from broker.routing.address import NetworkAddress
+from broker.wire.frame import GoAway
+from tests.support.loopback import message, raw
+
+SECONDS = 60.0
+DRAIN_SECONDS = 2.0  # the bound of the drains that do not come to an end by themselves
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path) as topology:
+        yield topology
+
+
+def add_gateway(net: Topology, next_hop: str, *, workers: int = 1, **drain: str) -> Daemon:
+    """A gateway with one route; not started."""
+    settings: dict[str, dict[str, Any]] = {
+        "endpoint": {"workers": workers},
+        "drain": {"timeout": f"{DRAIN_SECONDS:g}s"} | drain,
+    }
+    gateway = net.add("gateway", forwarding=True, settings=settings)
+    net.script("gateway", "msdb", f"CREATE ROUTE r WITH SERVICE_NAME = '//far', ADDRESS = '{next_hop}';")
+    return gateway
+
+
+def dead_hop() -> str:
+    """An address at which nobody answers."""
+    return f"tcp://127.0.0.1:{free_port()}"
+
+
+@contextlib.contextmanager
+def holding(gateway: Daemon, count: int) -> Iterator[None]:
+    """A neighbour that has sent so many frames, which the gateway holds; it does not know of moving away."""
+    with socket.create_connection(("127.0.0.1", gateway.port)) as sock:
+        sock.sendall(hello() + b"".join(message("//far", number) for number in range(count)))
+        wait_for(lambda: gateway.status()["forwarding"]["held"] == count, seconds=SECONDS, what="all held")
+        yield
+
+
+def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+    """The lines of its log with this event."""
+    lines = [line for line in daemon.log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    return [entry for entry in map(json.loads, lines) if entry["event"] == event]
+
+
+def ended(daemon: Daemon, *signals: signal.Signals) -> int:
+    """Send these signals; the exit code."""
+    assert daemon._process is not None
+    for number in signals:
+        daemon._process.send_signal(number)
+        time.sleep(0.3)  # or the system makes one of two
+    return daemon._process.wait(SECONDS)
+
+
+def command(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`broker` with these arguments, asked of this daemon."""
+    words = [sys.executable, "-m", "broker", *arguments, "--socket", str(daemon.directory / "admin.sock")]
+    return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def probe(daemon: Daemon, path: str) -> tuple[int, str]:
+    """Status and text of a health check."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.observe_port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_drains_and_the_exit_code_says_that_nothing_was_left(net: Topology, number: signal.Signals) -> None:
+    gateway = add_gateway(net, dead_hop())
+    gateway.start()
+
+    assert 0 == ended(gateway, number)
+    assert [number.name] == [entry["reason"] for entry in events(gateway, "instance draining")]
+    assert 1 == len(events(gateway, "instance drained"))
+
+
+def test_signal_during_the_start_ends_it_in_good_order(net: Topology) -> None:
+    gateway = add_gateway(net, dead_hop())
+    routes = "".join(
+        f"CREATE ROUTE r{n} WITH SERVICE_NAME = '//s{n}', ADDRESS = 'tcp://h:4022';\n" for n in range(20_000)
+    )
+    net.script("gateway", "msdb", routes)
+    gateway.start(wait=False)
+    wait_for(lambda: gateway.last_words() not in {"", "no log"}, seconds=SECONDS, what="first words")
+
+    assert 0 == ended(gateway, signal.SIGTERM)
+
+    assert "Traceback" not in gateway.last_words()
+    assert [] == events(gateway, "instance ready")
+    gateway.start()  # nothing of it stands in the way of the next one
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_second_signal_ends_it_at_once(net: Topology, number: signal.Signals, code: int) -> None:
+    gateway = add_gateway(net, dead_hop(), timeout="60s")
+    gateway.start()
+    with holding(gateway, 10):
+        begun_at = time.monotonic()
+
+        assert code == ended(gateway, number, number)
+
+        assert time.monotonic() - begun_at < 4.0  # well before the five seconds for which dead next hops are waited for
+        assert [] == events(gateway, "instance stopped")
+
+
+def test_frames_for_a_dead_next_hop_are_waited_for_within_the_bound_and_told(net: Topology) -> None:
+    hop = dead_hop()
+    gateway = add_gateway(net, hop)
+    gateway.start()
+    with holding(gateway, 10):
+        assert 7 == ended(gateway, signal.SIGTERM)
+
+    (told,) = events(gateway, "instance not drained")
+    assert ({hop: 10}, 10) == (told["by_hop"], told["held"])
+    assert DRAIN_SECONDS <= told["seconds"] < DRAIN_SECONDS + 5.0
+    assert events(gateway, "draining")
+
+
+def test_frames_held_leave_when_their_next_hop_comes_back_in_time(net: Topology) -> None:
+    far = net.add("far", databases=["far"])
+    net.script("far", "far", "CREATE QUEUE q; CREATE SERVICE [//far] ON QUEUE q;")
+    gateway = add_gateway(net, far.address, timeout="60s")
+    net.start()
+    far.freeze()  # its port answers, and nobody behind it
+    with holding(gateway, 10):
+        assert gateway._process is not None
+        gateway._process.send_signal(signal.SIGTERM)
+        wait_for(lambda: gateway.status()["draining"], seconds=SECONDS, what="draining")
+        far.thaw()
+
+        assert 0 == gateway._process.wait(SECONDS)
+
+    assert 1 == len(events(gateway, "instance drained"))
+
+
+def test_stopped_peer_holds_up_a_drain_no_longer_than_the_bound(net: Topology) -> None:
+    far = net.add("far", databases=["far"])
+    net.script("far", "far", "CREATE QUEUE q; CREATE SERVICE [//far] ON QUEUE q;")
+    gateway = add_gateway(net, far.address)
+    net.start()
+    with socket.create_connection(("127.0.0.1", gateway.port)) as sock:
+        sock.sendall(hello() + message("//far", 0))
+        wait_for(lambda: gateway.status()["forwarding"]["forwarded"] == 1, seconds=SECONDS, what="a connection")
+        far.freeze()
+        sock.sendall(b"".join(message("//far", number, b"x" * 60_000) for number in range(1, 400)))
+        wait_for(lambda: gateway.status()["forwarding"]["held"], seconds=SECONDS, what="held frames")
+
+        assert 7 == ended(gateway, signal.SIGTERM)
+
+    (told,) = events(gateway, "instance not drained")
+    assert [far.address] == list(told["by_hop"])
+    assert told["seconds"] < DRAIN_SECONDS + 5.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology, workers: int) -> None:
+    gateway = add_gateway(net, dead_hop(), workers=workers, announce="2s", timeout="6s")
+    gateway.start()
+    with holding(gateway, 10):
+        assert (200, "ok\n") == probe(gateway, "/readyz")
+        assert gateway._process is not None
+        gateway._process.send_signal(signal.SIGTERM)
+        wait_for(lambda: probe(gateway, "/readyz")[0] == 503, seconds=SECONDS, what="not ready")
+
+        announced = gateway.status()["draining"]
+        assert ("announced", "SIGTERM") == (announced["stage"], announced["reason"])
+        socket.create_connection(("127.0.0.1", gateway.port)).close()  # others are served as before
+        assert "[-] not stopping: draining: announced" in probe(gateway, "/readyz?verbose")[1]
+        wait_for(lambda: gateway.status()["draining"]["stage"] == "leaving", seconds=SECONDS, what="leaving")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", gateway.port)).close()
+        wait_for(lambda: gateway.status()["draining"]["held"] == 10, seconds=SECONDS, what="what is held")
+        assert (200, "ok\n") == probe(gateway, "/livez")
+        assert "[-] not stopping: draining: 10 held" in probe(gateway, "/readyz?verbose")[1]
+
+        assert 7 == gateway._process.wait(SECONDS)
+
+
+def test_command_drains_and_follows_until_the_instance_has_gone(net: Topology) -> None:
+    gateway = add_gateway(net, dead_hop())
+    gateway.start()
+
+    result = command(gateway, "drain")
+
+    assert gateway._process is not None
+    assert (0, 0) == (result.returncode, gateway._process.wait(SECONDS))
+    assert "drained" == result.stderr.splitlines()[-1]
+    assert 4 == command(gateway, "drain").returncode
+
+
+def test_command_tells_what_would_have_to_leave_and_what_was_left(net: Topology) -> None:
+    hop = dead_hop()
+    gateway = add_gateway(net, hop)
+    gateway.start()
+    with holding(gateway, 10):
+        dry = command(gateway, "drain", "--dry-run")
+        assert (0, None) == (dry.returncode, gateway.status()["draining"])
+        assert ["10 held (10 without a connection), 1 peers", f"  10 held for {hop}"] == dry.stdout.splitlines()
+
+        impatient = command(gateway, "drain", "--timeout", "0.5")
+        assert 7 == impatient.returncode
+        assert "still there after 0.5 s; draining: 10 held" in impatient.stderr
+        result = command(gateway, "drain", "-o", "json")
+
+    assert (7, "left", 10) == (result.returncode, (last := json.loads(result.stdout))["stage"], last["held"])
+    assert any(line.startswith("draining: 10 held") for line in result.stderr.splitlines())
+    assert "gone, and something was left behind: 10 held" in result.stderr
+
+
+async def test_application_that_leaves_its_instance_drains_it(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(
+        '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\n[observe]\nlisten = "127.0.0.1:0"\n'
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        instance = await stack.enter_async_context(serve(load_settings(config, environ={})))
+        address = NetworkAddress("127.0.0.1", instance.listeners[0].port)
+        peer = await stack.enter_async_context(raw(address, name="raw"))
+
+        async def leave() -> GoAway:
+            said: GoAway = await peer.hear(GoAway)
+            peer._sock.shutdown(socket.SHUT_WR)
+            return said
+
+        leaving = asyncio.ensure_future(leave())
+        await instance.drain.end("the test is over")
+
+        assert ("the instance drains", True) == ((await leaving).reason, instance.drain.is_clean)
+        assert (True, False) == (instance.stopping.is_set(), instance.is_ready)

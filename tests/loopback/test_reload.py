@@ -1,0 +1,255 @@
+"""A running instance reads its configuration again: all of it holds or nothing, and nobody who is connected notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.control.reload import ReloadRefusedError
+from broker.daemon import Instance, serve
+from broker.errors import SettingsError
+from broker.routing.address import NetworkAddress
+from tests.support.certificates import make
+from tests.support.loopback import raw, until
+from tests.support.reloaded import File, Sections, plain
+
+pytestmark = pytest.mark.usefixtures("guard")
+
+
+@asynccontextmanager
+async def running(directory: Path, **more: dict[str, object]) -> AsyncIterator[tuple[Instance, File]]:
+    file = plain(directory, **more)
+    async with serve(file.settings()) as instance:
+        yield instance, file
+
+
+async def test_a_reload_of_the_same_changes_nothing_and_succeeds(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        before, listener = instance.settings, instance.listeners[0]
+
+        done = await file.reload(instance)
+
+        assert (False, []) == (done.has_changed, done.changes)
+        assert (before, listener) == (instance.settings, instance.listeners[0])
+        assert (1, 0, True) == (instance.reloads.succeeded, instance.reloads.failed, instance.reloads.is_successful)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[endpoint]\nlisten = ["127.0.0.1:0"', "broker.toml:2:"),
+        ("[endpoint]\nmax_hops = 0\nheartbeat = 3\n", "endpoint.max_hops"),
+        ("[endpoint]\nmax_hop = 3\n", 'did you mean "max_hops"'),
+        ('[endpoint]\nencryption = "required"\ncertificate = "one.pem"\n', "there is no private_key"),
+        ('[routes]\nfiles = ["none.sql"]\n', "routes.files[0]"),
+        ('[routes]\nfiles = ["bad.sql"]\n', "bad.sql:2:"),
+        ('[admin]\nlisten = "0.0.0.0:0"\n', "there is no TLS"),
+        ("[journal]\nsample = 2.0\n", "journal.sample"),
+    ],
+    ids=["cut", "values", "name", "certificate-without-key", "no-script", "bad-script", "admin", "journal"],
+)
+async def test_a_configuration_that_is_wrong_changes_nothing_and_is_told_with_its_place(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    make("one", "127.0.0.1").store(tmp_path, "one")
+    (tmp_path / "bad.sql").write_text("CREATE ROUTE good WITH ADDRESS = 'LOCAL';\nCREATE ROUTE bad WITH ADRESS = 'x';")
+    async with running(tmp_path) as (instance, file):
+        before = instance.settings
+        routes = sorted(route.name for route in instance.catalog.msdb.table)
+        file.path.write_text(text)
+
+        with pytest.raises(SettingsError) as caught:
+            await instance.reloads.reload()
+
+        reloads = instance.reloads
+        assert told in str(caught.value)
+        assert (before, routes) == (instance.settings, sorted(route.name for route in instance.catalog.msdb.table))
+        assert (False, 1, True) == (reloads.is_successful, reloads.failed, bool(reloads.problem))
+        assert (True, "") == ((await file.reload(instance)) is not None and reloads.is_successful, reloads.problem)
+
+
+async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        file.path.unlink()
+
+        with pytest.raises(SettingsError, match=r"broker\.toml"):
+            await instance.reloads.reload()
+
+        assert not instance.reloads.is_successful
+
+
+async def test_a_port_that_is_taken_changes_nothing_and_frees_what_was_bound(tmp_path: Path) -> None:
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    async with running(tmp_path) as (instance, file):
+        change: Sections = {"endpoint": {"listen": ["127.0.0.1:0", f"127.0.0.1:{port}"], "max_hops": 3}}
+
+        with pytest.raises(SettingsError, match=f"127.0.0.1:{port}"):
+            await file.reload(instance, change)
+
+        assert (1, 16) == (len(instance.listeners), instance.forwarder.limits.max_hops)
+    taken.close()
+    await taken.wait_closed()
+
+
+async def test_a_dry_run_tries_everything_tells_what_would_change_and_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        before = instance.settings
+        file.write({"endpoint": {"max_hops": 3, "listen": ["127.0.0.1:0", "127.0.0.1:0"]}})
+
+        done = await instance.reloads.reload(is_dry_run=True)
+
+        assert ["endpoint.listen", "endpoint.max_hops"] == [change.key for change in done.changes]
+        assert (before, 1, 0) == (instance.settings, len(instance.listeners), instance.reloads.succeeded)
+
+
+async def test_a_connection_goes_on_when_the_port_it_came_through_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        old = instance.listeners[0].port
+        async with raw(NetworkAddress("127.0.0.1", old)) as neighbour:
+            await until(lambda: instance.peers.links)
+            [link] = instance.peers.links.values()
+
+            await file.reload(instance, {"endpoint": {"listen": ["localhost:0"]}})
+
+            assert [link] == list(instance.peers.links.values())
+            assert old != instance.listeners[0].port
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", old)
+            async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port)):
+                await until(lambda: len(instance.peers.links) == 2)
+            del neighbour
+
+
+async def test_connections_go_on_with_what_was_agreed_and_are_counted(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port)):
+            await until(lambda: instance.peers.links)
+
+            done = await file.reload(instance, {"endpoint": {"heartbeat": "3s"}})
+
+            assert (1, 1) == (done.connections, instance.reloads.connections_as_before)
+            async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port)):
+                await until(lambda: len(instance.peers.links) == 2)
+                assert 1 == instance.reloads.connections_as_before
+        await until(lambda: not instance.peers.links)
+        assert 0 == instance.reloads.connections_as_before
+
+
+def with_tls(directory: Path, **more: str) -> Sections:
+    certificate, key = make("one", "127.0.0.1").store(directory, "one")
+    tls = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
+    return {"endpoint": tls | {"trust": [str(certificate)]} | more}
+
+
+async def test_connections_in_plain_text_go_on_when_new_ones_have_to_be_encrypted(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        port = instance.listeners[0].port
+        async with raw(NetworkAddress("127.0.0.1", port), arbitration=b"1" * 16):
+            await until(lambda: instance.peers.links)
+
+            done = await file.reload(instance, with_tls(tmp_path))
+
+            assert (1, 1) == (len(instance.peers.links), done.connections)
+            async with raw(NetworkAddress("127.0.0.1", port), arbitration=b"2" * 16) as stranger:
+                await stranger.end()
+                assert 1 == len(instance.peers.links)
+
+
+async def test_who_has_not_proved_who_it_is_is_closed_once_everybody_has_to(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port), arbitration=b"1" * 16):
+            await until(lambda: instance.peers.links)
+
+            await file.reload(instance, with_tls(tmp_path, authentication="certificate"))
+
+            await until(lambda: not instance.peers.links)
+        assert {"TlsRefusedError": 1} == dict(instance.peers.faults)
+
+
+async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: Path) -> None:
+    """What it does not say any more stays, as at a start; what was made by hand in another database stays as well."""
+    script = tmp_path / "routes.sql"
+    script.write_text("CREATE ROUTE a WITH SERVICE_NAME = '//a', ADDRESS = 'tcp://127.0.0.1:9';")
+    async with running(tmp_path, routes={"files": ["routes.sql"]}) as (instance, file):
+        script.write_text("CREATE ROUTE b WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
+
+        first, second = await file.reload(instance), await file.reload(instance)
+
+        names = {route.name for route in instance.forwarder.here.table}
+        assert {"a", "b"} <= names
+        assert ((["msdb"], True), ([], False)) == (
+            (first.databases, first.has_changed),
+            (second.databases, second.has_changed),
+        )
+
+
+async def test_several_scripts_are_one_change(tmp_path: Path) -> None:
+    """The second fails only when it is carried out; of the first nothing is left."""
+    for name in "ab":
+        (tmp_path / f"{name}.sql").write_text("")
+    async with running(tmp_path, routes={"files": ["*.sql"]}) as (instance, file):
+        (tmp_path / "a.sql").write_text("CREATE ROUTE a WITH SERVICE_NAME = '//a', ADDRESS = 'tcp://127.0.0.1:9';")
+        (tmp_path / "b.sql").write_text("ALTER ROUTE nobody WITH ADDRESS = 'LOCAL';")
+
+        with pytest.raises(SettingsError, match=r"b\.sql:1:"):
+            await file.reload(instance, {"endpoint": {"max_hops": 3}})
+
+        assert "a" not in {route.name for route in instance.catalog.msdb.table}
+        assert 16 == instance.forwarder.limits.max_hops
+
+
+async def test_reloads_at_one_time_wait_for_each_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        file.write({"endpoint": {"max_hops": 3}})
+
+        done = await asyncio.gather(*(instance.reloads.reload() for _ in range(5)))
+
+        assert [1, 0, 0, 0, 0] == [len(one.changes) for one in done]
+
+
+async def test_a_caller_that_goes_away_leaves_no_half_of_a_change(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        file.write({"endpoint": {"max_hops": 3}})
+        asking = asyncio.create_task(instance.reloads.reload())
+        await asyncio.sleep(0)
+
+        asking.cancel()
+
+        await until(lambda: instance.reloads.succeeded == 1)
+        assert 3 == instance.forwarder.limits.max_hops
+
+
+async def test_an_instance_that_drains_is_not_reloaded(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, _):
+        instance.drain.begin("test")
+
+        with pytest.raises(ReloadRefusedError, match="stopping"):
+            await instance.reloads.reload()
+
+        assert (0, True) == (instance.reloads.failed, instance.reloads.is_successful)
+
+
+async def test_half_of_a_change_that_would_not_do_is_refused_and_says_why(tmp_path: Path) -> None:
+    """Each file is good by itself; what can hold now, with the rest waiting for a restart, is not."""
+    async with running(tmp_path, dialog={"fragment_size": "512KiB"}) as (instance, file):
+        change: Sections = {"dialog": {"fragment_size": "16KiB"}, "endpoint": {"max_frame": "64KiB"}}
+
+        with pytest.raises(SettingsError, match=r"until then dialog\.fragment_size has its old value"):
+            await file.reload(instance, change)
+
+        assert 1 << 20 == instance.settings.endpoint.max_frame
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+async def test_a_file_that_may_not_be_read_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as (instance, file):
+        file.path.chmod(0)
+
+        with pytest.raises(SettingsError, match="Permission denied"):
+            await instance.reloads.reload()

@@ -1,0 +1,232 @@
+"""Daemons as processes that read their configuration again and again while messages pass: nobody notices."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import broker
+from broker.admin.client import ProblemError
+from broker.demo.topology import Daemon, Topology, free_port, wait_for
+from broker.errors import DaemonUnreachableError
+from tests.support.command import run
+
+ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
+SECONDS = 60.0
+MESSAGES = 600
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path) as topology:
+        yield topology
+
+
+def service(name: str) -> str:
+    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox;\n"
+
+
+def route(name: str, to: str, address: str) -> str:
+    return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
+
+
+def shop(net: Topology, workers: int) -> tuple[Daemon, Daemon, Daemon]:
+    """An initiator, a gateway and a target, with routes there and back; started."""
+    gateway = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": workers}})
+    orders = net.add("orders", databases=["orders"])
+    billing = net.add("billing", databases=["billing"])
+    net.script("gateway", "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, orders.address))
+    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, gateway.address))
+    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, gateway.address))
+    net.start()
+    return gateway, orders, billing
+
+
+def alone(net: Topology, workers: int) -> Daemon:
+    """A gateway, started."""
+    gateway = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": workers}})
+    net.script("gateway", "msdb", "")
+    gateway.start(wait=False)
+
+    def serves() -> bool:
+        try:
+            return bool(gateway.status()["ready"])
+        except DaemonUnreachableError:
+            return False
+
+    wait_for(serves, seconds=2 * SECONDS, what="the gateway serves")
+    return gateway
+
+
+def change(daemon: Daemon, original: str, **endpoint: Any) -> None:
+    """Write the configuration with other values of `[endpoint]`, whole at once."""
+    lines = "".join(f"{key} = {value}\n" for key, value in endpoint.items())
+    aside = daemon.config.with_suffix(".new")
+    aside.write_text(original.replace("[endpoint]\n", f"[endpoint]\n{lines}", 1))
+    aside.replace(daemon.config)
+
+
+def reloads(daemon: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = daemon.status()["reload"]
+    return found
+
+
+def connections(daemon: Daemon) -> set[str]:
+    return {one["address"] for one in daemon.status()["connections"]}
+
+
+def send_all(daemon: Daemon, is_enough: threading.Event) -> int:
+    """One message after the other in one dialog, until it is enough; how many."""
+    count = 0
+    with contextlib.closing(daemon.connect("orders")) as db:
+        with db:
+            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+        while not (is_enough.is_set() and count >= MESSAGES):
+            with db:
+                for _ in range(5):
+                    dialog.send(str(count))
+                    count += 1
+            is_enough.wait(0.01)
+    return count
+
+
+def receive_all(daemon: Daemon, count: int) -> list[int]:
+    bodies: list[int] = []
+    with contextlib.closing(daemon.connect("billing")) as db:
+        while len(bodies) < count:
+            with db:
+                messages = broker.receive(db, queue="Inbox", top=100, wait=SECONDS)
+            assert messages, f"{len(bodies)} of {count} have come"
+            bodies += [int(message.body) for message in messages]
+    return bodies
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology, workers: int) -> None:
+    """Limits, sizes, routes and the rest change back and forth; every message comes once and in order."""
+    gateway, orders, billing = shop(net, workers)
+    original = gateway.config.read_text()
+    is_enough = threading.Event()
+    sent: list[int] = []
+    sending = threading.Thread(target=lambda: sent.append(send_all(orders, is_enough)))
+    sending.start()
+    try:
+        wait_for(lambda: connections(gateway), seconds=SECONDS, what="the gateway has connections")
+        before = connections(gateway)
+        for number in range(12):
+            size, share, hops = ("32MiB", 30, 8) if number % 2 else ("64MiB", 50, 16)
+            net.script("gateway", "msdb", route(f"extra{number}", f"//extra/{number}", "tcp://127.0.0.1:9"))
+            change(
+                gateway,
+                original,
+                message_forward_size=f'"{size}"',
+                message_forward_share=share,
+                max_hops=hops,
+                max_frame='"2MiB"' if number % 3 else '"1MiB"',
+                backpressure=f'"{100 + number}ms"',
+            )
+            if number % 2:
+                assert gateway.admin.request("POST", "/v1/reload", {})["changed"]
+            else:
+                done = reloads(gateway)["succeeded"]
+                os.kill(gateway.pid, signal.SIGHUP)
+                wait_for(lambda: reloads(gateway)["succeeded"] > done, seconds=SECONDS, what="a reload by SIGHUP")  # noqa: B023
+    finally:
+        is_enough.set()
+        sending.join()
+
+    received = receive_all(billing, sent[0])
+
+    status = gateway.status()
+    assert list(range(sent[0])) == received
+    assert before <= connections(gateway)
+    assert (12, 0) == (status["reload"]["succeeded"], status["reload"]["failed"])
+    names = {row[0] for row in gateway.admin.sql("SELECT name FROM msdb.sys.routes")["rows"]}
+    assert {f"extra{number}" for number in range(12)} <= names
+
+
+def test_the_command_says_what_has_changed_and_a_broken_file_is_exit_code_2(net: Topology) -> None:
+    gateway = alone(net, 1)
+    original = gateway.config.read_text()
+
+    change(gateway, original, max_hops=3)
+    good = run("reload", "-c", gateway.config)
+    again = run("reload", "-c", gateway.config)
+    gateway.config.write_text(original[: len(original) // 2] + "\n[endpoint")
+    bad = run("reload", "--socket", gateway.directory / "admin.sock")
+    status = run("status", "--socket", gateway.directory / "admin.sock")
+
+    assert (0, True) == (good.exit_code, "endpoint.max_hops: 16 -> 3, in force" in good.stdout)
+    assert (0, "nothing changed\n") == (again.exit_code, again.stdout)
+    assert (2, True, True) == (bad.exit_code, "broker.toml:" in bad.stderr, "nothing has changed" in bad.stderr)
+    assert (False, True) == (reloads(gateway)["successful"], "reload" in status.stdout)
+
+
+def test_workers_take_other_settings_and_those_that_come_later_begin_with_them(net: Topology) -> None:
+    gateway = alone(net, 2)
+    original, port = gateway.config.read_text(), free_port()
+    listen = f'["127.0.0.1:{gateway.port}", "127.0.0.1:{port}"]'
+    text = original.replace(f'listen = ["127.0.0.1:{gateway.port}"]', f"listen = {listen}")
+    assert text != original
+    pids = {worker["pid"] for worker in gateway.status()["workers"]}
+
+    change(gateway, text)
+    answer = gateway.admin.request("POST", "/v1/reload", {})
+    listening = {
+        connection.laddr.port
+        for pid in pids
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    victim = min(pids)
+    os.kill(victim, signal.SIGKILL)
+
+    def is_replaced() -> bool:
+        workers = gateway.status()["workers"]
+        return all(worker["ready"] for worker in workers) and victim not in {worker["pid"] for worker in workers}
+
+    wait_for(is_replaced, seconds=SECONDS, what="the worker replaced")
+    [new] = {worker["pid"] for worker in gateway.status()["workers"]} - pids
+    of_new = {one.laddr.port for one in psutil.Process(new).net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+
+    assert ["endpoint.listen"] == [one["key"] for one in answer["settings"]]
+    assert ({gateway.port, port}, {gateway.port, port}) == (listening, of_new)
+
+
+def test_what_cannot_be_changes_no_worker(net: Topology) -> None:
+    """A port that somebody else has is found before anybody changes."""
+    gateway = alone(net, 2)
+    original = gateway.config.read_text()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f'["127.0.0.1:{gateway.port}", "127.0.0.1:{taken.getsockname()[1]}"]'
+        text = original.replace(f'listen = ["127.0.0.1:{gateway.port}"]', f"listen = {listen}")
+        change(gateway, text, max_hops=3)
+
+        with pytest.raises(ProblemError) as caught:
+            gateway.admin.request("POST", "/v1/reload", {})
+
+    status = gateway.status()
+    assert (422, True) == (caught.value.status, "cannot listen on" in str(caught.value.problem))
+    assert (False, 0, 1) == tuple(status["reload"][name] for name in ("successful", "succeeded", "failed"))
+    assert [True, True] == [worker["ready"] for worker in status["workers"]]
+
+
+def test_a_drain_and_a_reload_at_one_time_end_in_the_drain(net: Topology) -> None:
+    gateway = alone(net, 1)
+    process = gateway._process
+    assert process is not None
+
+    os.kill(gateway.pid, signal.SIGTERM)
+    os.kill(gateway.pid, signal.SIGHUP)
+
+    assert 0 == process.wait(SECONDS)
+    assert "configuration reloaded" not in gateway.log.read_text()

@@ -1,0 +1,162 @@
+"""`broker sql` and `broker top` as a person has them: real daemons, at a real terminal."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.demo.topology import Daemon, Topology, wait_for
+from tests.support.terminal import CONTROL_C, CONTROL_D, TAB, UP, terminal
+
+SECONDS = 30.0
+LOOKS = 20  # at the state of a thread
+PROMPT = "broker> "
+ENDLESS = "WITH n AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM n) SELECT COUNT(*) FROM n;\n"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One with a database, a queue, a service and two routes."""
+    with Topology(tmp_path_factory.mktemp("terminal")) as net:
+        only = net.add("only", databases=["orders"], forwarding=True)
+        net.script(
+            "only",
+            "orders",
+            "CREATE QUEUE OrdersQueue; CREATE SERVICE [//shop/Orders] ON QUEUE OrdersQueue;\n"
+            "CREATE ROUTE Far WITH SERVICE_NAME = '//shop/Far', ADDRESS = 'tcp://127.0.0.1:1';\n",
+        )
+        net.start()
+        yield only
+
+
+def socket_of(daemon: Daemon) -> list[str]:
+    return ["--socket", str(daemon.admin.where)]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> dict[str, str]:
+    return {"BROKER_SQL_HISTORY": str(tmp_path / "history")}
+
+
+def test_statements_are_typed_completed_answered_and_kept(daemon: Daemon, history: dict[str, str]) -> None:
+    with terminal(["sql", *socket_of(daemon)], environ=history) as first:
+        first.expect(PROMPT)
+        first.type("SELECT na" + TAB + " FROM sys.rou" + TAB + "\n")
+        first.expect("    -> ")
+        first.type("WHERE name = 'Far';\n")
+        answer = first.expect(PROMPT)
+        first.type("SELCT;\n")
+        mistake = first.expect(PROMPT)
+        first.type("CREATE LOGIN a WITH PASSWORD = 'open sesame';\n")
+        first.expect(PROMPT)
+        first.type(CONTROL_D)
+        ended = first.end()
+    with terminal(["sql", *socket_of(daemon)], environ=history) as second:
+        second.expect(PROMPT)
+        second.type(UP + UP)
+        earlier = second.expect("'Far';")
+        second.type("\n")
+        again = second.expect("│ Far")
+        second.type("exit\n")
+
+        assert (0, 0) == (ended, second.end())
+
+    assert "│ Far" in answer
+    assert "incorrect syntax near 'SELCT'" in mistake
+    assert "^^^^^" in mistake
+    assert "FROM sys.routes" in earlier
+    assert again
+    kept = Path(history["BROKER_SQL_HISTORY"])
+    assert ["SELECT name FROM sys.routes\x01WHERE name = 'Far';", "SELCT;"] == kept.read_text("utf-8").split("\n")[:2]
+    assert "sesame" not in kept.read_text("utf-8")
+    assert 0o600 == stat.S_IMODE(kept.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("SELECT * FROM Or" + TAB, "FROM OrdersQueue"),
+        ("DROP ROUTE F" + TAB, "DROP ROUTE Far"),
+        ("CREATE ROUTE x WITH SERVICE_NAME = '//shop/F" + TAB, "'//shop/Far"),
+        ("USE ord" + TAB, "USE orders"),
+    ],
+)
+def test_names_that_live_in_the_instance_are_completed(
+    daemon: Daemon, history: dict[str, str], typed: str, completed: str
+) -> None:
+    with terminal(["sql", *socket_of(daemon)], environ=history) as shell:
+        shell.expect(PROMPT)
+        shell.type(typed)
+
+        shell.expect(completed)
+
+
+def test_ctrl_c_cancels_the_statement_here_and_in_the_daemon(daemon: Daemon, history: dict[str, str]) -> None:
+    """One after another, more than the daemon has threads for."""
+    with terminal(["sql", *socket_of(daemon)], environ=history) as shell:
+        shell.expect(PROMPT)
+        for _ in range(8):
+            shell.type(ENDLESS)
+            shell.expect(ENDLESS.strip())
+            wait_for(lambda: busy(daemon), seconds=SECONDS, what="the daemon works on it")
+            shell.type(CONTROL_C)
+            shell.expect("no longer waiting")
+            shell.expect(PROMPT)
+        shell.type("SELECT 'still ' + 'there';\n")
+        shell.expect("still there")
+
+    wait_for(lambda: not busy(daemon), seconds=SECONDS, what="the daemon has given it up")
+
+
+def busy(daemon: Daemon) -> bool:
+    """Whether one of its threads, other than that of the loop, works all the time or waits for a processor to do so."""
+    tasks = Path(f"/proc/{daemon.pid}/task")
+    seen = 0
+    for _ in range(LOOKS):
+        others = [task for task in tasks.iterdir() if task.name != str(daemon.pid)]
+        states = [(task / "stat").read_text("ascii").rpartition(")")[2].split()[0] for task in others]
+        seen += "R" in states
+        time.sleep(0.005)
+    return seen > LOOKS // 2
+
+
+def test_top_shows_what_happens_and_goes_on_when_the_daemon_is_back(daemon: Daemon) -> None:
+    with terminal(["top", *socket_of(daemon)], columns=80, rows=24) as screen:
+        screen.expect("only  READY")
+        screen.type("6")
+        screen.expect("[6 databases]")
+        screen.expect("OrdersQueue")
+        daemon.kill()
+        screen.expect("NO NEWS")
+        daemon.start()
+        screen.wait(lambda: newest(screen.written))
+        screen.type("p")
+        screen.expect("PAUSED")
+        screen.resize(columns=40, rows=12)
+        screen.type("2")
+        screen.expect("[2 links]")
+        screen.type("q")
+
+        assert 0 == screen.end()
+
+    assert screen.written.endswith("\x1b[?1049l")  # the screen is left as it was
+
+
+def newest(written: str) -> bool:
+    """Whether the last whole screen tells of the daemon as it is."""
+    return "NO NEWS" not in written.rpartition("\x1b[H")[2]
+
+
+def test_top_says_the_same_without_colour(daemon: Daemon) -> None:
+    with terminal(["top", *socket_of(daemon)], environ={"NO_COLOR": "1"}) as screen:
+        screen.expect("only  READY")
+        screen.expect("ledger")
+        screen.type(CONTROL_C)
+
+        assert 0 == screen.end()
+
+    assert "\x1b[3" not in screen.written.replace("\x1b[3J", "")

@@ -1,0 +1,104 @@
+"""Every line that the program may write to its log, read from its source: event, level, component and fields."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import broker
+
+SOURCE = Path(broker.__file__).parent
+LEVELS = ("debug", "info", "warning", "error")
+_APART = {"bench", "demo"}  # of their own processes, which nobody operates
+# What is called with an event that stands elsewhere: it is a parameter, and those who call that have the text.
+_PASSED_ON = {("work.py", "event"): "trouble", ("stranger_log.py", "event"): "strangers.warning"}
+
+
+class Told(NamedTuple):
+    """One kind of line. Shape: `fields` by name; `levels` and `components` all that there are."""
+
+    event: str
+    levels: frozenset[str]
+    components: frozenset[str]
+    fields: frozenset[str]
+
+
+@cache
+def events() -> dict[str, Told]:
+    """By event, over all calls."""
+    levels: defaultdict[str, set[str]] = defaultdict(set)
+    components: defaultdict[str, set[str]] = defaultdict(set)
+    fields: defaultdict[str, set[str]] = defaultdict(set)
+    for module in sorted(SOURCE.rglob("*.py")):
+        component = module.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if component not in _APART:
+            for event, level, names in _calls(module):
+                levels[event].add(level)
+                components[event].add(component)
+                fields[event] |= names
+    return {
+        event: Told(event, frozenset(levels[event]), frozenset(components[event]), frozenset(fields[event]))
+        for event in levels
+    }
+
+
+def unnamed() -> list[str]:
+    """Calls whose event is no text in the source, and is not told elsewhere either."""
+    found = []
+    for module in sorted(SOURCE.rglob("*.py")):
+        for call in _log_calls(ast.parse(module.read_text())):
+            text = ast.unparse(call.args[0]) if call.args else ""
+            if not _texts(call) and (module.name, text) not in _PASSED_ON:
+                found.append(f"{module.relative_to(SOURCE)}:{call.lineno}: {text}")
+    return found
+
+
+def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
+    tree = ast.parse(module.read_text())
+    for call in _log_calls(tree):
+        for event in _texts(call):
+            yield event, _level(call), _fields(call)
+    for node in ast.walk(tree):  # those that pass an event on, or choose the level by what they tell
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = ast.unparse(node.func)
+            said = node.args[0].value
+            if not isinstance(said, str):
+                continue
+            event = said
+            if called == "note":
+                yield from ((event, level, _fields(node)) for level in ("info", "warning"))
+            elif called.endswith("strangers.warning"):
+                yield event, "warning", _fields(node)
+            elif called.endswith(".trouble"):
+                yield event, "error", {"database", "queue", "reason", "pause_s"}
+
+
+def _log_calls(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in (*LEVELS, "exception", "critical")
+            and (ast.unparse(node.func.value) == "log" or "get_logger" in ast.unparse(node.func.value))
+        ):
+            yield node
+
+
+def _texts(call: ast.Call) -> list[str]:
+    first = call.args[0]
+    parts = [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
+    return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def _level(call: ast.Call) -> str:
+    assert isinstance(call.func, ast.Attribute)
+    return "error" if call.func.attr == "exception" else call.func.attr
+
+
+def _fields(call: ast.Call) -> set[str]:
+    """Those that have a name; of `**` nothing is known. The traceback has a column of its own in a line."""
+    return {keyword.arg for keyword in call.keywords if keyword.arg} - {"exc_info"}

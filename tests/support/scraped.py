@@ -1,0 +1,45 @@
+"""Metrics of an instance as a scraper sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.observe.lag import LoopLag
+from broker.observe.metrics import METRICS, Exposition, read_metrics
+
+Samples = dict[tuple[str, ...], float]
+
+
+class Scraped:
+    """An instance that is scraped, more than once."""
+
+    def __init__(self, instance: Any, lag: LoopLag | None = None) -> None:
+        self.exposition = Exposition()
+        self._instance = instance
+        self._lag = lag or LoopLag()
+
+    async def scrape(self, accept: str = "") -> tuple[bytes, str]:
+        """Body and content type."""
+        return await asyncio.to_thread(self.exposition.render, read_metrics(self._instance, self._lag), accept)
+
+
+async def text_of(metrics: Scraped, accept: str = "") -> str:
+    """The text of one scrape."""
+    body, _ = await metrics.scrape(accept)
+    return body.decode()
+
+
+async def samples_of(instance: Any, metrics: Scraped | None = None) -> dict[str, Samples]:
+    """A scrape: by metric, the values by label values in the order of the contract; of a histogram its parts."""
+    order = {name: metric.labels for metric in METRICS for name in metric.sample_names}
+    text = await text_of(metrics or Scraped(instance))
+    found: dict[str, Samples] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sample.labels[label] for label in order[sample.name])
+            labels += (sample.labels["le"],) if "le" in sample.labels else ()
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import broker
+from broker.admin import events
+from broker.admin.events import STREAMS_MAX, Events, EventsRequest, Stream
+from broker.control.execute import execute
+from broker.daemon import Instance, serve
+from broker.ddl.parser import parse_script
+from broker.observe.count import Counts
+from tests.support.admin import request, speak
+from tests.support.loopback import until
+
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Event:
+    name: str
+    number: str
+    told: Any
+
+
+class Listener:
+    """A client that hears events."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+
+    async def next(self, name: str = "") -> Event:
+        """The next event, of this name where one is given."""
+        while True:
+            async with asyncio.timeout(SECONDS):
+                text = (await self.response.content.readuntil(b"\n\n")).decode()
+            fields = dict(line.split(": ", 1) for line in text.strip().split("\n"))
+            if fields.get("event", "") and name in {"", fields["event"]}:
+                return Event(fields["event"], fields.get("id", ""), json.loads(fields["data"]))
+
+
+@asynccontextmanager
+async def listening(
+    instance: Instance, query: str = "", headers: dict[str, str] | None = None
+) -> AsyncIterator[Listener]:
+    connector = aiohttp.UnixConnector(str(instance.settings.admin.socket))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"http://localhost/v1/events{query}", headers=headers or {}) as response,
+    ):
+        yield Listener(response)
+
+
+def events_of(instance: Instance) -> Events:
+    return instance.admin.events
+
+
+async def test_the_past_comes_first_and_then_what_is_now(instance: Instance) -> None:
+    async with listening(instance) as listener:
+        first, second, third = [await listener.next() for _ in range(3)]
+
+    assert ["history", "pulse", "pulse"] == [first.name, second.name, third.name]
+    assert "text/event-stream" == listener.response.headers["Content-Type"]
+    assert len(first.told["columns"]) == len(first.told["rows"][0])
+    assert ("one", second.number) == (second.told["instance"]["name"], second.told["id"])
+    assert third.told["rates"]["received"] == 0.0
+
+
+async def test_who_comes_again_is_told_only_what_it_missed(instance: Instance) -> None:
+    async with listening(instance) as listener:
+        heard = await listener.next("history")
+        await until(lambda: events_of(instance).past.number >= len(heard.told["rows"]) + 2)
+    async with (
+        listening(instance, headers={"Last-Event-ID": heard.number}) as by_header,
+        listening(instance, f"?since={heard.number}") as by_query,
+        listening(instance, "?since=another-1") as of_another_run,
+    ):
+        missed = [await one.next("history") for one in (by_header, by_query, of_another_run)]
+
+    whole = len(missed[2].told["rows"])
+    assert [whole - len(heard.told["rows"])] * 2 == [len(one.told["rows"]) for one in missed[:2]]
+
+
+@pytest.mark.parametrize("since", ["", "-", "x", "-1", "1-", "1-²", "1-99999999999999999999", "%F0%9F%98%80"])
+async def test_an_id_that_is_none_of_ours_is_no_error(instance: Instance, since: str) -> None:
+    async with listening(instance, f"?since={since}") as listener:
+        assert (await listener.next("history")).told["rows"]
+
+
+async def test_the_past_is_left_out_where_nobody_wants_it(instance: Instance) -> None:
+    async with listening(instance, "?history=false") as listener:
+        assert "pulse" == (await listener.next()).name
+
+
+async def test_a_misspelt_parameter_is_refused(instance: Instance) -> None:
+    async with listening(instance, "?sinse=1") as listener:
+        assert (400, "application/problem+json") == (listener.response.status, listener.response.content_type)
+
+
+async def test_nothing_is_made_while_nobody_listens(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(instance) as listener:
+        await listener.next("pulse")
+    await until(lambda: not events_of(instance).streams)
+    made = []
+    real = events.Pulse.beat
+    monkeypatch.setattr(events.Pulse, "beat", lambda self, facts: made.append(facts) or real(self, facts))
+    noted = events_of(instance).past.number
+
+    await until(lambda: events_of(instance).past.number >= noted + 2)
+
+    assert [] == made
+    async with listening(instance) as listener:
+        await listener.next("pulse")
+    assert made
+
+
+async def test_a_snapshot_is_made_once_for_all(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = events.Pulse.beat
+    monkeypatch.setattr(events.Pulse, "beat", lambda self, facts: made.append(facts) or real(self, facts))
+    async with AsyncExitStack() as stack:
+        listeners = [await stack.enter_async_context(listening(instance, "?history=false")) for _ in range(10)]
+        for listener in listeners:
+            await listener.next("pulse")
+        before = len(made)
+        heard = [[await listener.next("pulse") for _ in range(2)] for listener in listeners]
+
+    assert len(made) - before <= 3
+    assert 10 == len(heard)
+
+
+async def test_more_streams_than_there_are_places_are_refused(instance: Instance) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(STREAMS_MAX):
+            listener = await stack.enter_async_context(listening(instance))
+            await listener.next("history")
+        async with listening(instance) as one_more:
+            assert (503, "5") == (one_more.response.status, one_more.response.headers["Retry-After"])
+    await until(lambda: not events_of(instance).streams)
+    async with listening(instance) as listener:
+        assert "history" == (await listener.next()).name
+
+
+async def test_who_reads_nothing_is_cut_off_and_holds_little(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket is full; the others go on hearing."""
+    monkeypatch.setattr(events, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.02)
+    for number in range(3000):
+        events_of(instance).past.note(Counts(), {"loop_lag_s": 0.1}, at=float(number), now=float(number))
+    reader, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket), limit=1024)
+    writer.write(request("GET", "/v1/events", {"Connection": "keep-alive"}))
+    async with listening(instance) as other:
+        await until(lambda: len(events_of(instance).streams) == 2)
+        await until(lambda: len(events_of(instance).streams) == 1, seconds=60)
+        assert "pulse" == (await other.next("pulse")).name
+    writer.transport.abort()
+    assert reader is not None
+
+
+async def test_a_stream_that_is_old_ends_and_may_be_asked_for_again(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.2)
+
+    async with listening(instance) as listener:
+        end = await listener.next("end")
+
+    assert "this stream is old: listen again" == end.told["reason"]
+
+
+async def test_those_who_listen_are_told_that_the_instance_stops(configuration: Path) -> None:
+    async with AsyncExitStack() as stack:
+        instance = await stack.enter_async_context(serve(configuration))
+        listener = await stack.enter_async_context(listening(instance))
+        await listener.next("pulse")
+        events_of(instance).close()
+
+        end = await listener.next("end")
+
+        async with listening(instance) as late:
+            assert 503 == late.response.status
+    assert "the instance stops" == end.told["reason"]
+
+
+async def test_what_lies_in_databases_is_told(instance: Instance) -> None:
+    await execute(
+        instance.catalog, parse_script("CREATE QUEUE Q; CREATE SERVICE [//one] ON QUEUE Q"), database="orders"
+    )
+    path = instance.endpoints["orders"].path
+    with closing(sqlite3.connect(path)) as db, db:
+        dialog = broker.begin_dialog(db, from_service="//one", to_service="//absent")
+        dialog.send(b"x")
+
+    async with listening(instance) as listener:
+        while True:
+            pulse = await listener.next("pulse")
+            [row] = pulse.told["databases"]["rows"]
+            if row["waiting_messages"]:
+                break
+
+    assert ("orders", "1 sent = 0 acknowledged + 1 held + 0 failed") == (row["name"], row["ledger"])
+    assert ["orders → //absent"] == [one["name"] for one in pulse.told["waiting"]["rows"]]
+
+
+async def test_head_of_a_stream_is_no_stream(instance: Instance) -> None:
+    answer = await speak(instance.settings.admin.socket, request("HEAD", "/v1/events"))
+
+    assert b" 405 " in answer.split(b"\r\n")[0]
+
+
+async def test_a_stream_keeps_the_newest_only() -> None:
+    stream = Stream()
+    stream.give(b"old")
+    stream.give(b"new")
+
+    assert b"new" == await stream.take()
+    stream.end()
+    assert (b"", True) == (await stream.take(), stream.is_over)
+
+
+async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes 20 ms of the processor is made every two seconds: a hundredth of one core."""
+    slept = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await real(0.01)
+
+    ticks = iter(range(10_000))
+    other = Events(instance.admin.events._subject, instance.admin.events._executor, cpu=lambda: 0.02 * next(ticks))
+    other._asked.set()
+    monkeypatch.setattr(events.asyncio, "sleep", sleep)
+    task = asyncio.create_task(other._beat())
+    await until(lambda: any(seconds > 1.5 for seconds in slept))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert 1.5 < max(slept) <= 2.0
+
+
+def test_a_request_says_what_it_wants() -> None:
+    assert (None, True) == (EventsRequest().since, EventsRequest().history)

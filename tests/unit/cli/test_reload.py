@@ -1,0 +1,97 @@
+"""The command reload: what is asked, how the answer is shown, and what its exit code says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.command import run
+
+ANSWER: dict[str, Any] = {
+    "changed": True,
+    "dry_run": False,
+    "settings": [
+        {"key": "endpoint.max_hops", "effect": "live", "before": "16", "after": "3", "place": "a.toml:2:3"},
+        {"key": "instance.name", "effect": "restart", "before": '"a"', "after": '"b"', "place": ""},
+    ],
+    "databases": ["msdb"],
+    "messages": ["route a created"],
+    "connections": 2,
+    "waiting": ["instance.name"],
+}
+NOTHING = ANSWER | {"changed": False, "settings": [], "databases": [], "messages": [], "connections": 0, "waiting": []}
+
+
+def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER)
+
+    result = run("reload", "--socket", fake_admin.path)
+
+    assert [
+        "1 setting changed, scripts of msdb carried out",
+        "  endpoint.max_hops: 16 -> 3, in force  (a.toml:2:3)",
+        '  instance.name: "a" -> "b", waits for a restart',
+        "  route a created",
+        "2 connections go on with what they had; new ones have the new settings",
+        "restart the instance for: instance.name",
+    ] == result.stdout.splitlines()
+    assert (0, [("POST", "/v1/reload", {"dry_run": False})]) == (result.exit_code, fake_admin.asked)
+
+
+def test_nothing_new_is_said_to_be_nothing_new(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, NOTHING)
+
+    assert "nothing changed\n" == run("reload", "--socket", fake_admin.path).stdout
+
+
+def test_a_dry_run_says_would(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"dry_run": True})
+
+    result = run("reload", "--dry-run", "--socket", fake_admin.path)
+
+    assert "1 setting would be changed, scripts of msdb would be carried out" == result.stdout.splitlines()[0]
+    assert [("POST", "/v1/reload", {"dry_run": True})] == fake_admin.asked
+
+
+def test_for_programs_it_is_json(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER)
+
+    assert ANSWER == json.loads(run("reload", "-o", "json", "--socket", fake_admin.path).stdout)
+
+
+def test_a_wrong_configuration_is_told_whole_with_exit_code_2(fake_admin: Any) -> None:
+    errors = [{"key": "a", "text": "a.toml:1:2: a: is wrong; do b"}, {"key": "c", "text": "a.toml:2:2: c: is wrong"}]
+    problem = {"status": 422, "detail": "x", "errors": errors, "more_errors": 3}
+    fake_admin.answers["/v1/reload"] = (422, problem)
+
+    result = run("reload", "--socket", fake_admin.path)
+
+    assert 2 == result.exit_code
+    assert [*(one["text"] for one in errors), "and 3 more", "nothing has changed"] == result.stderr.splitlines()
+
+
+def test_a_half_written_file_still_says_where_the_daemon_is(fake_admin: Any, tmp_path: Path) -> None:
+    """It is the daemon that has to fail to read it, so that its status says so."""
+    fake_admin.answers["/v1/reload"] = (200, NOTHING)
+    config = tmp_path / "broker.toml"
+    config.write_text(f'[admin]\nsocket = "{fake_admin.path}"\n[endpoint]\nlisten = ["127.0.0.1')
+
+    result = run("reload", "-c", config)
+
+    assert (0, 1) == (result.exit_code, len(fake_admin.asked))
+
+
+def test_a_daemon_that_is_not_there_is_told_with_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('[instance]\nstate_dir = "s"\n[endpoint]\nmax_hops = 0\n')
+
+    result = run("reload", "-c", config)
+
+    assert (2, True, True) == (result.exit_code, "endpoint.max_hops" in result.stderr, "no daemon" in result.stderr)
+
+
+def test_a_daemon_that_is_not_there_is_exit_code_4(tmp_path: Path) -> None:
+    result = run("reload", "--socket", tmp_path / "none.sock")
+
+    assert (4, True) == (result.exit_code, "--socket" in result.stderr)

@@ -1,0 +1,145 @@
+"""
+What a command does not import, because it does not need it: the reason for which it starts at once.
+
+The figures are in docs/terminal.md; they depend on the machine, what is imported does not.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.group import COMMANDS
+
+# Each of them takes a tenth of the time that a command may take, or more.
+SLOW = (
+    "aiohttp",
+    "asyncio",
+    "cryptography",
+    "lark",
+    "logging",
+    "msgspec",
+    "multiprocessing",
+    "prometheus_client",
+    "pydantic",
+    "pyspark",
+    "sqlglot",
+    "structlog",
+    "uvloop",
+)
+FOR_TABLES = ("rich",)
+STATUS = {
+    "name": "one", "ready": True, "uptime_s": 1, "software": "broker", "loop": "uvloop", "kernel": "compiled",
+    "listen": [], "broker_instance": "B", "connections": [], "addresses": {}, "databases": {},
+    "forwarding": dict.fromkeys(
+        ("enabled", "forwarded", "delivered", "held", "pool_bytes", "pool_limit_bytes", "dropped", "unaccounted"), 0
+    ),
+}  # fmt: skip
+ROWS = {"columns": ["a"], "rows": [[1]], "messages": []}
+
+
+def imported(*arguments: str, of: tuple[str, ...]) -> list[str]:
+    """Which of these packages are imported when the command `broker` has ended."""
+    program = (
+        "import sys\nfrom broker.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        f"print(*sorted(set({of!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize("name", ["", *sorted(COMMANDS)])
+def test_the_help_of_a_command_imports_nothing_slow(name: str) -> None:
+    assert [] == imported(*name.split(), "--help", of=(*SLOW, *FOR_TABLES))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["top", "--once"],
+        ["top", "--once", "-o", "json"],
+        ["sql", "SELECT 1"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_finds_no_daemon_imports_nothing_slow(arguments: list[str]) -> None:
+    assert [] == imported(*arguments, "--socket", "/nonexistent/admin.sock", of=(*SLOW, "sqlite3"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["explain", "--to", "b"], ["why", "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"]], ids=" ".join
+)
+def test_a_command_that_reads_whole_answers_imports_what_reads_them(arguments: list[str]) -> None:
+    assert imported(*arguments, "--socket", "/nonexistent/admin.sock", of=SLOW) in ([], ["msgspec"])
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize(
+    ("arguments", "target", "answer"),
+    [
+        (["status"], "/v1/status", STATUS),
+        (["sql", "SELECT 1"], "/v1/sql", ROWS),
+    ],
+    ids=["status", "sql"],
+)
+def test_a_command_that_asks_a_daemon_imports_nothing_slow(
+    fake_admin: Any, arguments: list[str], target: str, answer: dict[str, Any], output: str
+) -> None:
+    fake_admin.answers[target] = (200, answer)
+    more = FOR_TABLES if output == "json" else ()
+
+    found = imported(*arguments, "--socket", str(fake_admin.path), "-o", output, of=(*SLOW, *more, "sqlite3"))
+
+    assert [] == found
+    assert [target] == [asked for _, asked, _ in fake_admin.asked]
+
+
+def test_a_command_that_plans_leaves_the_parser_to_the_daemon(tmp_path: Path) -> None:
+    script = tmp_path / "routes.sql"
+    script.write_text("DROP ROUTE r", encoding="utf-8")
+
+    assert [] == imported("routes", "plan", "--socket", "/nonexistent/admin.sock", str(script), of=SLOW)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["send", "--from", "Orders", "--to", "b", "x"], ["receive", "--queue", "OrdersQueue"]],
+    ids=["send", "receive"],
+)
+def test_a_command_on_a_file_needs_no_daemons_parts(shop: Path, arguments: list[str]) -> None:
+    daemons = ("aiohttp", "asyncio", "cryptography", "lark", "pydantic", "sqlglot", "structlog", "uvloop")
+
+    assert [] == imported(arguments[0], "-d", str(shop), *arguments[1:], of=daemons)
+
+
+def test_a_command_that_asks_a_daemon_does_not_check_its_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('instance = { name = "a", state_dir = "." }\n', encoding="utf-8")
+
+    assert [] == imported("status", "-c", str(config), of=SLOW)
+
+
+def test_the_package_itself_imports_nothing_until_a_name_is_asked_for() -> None:
+    program = (
+        "import sys, broker; before = {n for n in sys.modules if n.startswith('broker.')}\n"
+        "from broker import begin_dialog, BrokerError; import broker.errors\n"
+        "assert broker.errors.BrokerError is BrokerError and broker.aio and callable(broker.receive)\n"
+        "assert set(broker.__all__) <= set(dir(broker))\n"
+        "print(sorted(before), hasattr(broker, 'nothing'))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "[] False\n" == done.stdout
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    program = "import broker; print([name for name in broker.__all__ if getattr(broker, name, None) is None])"
+
+    assert "[]\n" == subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

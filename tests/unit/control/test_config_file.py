@@ -1,0 +1,199 @@
+"""What becomes of a file before anybody looks at its keys: bytes, text and TOML."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.control.config_file import FILE_MAX_BYTES, SYNTAX_ERRORS_MAX, read_config
+from broker.errors import SettingsError
+
+HINT = "correct the syntax, then check again"
+
+
+def problems(path: Path) -> list[str]:
+    """What is wrong, without the directory; of a file of which something can be used as well."""
+    try:
+        errors = read_config(path).errors
+    except SettingsError as error:
+        errors = error.errors
+    return [error.shown.replace(f"{path.parent}/", "") for error in errors]
+
+
+def written(tmp_path: Path, data: str | bytes) -> Path:
+    path = tmp_path / "a.toml"
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_no_file_is_an_empty_one() -> None:
+    assert ({}, []) == (read_config(None).data, read_config(None).errors)
+
+
+def test_good_file_is_read_with_its_places(tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, "[a]\nb = 1\n"))
+
+    span = found.places.span(("a", "b"))
+    assert ({"a": {"b": 1}}, []) == (found.data, found.errors)
+    assert "b = 1\n    ^" == found.places.excerpt(span)
+
+
+# --- not a file that one could read ---
+
+
+def test_directory_is_refused(tmp_path: Path) -> None:
+    assert [f"{tmp_path.name}: is a directory; name the TOML file in it"] == problems(tmp_path)
+
+
+def test_pipe_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    assert ["pipe: is no plain file; write the configuration to a file: it is read again later"] == problems(path)
+
+
+def test_pipe_with_a_writer_is_refused_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.open("wb").close())
+    writer.start()
+
+    found = problems(path)
+
+    with os.fdopen(os.open(path, os.O_RDONLY), "rb"):  # lets the writer go, in case it came too late
+        writer.join()
+    assert found[0].startswith("pipe: is no plain file")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/tty"])
+def test_device_is_refused(device: str) -> None:
+    (line,) = problems(Path(device))
+
+    assert line.startswith(device.removeprefix("/dev/"))
+    assert "is no plain file" in line or "cannot be read" in line  # there may be no terminal
+
+
+def test_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.toml"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+    expected = "huge.toml: is larger than 4 MiB; name a configuration file; is this a log or a database?"
+    assert [expected] == problems(path)
+
+
+def test_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    assert [] == problems(written(tmp_path, "a = 1\n".ljust(FILE_MAX_BYTES, "#")))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "")
+    path.chmod(0)
+
+    assert ["a.toml: cannot be read: Permission denied; name a TOML file that exists and may be read"] == problems(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("none.toml", "none.toml: cannot be read: No such file or directory; name a TOML"),
+        ("a\0b", "cannot be read: embedded null byte; name a TOML"),
+        ("x" * 300, "cannot be read: File name too long; name a TOML"),
+        ("caf\udce9", "caf\\udce9: cannot be read: No such file or directory"),
+    ],
+)
+def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> None:
+    (line,) = problems(tmp_path / name)
+
+    assert problem in line
+
+
+# --- not a text ---
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (codecs.BOM_UTF16_LE + "a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        (codecs.BOM_UTF16_BE + "a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        ("b = 'ä'".encode("latin-1"), "a.toml:1:6: TOML: byte 0xe4 is not UTF-8; save it as UTF-8"),
+        (b'a = 1\nb = "\xc3\xa4\xff"\n', "a.toml:2:7: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
+        (codecs.BOM_UTF8 + b"\xff", "a.toml:1:1: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, line: str) -> None:
+    assert [line] == problems(written(tmp_path, data))
+
+
+def test_byte_order_mark_of_utf8_does_no_harm(tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, codecs.BOM_UTF8 + b"a = 1\n"))
+
+    assert ({"a": 1}, 1) == (found.data, found.places.keys["a",].column)
+
+
+# --- not TOML ---
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "[endpoint",
+            f"a.toml:1:10: TOML: Expected ']' at the end of a table declaration; {HINT}\n[endpoint\n         ^",
+        ),
+        ('a = 1\r\nb = "', f'a.toml:2:6: TOML: Unterminated string; {HINT}\nb = "\n     ^'),
+        ("a = 1\na = 2\n", "a.toml:2:1: TOML: a stands here a second time; keep one of them\na = 2\n^"),
+        ("[t]\n[u]\n[t]\n", "a.toml:3:1: TOML: [t] stands here a second time; keep one of them\n[t]\n^^^"),
+        ("a = [1,\n", f"a.toml:2:1: TOML: Invalid value; {HINT}\n\n^"),
+    ],
+)  # fmt: skip
+def test_mistake_is_shown_at_its_place(tmp_path: Path, text: str, shown: str) -> None:
+    assert [shown] == problems(written(tmp_path, text))
+
+
+def test_character_that_steers_terminals_is_made_visible(tmp_path: Path) -> None:
+    (line,) = problems(written(tmp_path, "a = \0\x1b[31m\n"))
+
+    assert line.endswith("\na = \ufffd\ufffd[31m\n    ^")
+
+
+def test_every_wrong_line_is_told_in_one_run(tmp_path: Path) -> None:
+    path = written(tmp_path, '[a]\nb 1\nc = 2\nd = \ne = "x\n[f]\ng = 1\ng = 2\n')
+
+    assert ["a.toml:2:3", "a.toml:4:5", "a.toml:5:7", "a.toml:8:1"] == [line.split(": ")[0] for line in problems(path)]
+    assert {"a": {"c": 2}, "f": {"g": 1}} == read_config(path).data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = [\n 1\nb = 2\nc 3\n",  # the end of the list is missing, and only its writer knows where
+        "a = '''\nb = 2\nc 3\n",
+        "[a\nb = 2\nc 3\n",  # what follows belongs to a table that nobody can name
+    ],
+)
+def test_reading_ends_at_a_mistake_that_reaches_further_than_its_line(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, text)
+
+    with pytest.raises(SettingsError) as caught:
+        read_config(path)
+
+    assert 1 == len(caught.value.errors)
+
+
+def test_something_else_than_toml_has_a_bounded_report(tmp_path: Path) -> None:
+    assert SYNTAX_ERRORS_MAX == len(problems(written(tmp_path, "no toml\n" * 1000)))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("a = " + "[" * 5000, "nested too deeply"), ("a = " + "1" * 5000, "Exceeds the limit")]
+)
+def test_limits_of_the_parser_are_told(tmp_path: Path, text: str, problem: str) -> None:
+    (line,) = problems(written(tmp_path, text))
+
+    assert line.startswith(f"a.toml:1:1: TOML: {problem}")

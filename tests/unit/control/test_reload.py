@@ -1,0 +1,203 @@
+"""The order of a reload: everything that can fail comes first, what is swapped comes last, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.control.catalog import Catalog
+from broker.control.config import Settings
+from broker.control.load import load_settings
+from broker.control.reload import CarryOut, ReloadRefusedError, Reloads, reload_part
+from broker.control.reload_change import Difference
+from broker.errors import ListenFailedError, RequestError, SettingsError
+
+TEXT = '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\nencryption = "disabled"\n'
+
+
+class Book:
+    """Where changes are written down; `refuses` everything when it is full."""
+
+    room = 0
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+        self.is_full = False
+
+    def signalled(self) -> Book:
+        return self
+
+    def allow(self, changed: Sequence[Difference]) -> None:
+        self.told.append("allowed")
+
+    def permitted(self, statements: Iterable[Any]) -> Iterator[Any]:
+        return iter(statements)
+
+    def note(self, change: Any) -> None:
+        raise AssertionError(change)
+
+    def seal(self, statements: int) -> None:
+        self.told.append("scripts")
+
+    def seal_reload(self, before: dict[str, str], after: dict[str, str]) -> None:
+        if self.is_full:
+            raise RequestError("the book is full")
+        self.told.append(f"written {sorted(after)}")
+
+    def end_badly(self, error: BaseException) -> None:
+        self.told.append("ended badly")
+
+
+class One:
+    """Something that can be reloaded. Shape: `told` what happened to it, in order."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.stopping = asyncio.Event()
+        self.told: list[str] = []
+        self.admin = Book(self.told)
+        self.catalog = Catalog({}, lambda: None)
+        self.fails: Exception | None = None
+
+    async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
+        undo.callback(self.told.append, "taken back")
+        if self.fails is not None:
+            raise self.fails
+        self.told.append("prepared")
+
+        async def carry_out() -> None:
+            self.settings = settings
+            self.told.append("swapped")
+
+        return carry_out
+
+    def connections(self, before: float) -> int:
+        return 3
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(TEXT + text)
+
+
+def made(file: Path) -> tuple[One, Reloads]:
+    one = One(load_settings(file, environ={}))
+    return one, Reloads(one)
+
+
+async def test_it_is_made_ready_then_written_down_then_swapped(file: Path) -> None:
+    one, reloads = made(file)
+    write(file, "max_hops = 3\n")
+
+    done = await reloads.reload()
+
+    assert ["allowed", "prepared", "written ['endpoint.max_hops']", "swapped"] == one.told
+    assert (True, 3, 1) == (done.has_changed, one.settings.endpoint.max_hops, reloads.succeeded)
+
+
+async def test_what_cannot_be_made_ready_is_taken_back_and_told_as_a_setting(file: Path) -> None:
+    one, reloads = made(file)
+    one.fails = ListenFailedError("127.0.0.1:1", "in use")
+    write(file, "max_hops = 3\n")
+
+    with pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:1: in use"):
+        await reloads.reload()
+
+    assert ["allowed", "taken back", "ended badly"] == one.told
+    assert (16, 1, False) == (one.settings.endpoint.max_hops, reloads.failed, reloads.is_successful)
+    assert "not reloaded: " in reload_part(reloads)["configuration"]
+
+
+async def test_what_cannot_be_written_down_does_not_happen_and_says_nothing_about_the_file(file: Path) -> None:
+    one, reloads = made(file)
+    one.admin.is_full = True
+    write(file, "max_hops = 3\n")
+
+    with pytest.raises(RequestError, match="the book is full"):
+        await reloads.reload()
+
+    assert ["allowed", "prepared", "taken back", "ended badly"] == one.told
+    assert (16, 0, True) == (one.settings.endpoint.max_hops, reloads.failed, reloads.is_successful)
+
+
+async def test_a_dry_run_takes_back_what_it_tried(file: Path) -> None:
+    one, reloads = made(file)
+    write(file, "max_hops = 3\nheartbeat = '3s'\n")
+
+    done = await reloads.reload(is_dry_run=True)
+
+    assert ["allowed", "prepared", "taken back"] == one.told
+    assert (True, 3, 0, 0) == (done.has_changed, done.connections, reloads.succeeded, reloads.connections_as_before)
+
+
+async def test_a_success_clears_what_a_failure_has_told(file: Path) -> None:
+    one, reloads = made(file)
+    write(file, "max_hops = 0\n")
+    with pytest.raises(SettingsError):
+        await reloads.reload()
+    before = reloads.last_success_at
+
+    write(file, "")
+    done = await reloads.reload()
+
+    assert (False, True, "", {"configuration": ""}) == (
+        done.has_changed,
+        reloads.is_successful,
+        reloads.problem,
+        reload_part(reloads),
+    )
+    assert before < reloads.last_success_at
+    assert (1, 1) == (reloads.status()["succeeded"], reloads.status()["failed"])
+    assert one.settings == load_settings(file, environ={})
+
+
+async def test_what_waits_for_a_restart_is_told_until_the_file_says_the_old_again(file: Path) -> None:
+    one, reloads = made(file)
+    write(file, "workers = 2\n")
+
+    first = await reloads.reload()
+    waiting, has_changed = reloads.waiting, first.has_changed
+    again = (await reloads.reload()).waiting
+    write(file, "")
+    await reloads.reload()
+
+    assert (["endpoint.workers"], False, 1, []) == (waiting, has_changed, len(again), reloads.waiting)
+    assert 1 == one.settings.endpoint.workers
+
+
+async def test_whoever_stops_reads_nothing(file: Path) -> None:
+    one, reloads = made(file)
+    one.stopping.set()
+
+    with pytest.raises(ReloadRefusedError, match="its successor reads the configuration when it starts"):
+        await reloads.reload()
+
+    assert (["ended badly"], True) == (one.told, reloads.is_successful)
+
+
+async def test_settings_that_a_program_has_made_cannot_be_read_again(file: Path) -> None:
+    one, reloads = made(file)
+    one.settings = Settings()
+
+    with pytest.raises(ReloadRefusedError, match="a program has made its settings"):
+        await reloads.reload()
+
+
+async def test_connections_that_are_older_than_a_change_for_new_ones_are_counted(file: Path) -> None:
+    _, reloads = made(file)
+    write(file, "heartbeat = '3s'\n")
+
+    done = await reloads.reload()
+
+    assert (3, 3) == (done.connections, reloads.connections_as_before)

@@ -1,0 +1,122 @@
+"""What differs between two configurations, and what holds after a reload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.control.config import Settings
+from broker.control.load import load_settings
+from broker.control.reload_change import differences, in_force, mixed_contradictions, shown
+from broker.control.setting import Reload
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    def load(text: str, **environ: str) -> Settings:
+        path = tmp_path / "broker.toml"
+        path.write_text(text)
+        return load_settings(path, environ=environ)
+
+    return load
+
+
+def effects(old: Settings, new: Settings) -> dict[str, Reload]:
+    return {one.key: one.effect for one in differences(old, new)}
+
+
+def test_what_is_written_in_another_way_is_no_difference(load: Any) -> None:
+    old, new = load("[endpoint]\nheartbeat = '15s'\n"), load('# same\n[endpoint]\nheartbeat = "15000ms"\n')
+
+    assert [] == differences(old, new)
+
+
+def test_a_difference_tells_both_values_and_the_place_of_the_new_one(load: Any, tmp_path: Path) -> None:
+    old = load("[endpoint]\nlisten = ['127.0.0.1:1']\n")
+    new = load("[endpoint]\nlisten = ['127.0.0.1:1', '127.0.0.1:2']\n", BROKER_LOG_LEVEL="debug")
+
+    listen, level = differences(old, new)
+
+    assert ('["127.0.0.1:1"]', '["127.0.0.1:1", "127.0.0.1:2"]') == (listen.before, listen.after)
+    assert (f"{tmp_path}/broker.toml:2:10", "BROKER_LOG_LEVEL") == (listen.place, level.place)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "told"),
+    [
+        ("", ("endpoint", "heartbeat"), '"15s"'),
+        ("", ("endpoint", "message_forward_size"), '"64MiB"'),
+        ("", ("endpoint", "message_forwarding"), "false"),
+        ("", ("endpoint", "max_hops"), "16"),
+        ("", ("endpoint", "certificate"), '""'),
+        ("[admin.roles]\n'user:a' = 'viewer'\n", ("admin", "roles"), '{"user:a" = "viewer"}'),
+        ("[databases.a]\npath = '/a.db'\nrole_interval = '3s'\n", ("databases", "a", "role_interval"), '"3s"'),
+    ],
+)
+def test_a_value_is_shown_as_one_writes_it(load: Any, text: str, path: tuple[str, ...], told: str) -> None:
+    assert told == shown(load(text), path)
+
+
+def test_what_waits_for_a_restart_keeps_its_old_value(load: Any) -> None:
+    old = load("[dialog]\nfragment_size = '64KiB'\n[databases.a]\npath = 'a.db'\n[databases.b]\npath = 'b.db'\n")
+    new = load(
+        "[dialog]\nfragment_size = '32KiB'\nwindow = 3\n[databases.a]\npath = 'z.db'\n[databases.c]\npath = 'c.db'"
+    )
+
+    changed = differences(old, new)
+    settings = in_force(old, new, changed)
+
+    assert {
+        "dialog.fragment_size": Reload.RESTART,
+        "dialog.window": Reload.LIVE,
+        "databases.a.path": Reload.RESTART,
+        "databases.b": Reload.RESTART,
+        "databases.c": Reload.RESTART,
+    } == {one.key: one.effect for one in changed}
+    assert (64 << 10, 3) == (settings.dialog.fragment_size, settings.dialog.window)
+    assert old.databases == settings.databases
+
+
+def test_what_is_relative_to_the_state_directory_waits_with_it(load: Any, tmp_path: Path) -> None:
+    old, new = load(""), load("[instance]\nstate_dir = 'else'\n")
+
+    assert {Reload.RESTART} == set(effects(old, new).values())
+    assert old == in_force(old, new, differences(old, new))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effect"),
+    [("", "a", Reload.RESTART), ("a", "", Reload.RESTART), ("a", "b", Reload.LIVE)],
+)
+def test_a_journal_moves_but_is_not_begun_or_ended(load: Any, before: str, after: str, effect: Reload) -> None:
+    """The pass is built with one or without."""
+    old, new = (load(f"[journal]\ndirectory = '{one}'\n") for one in (before, after))
+
+    assert {"journal.directory": effect} == effects(old, new)
+
+
+def test_the_command_of_a_role_waits_with_the_role(load: Any) -> None:
+    old = load("[databases.a]\npath = 'a.db'\n")
+    new = load("[databases.a]\npath = 'a.db'\nmirroring = 'command'\nrole_command = ['x']\n")
+
+    assert {Reload.RESTART} == set(effects(old, new).values())
+    assert [] == mixed_contradictions(in_force(old, new, differences(old, new)), differences(old, new))
+
+
+def test_half_of_a_change_that_contradicts_the_rest_is_told_with_what_it_waits_for(load: Any) -> None:
+    old = load("[dialog]\nfragment_size = '512KiB'\n")
+    new = load("[dialog]\nfragment_size = '16KiB'\n[endpoint]\nmax_frame = '64KiB'\n")
+
+    changed = differences(old, new)
+    [error] = mixed_contradictions(in_force(old, new, changed), changed)
+
+    assert "dialog.fragment_size" == error.key
+    assert "restart the instance: until then dialog.fragment_size has its old value" == error.hint
+
+
+def test_nothing_is_told_of_a_change_that_holds_as_a_whole(load: Any) -> None:
+    old, new = load(""), load("[endpoint]\nmax_hops = 3\n")
+
+    assert [] == mixed_contradictions(new, differences(old, new))

@@ -1,0 +1,194 @@
+"""A task that ends by itself is told, counted and begun anew; one that is stopped is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker import supervision
+from broker.supervision import Supervision
+
+PATIENCE_SECONDS = 10.0
+
+
+class Worker:
+    """Begins as often as it is asked to. Shape: `begun` how often; `blow` makes the one under way fail."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.blow = asyncio.Event()
+        self.error: Exception | None = ValueError("a bug")
+
+    async def run(self) -> None:
+        """Wait, and end as `error` says."""
+        self.begun += 1
+        await self.blow.wait()
+        self.blow.clear()
+        if self.error is not None:
+            raise self.error
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
+            await asyncio.sleep(0.001)
+
+
+def fail(worker: Worker, _kept: supervision.Kept) -> None:
+    worker.blow.set()
+
+
+def end(worker: Worker, _kept: supervision.Kept) -> None:
+    worker.error = None
+    worker.blow.set()
+
+
+def cancel(_worker: Worker, kept: supervision.Kept) -> None:
+    next(task for task in asyncio.all_tasks() if task.get_name() == kept.name).cancel()
+
+
+@pytest.mark.parametrize(
+    ("kill", "reason"),
+    [(fail, "ValueError('a bug')"), (end, "it has ended"), (cancel, "it was cancelled")],
+)
+async def test_task_that_dies_is_told_counted_and_begun_anew(kill: Any, reason: str) -> None:
+    watch, worker = Supervision(), Worker()
+    kept = watch.keep("tick", worker.run)
+    await until(lambda: worker.begun == 1)
+
+    with capture_logs() as logs:
+        kill(worker, kept)
+        await until(lambda: worker.begun == 2)
+
+    told = [(entry["event"], entry["task"], entry["reason"], entry["restart_in_s"]) for entry in logs]
+    assert told == [("task failed", "tick", reason, supervision.PAUSE_FIRST)]
+    assert watch.failures == {"tick": 1}
+    assert watch.problems["tick"].endswith(f"{reason}; it works again")
+    await kept.stop()
+
+
+async def test_traceback_of_a_bug_is_kept_for_the_log() -> None:
+    watch, worker = Supervision(), Worker()
+    kept = watch.keep("tick", worker.run)
+
+    with capture_logs() as logs:
+        worker.blow.set()
+        await until(lambda: kept.failures == 1)
+
+    assert logs[0]["exc_info"] is worker.error
+    await kept.stop()
+
+
+async def test_task_that_dies_young_again_and_again_rests_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "PAUSE_FIRST", 0.001)
+    monkeypatch.setattr(supervision, "PAUSE_MAX", 0.004)
+    watch, worker = Supervision(), Worker()
+    kept = watch.keep("tick", worker.run)
+
+    with capture_logs() as logs:
+        for deaths in range(1, 5):
+            await until(lambda deaths=deaths: worker.begun == deaths)  # type: ignore[misc]
+            worker.blow.set()
+            await until(lambda deaths=deaths: kept.failures == deaths)  # type: ignore[misc]
+
+    assert [entry["restart_in_s"] for entry in logs] == [0.001, 0.002, 0.004, 0.004]
+    await kept.stop()
+
+
+async def test_task_that_is_well_has_no_problem() -> None:
+    watch, worker = Supervision(), Worker()
+    kept = watch.keep("tick", worker.run)
+
+    assert watch.problems == {"tick": ""}
+    assert watch.status() == [{"name": "tick", "running": True, "failures": 0, "problem": ""}]
+    await kept.stop()
+
+
+async def test_death_of_long_ago_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, worker = Supervision(), Worker()
+    kept = watch.keep("tick", worker.run)
+    worker.blow.set()
+    await until(lambda: worker.begun == 2)
+
+    monkeypatch.setattr(supervision, "YOUNG_SECONDS", 0.0)
+
+    assert watch.problems == {"tick": ""}
+    await kept.stop()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_task_that_is_stopped_is_not_begun_anew(is_dead: bool) -> None:  # noqa: FBT001 - a case
+    watch, worker = Supervision(), Worker()
+    kept = watch.keep("tick", worker.run)
+    await until(lambda: worker.begun == 1)
+    if is_dead:
+        worker.blow.set()
+        await until(lambda: not kept.is_running)
+
+    await kept.stop()
+    await asyncio.sleep(2 * supervision.PAUSE_FIRST if is_dead else 0)
+
+    assert (1, {}) == (worker.begun, watch.problems)
+    assert watch.failures == {"tick": int(is_dead)}
+
+
+async def test_task_may_end_by_itself_when_it_is_not_wanted_any_more() -> None:
+    watch = Supervision()
+    stopping = asyncio.Event()
+    ended = []
+
+    async def work() -> None:
+        await stopping.wait()
+        await asyncio.sleep(0)
+        ended.append("in its own time")
+
+    kept = watch.keep("keeper", work)
+    await asyncio.sleep(0)
+    stopping.set()
+
+    await kept.stop(is_cancelled=False)
+
+    assert ended == ["in its own time"]
+
+
+async def test_bug_at_the_end_is_told_and_nothing_more() -> None:
+    watch = Supervision()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("a bug")
+
+    kept = watch.keep("tick", work)
+    await asyncio.sleep(0)
+
+    with capture_logs() as logs:
+        await kept.stop()
+
+    assert [entry["event"] for entry in logs] == ["task failed"]
+    assert watch.failures == {"tick": 0}
+
+
+async def test_stack_ends_what_was_begun_within_it() -> None:
+    watch, worker = Supervision(), Worker()
+
+    async with AsyncExitStack() as stack:
+        watch.keep_within(stack, "tick", worker.run)
+        names = {task.get_name() for task in asyncio.all_tasks()}
+
+    assert "tick" in names
+    assert "tick" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+async def test_what_is_kept_elsewhere_is_counted_too() -> None:
+    watch = Supervision()
+
+    watch.note("journal")
+
+    assert watch.failures == {"journal": 1}
