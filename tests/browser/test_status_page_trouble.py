@@ -100,8 +100,8 @@ async def test_the_page_goes_on_by_itself_when_the_instance_is_back(browser: Bro
     assert loads == sum(url.endswith("/page/main.js") for url in tab.requests) == 1
 
 
-async def test_an_instance_that_drains_says_so(browser: Browser, shown: Shown) -> None:
-    """What it told last stays, and that it is of then."""
+async def test_the_page_outlives_an_instance_that_leaves_in_good_order(browser: Browser, shown: Shown) -> None:
+    """It says that the connection is lost, and is live again when there is an instance again."""
     tab = await look(browser, shown["orders"].page)
 
     shown["orders"].stop()

@@ -37,10 +37,11 @@ const stream = new Stream({
 
 function show(pulse) {
   title(pulse);
-  const {instance, verdict} = pulse;
+  const {instance, verdict, transport} = pulse;
   tell(byId("name"), visible(instance.name));
   tell(byId("identity"), [
     instance.is_gateway ? "gateway" : "endpoint", instance.state, `up ${age(Math.floor(instance.uptime_s))}`,
+    {required: "TLS", supported: "TLS where the peer has it"}[transport.encryption] ?? "not encrypted",
     instance.listen.length ? `listens on ${instance.listen.join(", ")}` : "listens on nothing",
   ].join(" · "));
   tell(byId("runs"), `${visible(instance.software)}, ${instance.kernel} kernel on ${instance.loop}; broker instance ${instance.broker_instance}.`);
@@ -79,16 +80,15 @@ function showVerdict(verdict) {
     ...(verdict.more ? [make("li", {}, make("span"), `and ${count(verdict.more)} more`)] : [])]);
 }
 
-function showTiles({rates, pool, latency, peers, databases, transport, draining}) {
+function showTiles({rates, pool, latency, peers, databases}) {
   const part = pool.limit_bytes ? pool.bytes / pool.limit_bytes : 0;
   const waiting = databases.rows.reduce((sum, row) => sum + (row.waiting_messages ?? 0), 0);
   const tiles = [
     ["in", rate(rates.received), "/s"], ["forwarded", rate(rates.forwarded), "/s"], ["delivered here", rate(rates.delivered), "/s"],
     ["dropped", rate(rates.dropped), "/s"], ["bytes in", bytes(rates.bytes_received), "/s"], ["connections", count(peers.count), ""],
     ["wait for a hop", count(pool.frames), part >= 0.005 ? ` ${Math.round(part * 100)} % full` : ""],
-    ...(databases.count ? [["sent here", rate(rates.sent), "/s"], ["unacknowledged", count(waiting), ""]] : []),
+    ...(databases.count ? [["sent here", rate(rates.sent), "/s"], ["ack pending", count(waiting), ""]] : []),
     ["loop late", milliseconds(latency.loop_lag_s), ""],
-    ["encryption", transport.encryption === "required" ? "TLS" : transport.encryption === "supported" ? "optional" : "none", ""],
   ];
   remake(byId("tiles"), tiles, () => tiles.map(([label, value, unit]) => make("div", {}, make("dt", {}, label), make("dd", {}, value, unit ? make("small", {}, unit) : null))));
 }

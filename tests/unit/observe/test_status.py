@@ -103,6 +103,7 @@ async def test_dialog_between_two_instances_is_counted_at_both(start: Any, send:
         "held": 0,
         "held_bytes": 0,
         "over_share": 0,
+        "peer": "target",
     }
 
 

@@ -48,6 +48,8 @@ def report(number: int) -> WorkerReport:
         "broker_forward_pool_messages": [((), float(number))],
         "broker_build_info": [(("broker", "3.11", "uvloop", "python"), 1.0)],
         "broker_ready": [((), 1.0)],
+        "broker_messages_forwarded_total": [(("far", str(FAR)), float(number))],
+        "broker_hop_duration_seconds": [(("0.001",), float(number)), (("sum",), 0.5)],
         LAG: [((), number / 10)],
     }
     status = {
@@ -66,6 +68,7 @@ def report(number: int) -> WorkerReport:
         },
         "connections": [{"name": f"peer{number}"}],
         "addresses": {str(FAR): {"health": "untried", "problem": "", "held": number}},
+        "waiting": [{"next_hop": str(FAR), "held": number, "held_bytes": 1, "oldest_s": 1.0, "why": f"says {number}"}],
         "mirrored_routes": [{"route": "pair", "epoch": number}],
         "journal": {"directory": "/flows", "sample": 1.0, "records": number, "shed": 1, "problem": ""},
     }
@@ -309,3 +312,17 @@ async def test_certificate_of_the_gateway_and_its_files_are_parts_of_its_health(
 
     assert "endpoint.trust: gone" == whole.parts["certificate files"]
     assert "the certificate of this instance has expired" in whole.certificate_problem
+
+
+async def test_the_counts_of_every_second_are_those_that_workers_told_last(settings: Settings) -> None:
+    """Nobody is asked for them."""
+    supervisor = Played(settings)
+    whole = Whole(supervisor)  # type: ignore[arg-type]  # played
+    before = whole.counts()
+    for slot in supervisor.slots:
+        await slot.tell()
+
+    counts = whole.counts()
+
+    assert (0, 3, 3, 3.0) == (before.received, counts.received, counts.held, sum(counts.hops))
+    assert {("far", str(FAR)): 3.0} == whole.carried()
