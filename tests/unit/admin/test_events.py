@@ -19,6 +19,7 @@ from broker.control.execute import execute
 from broker.daemon import Instance, serve
 from broker.ddl.parser import parse_script
 from broker.observe.count import Counts
+from broker.observe.pulse import Facts, Pulse
 from tests.support.admin import request, speak
 from tests.support.loopback import until
 
@@ -106,13 +107,24 @@ async def test_a_misspelt_parameter_is_refused(instance: Instance) -> None:
         assert (400, "application/problem+json") == (listener.response.status, listener.response.content_type)
 
 
+def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Facts]:
+    """What snapshots are made of, from now on."""
+    made: list[Facts] = []
+    real = Pulse.beat
+
+    def beat(pulse: Pulse, facts: Facts) -> Any:
+        made.append(facts)
+        return real(pulse, facts)
+
+    monkeypatch.setattr(Pulse, "beat", beat)
+    return made
+
+
 async def test_nothing_is_made_while_nobody_listens(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(instance) as listener:
         await listener.next("pulse")
     await until(lambda: not events_of(instance).streams)
-    made = []
-    real = events.Pulse.beat
-    monkeypatch.setattr(events.Pulse, "beat", lambda self, facts: made.append(facts) or real(self, facts))
+    made = watch_snapshots(monkeypatch)
     noted = events_of(instance).past.number
 
     await until(lambda: events_of(instance).past.number >= noted + 2)
@@ -124,9 +136,7 @@ async def test_nothing_is_made_while_nobody_listens(instance: Instance, monkeypa
 
 
 async def test_a_snapshot_is_made_once_for_all(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    real = events.Pulse.beat
-    monkeypatch.setattr(events.Pulse, "beat", lambda self, facts: made.append(facts) or real(self, facts))
+    made = watch_snapshots(monkeypatch)
     async with AsyncExitStack() as stack:
         listeners = [await stack.enter_async_context(listening(instance, "?history=false")) for _ in range(10)]
         for listener in listeners:
@@ -241,7 +251,7 @@ async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, mon
     ticks = iter(range(10_000))
     other = Events(instance.admin.events._subject, instance.admin.events._executor, cpu=lambda: 0.02 * next(ticks))
     other._asked.set()
-    monkeypatch.setattr(events.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     task = asyncio.create_task(other._beat())
     await until(lambda: any(seconds > 1.5 for seconds in slept))
     task.cancel()
