@@ -94,7 +94,7 @@ async def played(directory: Path, seed: int = 1) -> AsyncIterator[Played]:
             try:
                 yield world
             finally:
-                tasks = [task for node in network.nodes.values() for task in world.endpoint(node.name)._tasks]
+                tasks = [kept._task for node in network.nodes.values() for kept in world.endpoint(node.name)._tasks]
                 for node in network.nodes.values():
                     node.crash()
                 await asyncio.gather(*tasks, return_exceptions=True)

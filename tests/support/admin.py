@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,19 @@ class Answer:
 
 
 async def speak(
-    where: Path | ListenAddress, data: bytes, *, tls: ssl.SSLContext | None = None, patience: float = SECONDS
+    where: Path | ListenAddress,
+    data: bytes,
+    *,
+    tls: ssl.SSLContext | None = None,
+    patience: float = SECONDS,
+    is_enough: Callable[[bytes], bool] = lambda _: False,
 ) -> bytes:
-    """Send bytes and read to the end, or until nothing has come for so many seconds; b"" where nobody answers."""
+    """
+    Send bytes and read to the end, until it is enough, or until nothing has come for so many seconds.
+
+    Returns:
+        What came; b"" where nobody answers.
+    """
     if isinstance(where, Path):
         reader, writer = await asyncio.open_unix_connection(str(where))
     else:
@@ -47,6 +57,8 @@ async def speak(
             if not part:
                 return got
             got += part
+            if is_enough(got):
+                return got
     except TimeoutError:
         assert patience < SECONDS, "no end of the answer"
         return got
@@ -87,8 +99,13 @@ async def ask(
     body: object = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """The answer to a request."""
-    return read_answer(await speak(where, request(method, target, headers, body), tls=tls))
+    """The answer to a request; of one that is a stream of events, which has no end, what came first."""
+    return read_answer(await speak(where, request(method, target, headers, body), tls=tls, is_enough=_is_stream))
+
+
+def _is_stream(got: bytes) -> bool:
+    head, end, _ = got.partition(b"\r\n\r\n")
+    return bool(end) and b"\r\ncontent-type: text/event-stream" in head.lower()
 
 
 def bearer(token: str) -> dict[str, str]:

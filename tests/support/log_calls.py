@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -50,15 +51,26 @@ def unnamed() -> list[str]:
     """Calls whose event is no text in the source, and is not told elsewhere either."""
     found = []
     for module in sorted(SOURCE.rglob("*.py")):
-        for call in _log_calls(ast.parse(module.read_text())):
+        for call in _log_calls(parse(module)):
             text = ast.unparse(call.args[0]) if call.args else ""
             if not _texts(call) and (module.name, text) not in _PASSED_ON:
                 found.append(f"{module.relative_to(SOURCE)}:{call.lineno}: {text}")
     return found
 
 
+def parse(module: Path) -> ast.Module:
+    """A module as a tree. Collecting garbage in the middle of it may parse something else, which CPython 3.11 minds."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(module.read_text(encoding="utf-8"))
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
-    tree = ast.parse(module.read_text())
+    tree = parse(module)
     for call in _log_calls(tree):
         for event in _texts(call):
             yield event, _level(call), _fields(call)

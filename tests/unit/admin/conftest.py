@@ -22,6 +22,8 @@ listen = ["127.0.0.1:0"]
 message_forwarding = true
 [databases.orders]
 path = "orders.db"
+[drain]
+announce = "0s"
 [admin]
 listen = "127.0.0.1:0"
 [observe]

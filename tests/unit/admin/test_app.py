@@ -53,8 +53,9 @@ async def test_page_of_a_view(ask: Ask) -> None:
         ("POST", "/", None, 405),
         ("GET", "/v1/sql", None, 405),
         ("DELETE", "/v1/status", None, 405),
-        ("POST", "/v1/drain", None, 404),
-        ("POST", "/v1/reload", None, 404),
+        ("GET", "/v1/drain?since=-2", None, 400),
+        ("POST", "/v1/reload", {"dryrun": True}, 400),
+        ("GET", "/v1/reload", None, 405),
     ],
 )
 async def test_refusal_is_a_problem_with_its_status(

@@ -64,7 +64,7 @@ async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -
 
     _, _, text = await get("/readyz?verbose")
 
-    assert text == "[+] ready\n[-] not stopping\n[+] store of orders\nfailed\n"
+    assert text == "[+] ready\n[-] not stopping\n[+] store of orders\n[+] configuration\nfailed\n"
 
 
 def test_store_that_fails_is_told_and_stops_nothing() -> None:
@@ -147,7 +147,7 @@ def test_check_is_one_line(check: Check, line: str) -> None:
         ("/readyz?exclude=not-stopping", (200, "ok\n")),
         ("/readyz?exclude=not+stopping", (200, "ok\n")),
         ("/readyz?exclude=ready", (503, "failed\n")),
-        ("/readyz?exclude=not-stopping&exclude=ready&verbose", (200, "[+] store of orders\nok\n")),
+        ("/readyz?exclude=not-stopping&exclude=ready&verbose", (200, "[+] store of orders\n[+] configuration\nok\n")),
         (
             "/startupz?verbose&exclude=nothing",
             (200, "[+] started\n[!] exclude: no check here has the name 'nothing'\nok\n"),

@@ -5,6 +5,7 @@ import socket
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,11 +78,11 @@ async def test_question_under_way_does_not_hold_up_the_end(
     asked = asyncio.Event()
     select = Views.select
 
-    def slow_select(views: Views, statement: str, *, database: str | None, shows_bodies: bool) -> QueryResult:
+    def slow_select(views: Views, statement: str, **more: Any) -> QueryResult:
         loop.call_soon_threadsafe(asked.set)
         while instance.is_ready:
             time.sleep(0.001)
-        return select(views, statement, database=database, shows_bodies=shows_bodies)
+        return select(views, statement, **more)
 
     monkeypatch.setattr(Views, "select", slow_select)
     loop = asyncio.get_running_loop()

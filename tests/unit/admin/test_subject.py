@@ -39,7 +39,7 @@ async def test_it_tells_what_the_instance_tells(instance: Instance) -> None:
 async def test_store_that_fails_is_a_part(instance: Instance) -> None:
     instance.endpoints["orders"].problem = "disk I/O error"
 
-    assert OneProcess(instance).parts == {"store of orders": "disk I/O error"}
+    assert OneProcess(instance).parts == {"store of orders": "disk I/O error", "configuration": ""}
 
 
 async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
@@ -67,7 +67,8 @@ async def test_a_role_in_doubt_is_a_part(instance: Instance, monkeypatch: pytest
     standing = OwnStanding(None, Role.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
     monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
-    assert {"store of orders": "", "role of orders": "the storage is gone"} == OneProcess(instance).parts
+    told = OneProcess(instance).parts
+    assert {"store of orders": "", "role of orders": "the storage is gone", "configuration": ""} == told
 
 
 async def test_certificate_and_its_files_are_told_where_there_are_any(instance: Instance) -> None:

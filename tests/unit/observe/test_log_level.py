@@ -15,6 +15,7 @@ import structlog
 import broker
 from broker.observe.log_level import COMPONENTS, LogLevels
 from broker.observe.logs import configure_logging, reconfigure_logging
+from tests.support.log_calls import parse
 
 SOURCE = Path(broker.__file__).parent
 
@@ -48,7 +49,7 @@ def speak() -> None:
 def test_components_are_the_parts_that_log() -> None:
     found = set()
     for module in SOURCE.rglob("*.py"):
-        calls = [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)]
+        calls = [node for node in ast.walk(parse(module)) if isinstance(node, ast.Call)]
         if any(isinstance(call.func, ast.Attribute) and call.func.attr == "get_logger" for call in calls):
             found.add(module.relative_to(SOURCE).parts[0].removesuffix(".py"))
 

@@ -28,9 +28,11 @@ from broker.workers import supervisor as supervisor_module
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import unpack_settings
 from broker.workers.supervisor import Supervisor
+from tests.support.loopback import until
 
 ASK = f"CREATE ROUTE ask WITH SERVICE_NAME = '{BROKER_CONFIGURATION}', ADDRESS = 'tcp://directory:4022';"
 FAR = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://far:4022';"
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -183,13 +185,8 @@ async def test_bug_in_a_task_is_logged(settings: Settings) -> None:
     assert supervisor._tasks == []
 
 
-def test_signal_ends_it_and_a_second_one_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", codes.append)
-    supervisor = Supervisor(settings)
+async def test_killed_one_leaves_no_worker_and_begins_none(supervisor: Supervisor) -> None:
+    supervisor.kill()
 
-    supervisor_module._stop(supervisor, signal.SIGTERM)
-    assert (supervisor.stopping.is_set(), codes) == (True, [])
-    supervisor_module._stop(supervisor, signal.SIGTERM)
-
-    assert codes == [143]
+    await until(lambda: [slot.pid for slot in supervisor.slots] == [None, None], seconds=SECONDS)
+    assert [slot.restarts for slot in supervisor.slots] == [0, 0]

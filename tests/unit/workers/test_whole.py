@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -15,8 +15,10 @@ from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
+from broker.control.reload import Reloads
 from broker.errors import StoreUnavailableError
 from broker.net.certificate import Identity
+from broker.net.drain import Bounds, Drain
 from broker.net.tls import NO_SECURITY, Encryption, Security
 from broker.observe.metrics import METRICS, Exposition
 from broker.observe.view import DISPOSITIONS, make_row
@@ -27,6 +29,7 @@ from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteChange
 from broker.supervision import Supervision
 from broker.workers.channel import WorkerFailedError
+from broker.workers.leaving import SupervisorLeaver
 from broker.workers.message import PairKnown, Reached, WorkerReport
 from broker.workers.tally import LAG, Retired
 from broker.workers.whole import Whole
@@ -70,6 +73,7 @@ def report(number: int) -> WorkerReport:
         "addresses": {str(FAR): {"health": "untried", "problem": "", "held": number}},
         "waiting": [{"next_hop": str(FAR), "held": number, "held_bytes": 1, "oldest_s": 1.0, "why": f"says {number}"}],
         "mirrored_routes": [{"route": "pair", "epoch": number}],
+        "tasks": [{"name": "looks", "running": True, "failures": number, "problem": ""}],
         "journal": {"directory": "/flows", "sample": 1.0, "records": number, "shed": 1, "problem": ""},
     }
     far = Reached(FAR, "CONNECTED", "") if number == 1 else Reached(FAR, "SUPPRESSED", "Connection refused")
@@ -137,6 +141,8 @@ class Played:
         self.certificates = CertificateWatch(settings)
         self.supervision = Supervision()
         self.certificates.security = NO_SECURITY
+        self.reloads = Reloads(cast("Any", self))
+        self.drain = Drain(SupervisorLeaver(cast("Any", self)), lambda: Bounds(0.0, 0.0))
 
     async def settle(self) -> None:
         self.settled += 1
@@ -179,6 +185,11 @@ async def test_status_adds_up_and_has_a_line_for_each_worker(whole: Whole, playe
     assert (2, 3, 200) == tuple(transport[name] for name in ("reload_failures", "handshakes", "connections_max"))
     assert status["connections"] == [{"worker": 1, "name": "peer1"}, {"worker": 2, "name": "peer2"}]
     assert [(one["worker"], one["epoch"]) for one in status["mirrored_routes"]] == [(1, 1), (2, 2)]
+    assert [(one["worker"], one["name"], one["failures"]) for one in status["tasks"]] == [
+        (1, "looks", 1),
+        (2, "looks", 2),
+    ]
+    assert (None, True, "") == (status["draining"], status["reload"]["successful"], status["reload"]["problem"])
     assert status["journal"] == {"directory": "/flows", "sample": 1.0, "records": 3, "shed": 2, "problem": ""}
     assert status["addresses"] == {str(FAR): {"health": "untried", "problem": "", "held": 3}}
     assert [(one["worker"], one["pid"], one["connections"], one["restarts"]) for one in status["workers"]] == [
@@ -195,7 +206,10 @@ async def test_status_without_any_worker_is_still_told(whole: Whole, played: Pla
 
     assert (status["forwarding"]["received"], status["connections"]) == ({}, [])
     assert [(one["ready"], one["uptime_s"], one["held"]) for one in status["workers"]] == [(False, None, 0)] * 2
-    assert whole.parts == dict.fromkeys(("worker 1", "worker 2"), "does not serve at the moment")
+    assert whole.parts == {
+        **dict.fromkeys(("worker 1", "worker 2"), "does not serve at the moment"),
+        "configuration": "",
+    }
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -240,7 +254,7 @@ async def test_worker_that_does_not_answer_is_told(whole: Whole, played: Played)
     body, _ = Exposition().render(await whole.reading(), "")
 
     assert ["", "has not answered for 2 s"] == [one["problem"] for one in status["workers"]]
-    assert whole.parts == {"worker 1": "", "worker 2": "has not answered for 2 s"}
+    assert whole.parts == {"worker 1": "", "worker 2": "has not answered for 2 s", "configuration": ""}
     assert "broker_workers 1.0" in body.decode().splitlines()
 
 
@@ -312,6 +326,13 @@ async def test_certificate_of_the_gateway_and_its_files_are_parts_of_its_health(
 
     assert "endpoint.trust: gone" == whole.parts["certificate files"]
     assert "the certificate of this instance has expired" in whole.certificate_problem
+
+
+async def test_reload_that_has_failed_is_a_part_of_its_health(whole: Whole, played: Played) -> None:
+    played.reloads.problem = "gateway.toml:3:1: wrong\n  |"
+
+    assert "not reloaded: gateway.toml:3:1: wrong" == whole.parts["configuration"]
+    assert played.reloads.problem == (await whole.status())["reload"]["problem"]
 
 
 async def test_the_counts_of_every_second_are_those_that_workers_told_last(settings: Settings) -> None:
