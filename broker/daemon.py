@@ -349,6 +349,7 @@ class Instance:
         )
         self.mirrors.on_routes(tables.values())
         self.peers.admission.on_routes(tables.values())
+        self.peers.dialling.on_routes(tables.values())
         self.forwarder.rematch(self._loop.time())
         self._on_room()
         self._cancel_expiry()

@@ -3,8 +3,8 @@ A process around one instance, or around the supervisor of several: its event lo
 
 What is served is an asynchronous context that comes up, is left when `stopping` is set, and takes itself down then. The
 first SIGTERM or SIGINT begins its drain, or ends a start that is under way; a second one ends the process at once.
-SIGHUP has the configuration read again. An application that embeds an instance needs nothing of this: its process, loop
-and signals are its own.
+SIGHUP has the configuration read again, SIGUSR1 has the state written into the log, SIGUSR2 does nothing. An
+application that embeds an instance needs nothing of this: its process, loop and signals are its own.
 """
 
 from __future__ import annotations
@@ -12,25 +12,34 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from broker.control.reload import Reloads
+from broker.early_signal import endure
 from broker.errors import BrokerError
-from broker.net.drain import Drain
 from broker.notify import Notify
+
+if TYPE_CHECKING:
+    from broker.control.reload import Reloads
+    from broker.net.drain import Drain
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 CLOSE_SECONDS = 15.0  # that a service manager is asked for beyond the drain, to close what is open
 
+
 STATUS_SERVING = "serving"
 
 log = structlog.get_logger(__name__)
+
+
+class Telling(Protocol):
+    """Whoever tells the state."""
+
+    async def state(self) -> dict[str, Any]:
+        """What `GET /v1/status` answers."""
 
 
 class Served(Protocol):
@@ -46,24 +55,15 @@ class Served(Protocol):
     def reloads(self) -> Reloads:
         """How it takes its configuration anew."""
 
+    @property
+    def admin(self) -> Telling:
+        """Its admin interface."""
+
     def kill(self) -> None:
         """End at once what would outlive this process."""
 
 
 Serving = Callable[[], AbstractAsyncContextManager[Served]]
-
-
-def end_on_signal() -> None:
-    """
-    From now on SIGTERM ends this process, which has begun nothing yet; exit code 0.
-
-    The system's own way of ending it does not work for the first process of a container.
-    """
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
 
 
 def run(serving: Serving) -> bool:
@@ -73,11 +73,13 @@ def run(serving: Serving) -> bool:
     Returns:
         Whether nothing was left behind.
     """
+    endure()
     notify = Notify(os.environ)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_run(serving, notify))
     finally:
+        endure()  # the loop has taken its own handlers with it
         notify.close()
 
 
@@ -89,6 +91,7 @@ async def _run(serving: Serving, notify: Notify) -> bool:
     for number in ENDING:
         loop.add_signal_handler(number, life.on_signal, number)
     loop.add_signal_handler(signal.SIGHUP, life.on_hangup)
+    loop.add_signal_handler(signal.SIGUSR1, life.on_question)
     notify.start_watchdog()
     try:
         async with serving() as served:
@@ -114,6 +117,7 @@ class _Life:
         self._served: Served | None = None
         self._hangups = 0  # not looked after yet
         self._reloading: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     @property
     def is_serving(self) -> bool:
@@ -146,11 +150,28 @@ class _Life:
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reload(), name="reload on SIGHUP")
 
+    def on_question(self) -> None:
+        """Write the state into the log, unless that is under way."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell(), name="state on SIGUSR1")
+
     async def close(self) -> None:
-        """Nothing is read any more."""
-        if self._reloading is not None:
-            self._reloading.cancel()
-            await asyncio.gather(self._reloading, return_exceptions=True)
+        """Nothing is read or told any more."""
+        tasks = [task for task in (self._reloading, self._telling) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        if self._served is None:
+            log.info("instance state", status={"ready": False})
+            return
+        try:
+            status = await self._served.admin.state()
+        except Exception as error:
+            log.warning("instance state not told", reason=repr(error), exc_info=error)
+        else:
+            log.info("instance state", status=status)
 
     async def _reload(self) -> None:
         while self._hangups and self._served is not None:

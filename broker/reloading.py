@@ -101,7 +101,8 @@ def explained(error: ListenFailedError, address: ListenAddress, own: Sequence[Li
     """The same; where the address is taken by this very instance, with that said."""
     for one in own:
         if clash(one, address):
-            problem = f"{error.problem}, by this instance's own {one}: take another port, or restart the instance"
+            taken = error.problem.partition(";")[0]
+            problem = f"{taken}, by this instance's own {one}; take another port, or restart the instance"
             return ListenFailedError(error.address, problem)
     return error
 

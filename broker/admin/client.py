@@ -37,6 +37,18 @@ class ProblemError(BrokerError):
         return str(detail)
 
 
+@dataclass
+class SocketNotPermittedError(BrokerError):
+    """There is a socket, and whoever asks may not use its file: nobody knows whether a daemon answers on it."""
+
+    socket: str
+    problem: str
+
+    def __str__(self) -> str:
+        hint = "ask as the user of the instance or as root, or have admin.socket_group name a group of yours"
+        return f"the socket {self.socket} may not be used: {self.problem}; {hint}"
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """
@@ -75,16 +87,23 @@ class AdminClient:
         where: The file of its socket, or the URL of its port, `http://host:port` or `https://host:port`.
         timeout: Seconds that connecting and each part of an answer may take.
         credentials: What is shown there.
+        doubt: Why a daemon that does not answer may be elsewhere, and what to do; "" where nothing speaks for it.
 
     Raises:
         ValueError: a URL of another form, or a token that would go through a network in plain text.
     """
 
     def __init__(
-        self, where: Path | str, *, timeout: float = TIMEOUT_SECONDS, credentials: Credentials = NO_CREDENTIALS
+        self,
+        where: Path | str,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        credentials: Credentials = NO_CREDENTIALS,
+        doubt: str = "",
     ) -> None:
         self.where = where
         self.credentials = credentials
+        self._doubt = doubt
         self._timeout = timeout
         self._port = None if isinstance(where, Path) else _read_url(where)
         if credentials.token and self._port is not None and not (self._port.is_tls or _is_loopback(self._port.host)):
@@ -92,7 +111,7 @@ class AdminClient:
 
     def patient(self, seconds: float) -> AdminClient:
         """The same client, with another timeout."""
-        return AdminClient(self.where, timeout=seconds, credentials=self.credentials)
+        return AdminClient(self.where, timeout=seconds, credentials=self.credentials, doubt=self._doubt)
 
     def get(self, target: str) -> Any:
         """The JSON behind a path; raises as `request`."""
@@ -109,6 +128,7 @@ class AdminClient:
         Raises:
             DaemonUnreachableError: nobody answers, what answers is no daemon, or not the one that it should be.
             ProblemError: the daemon refused.
+            SocketNotPermittedError: the file of the socket may not be used.
             CertificateUnusableError: a file of the credentials cannot be used.
         """
         connection = self._connection()
@@ -121,8 +141,7 @@ class AdminClient:
             problem = f"no answer within {self._timeout:g} s; what was asked may still be carried out"
             raise DaemonUnreachableError(str(self.where), problem) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            problem = getattr(error, "strerror", None) or str(error)
-            raise DaemonUnreachableError(str(self.where), problem) from error
+            raise self._failed(error) from error
         finally:
             connection.close()
         if response.status >= http.HTTPStatus.BAD_REQUEST:
@@ -136,8 +155,7 @@ class AdminClient:
         Raises:
             DaemonUnreachableError: as `request`, and when a line is longer than `line_max`, or nothing comes for the
                 timeout.
-            ProblemError: the daemon refused.
-            CertificateUnusableError: a file of the credentials cannot be used.
+            ProblemError, SocketNotPermittedError, CertificateUnusableError: as `request`.
         """
         connection = self._connection()
         try:
@@ -151,10 +169,16 @@ class AdminClient:
         except TimeoutError as error:
             raise DaemonUnreachableError(str(self.where), f"nothing came for {self._timeout:g} s") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            problem = getattr(error, "strerror", None) or str(error)
-            raise DaemonUnreachableError(str(self.where), problem) from error
+            raise self._failed(error) from error
         finally:
             connection.close()
+
+    def _failed(self, error: Exception) -> DaemonUnreachableError | SocketNotPermittedError:
+        """What a request that failed says of the daemon."""
+        problem = _sentence(error)
+        if self._port is None and isinstance(error, PermissionError):
+            return SocketNotPermittedError(str(self.where), problem)
+        return DaemonUnreachableError(str(self.where), f"{problem}; {self._doubt}" if self._doubt else problem)
 
     def _headers(self) -> Mapping[str, str]:
         token = self.credentials.token
@@ -188,6 +212,14 @@ def _read_url(url: str) -> _Port:
         raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
     usual = http.client.HTTPS_PORT if is_tls else http.client.HTTP_PORT
     return _Port(str(parts.hostname), parts.port or usual, is_tls)
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong, without a byte of what came that a terminal would obey."""
+    if isinstance(error, http.client.BadStatusLine | http.client.UnknownProtocol) and not isinstance(error, OSError):
+        return "what answers there speaks no HTTP: it is no admin port"
+    problem = str(getattr(error, "strerror", None) or error)
+    return problem if problem.isprintable() else ascii(problem)[1:-1]
 
 
 def _whole(line: bytes) -> bytes:

@@ -53,6 +53,9 @@ class ReloadAnswer(msgspec.Struct, frozen=True):
         int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
     ]
     waiting: Annotated[list[str], Meta(description="Settings whose new values wait for a restart.")]
+    warnings: Annotated[
+        list[str], Meta(description="What is unwise about the settings that hold, or would, and was not before.")
+    ] = []
 
 
 class ReloadSeen:
@@ -116,5 +119,12 @@ def _answer(done: Reloaded) -> ReloadAnswer:
     settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
     waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
     return ReloadAnswer(
-        done.has_changed, done.is_dry_run, settings, done.databases, done.scripts, done.connections, waiting
+        done.has_changed,
+        done.is_dry_run,
+        settings,
+        done.databases,
+        done.scripts,
+        done.connections,
+        waiting,
+        done.warnings,
     )

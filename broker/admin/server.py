@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from broker.admin.api import Api
 from broker.admin.app import Parts, admin_app
@@ -27,6 +28,7 @@ from broker.admin.events import Events
 from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
 from broker.admin.listening import Served, serve
+from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
 from broker.admin.socket_file import SocketFile
 from broker.admin.subject import Subject
@@ -132,6 +134,10 @@ class AdminServer:
     def audit(self) -> Audit:
         """Where changes are written down."""
         return self._parts.audit
+
+    async def state(self) -> dict[str, Any]:
+        """What `GET /v1/status` answers."""
+        return await self._parts.api.status(Nothing())
 
     def signalled(self) -> ReloadSeen:
         """A reload that a signal has asked for, to be written down."""

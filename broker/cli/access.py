@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from broker.errors import CertificateUnusableError, ConversationError
+from broker.errors import (
+    CertificateUnusableError,
+    ConversationError,
+    SettingError,
+    SettingsError,
+    StoreUnavailableError,
+)
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     import sqlite3
@@ -53,7 +60,15 @@ def read_settings(config: Path | None, overrides: Mapping[str, str] | None = Non
 
 def usual_config(config: Path | None) -> Path | None:
     """The file that is named, else the usual one if it is there, else None."""
-    return config or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+    return config or (DEFAULT_CONFIG if _is_there(DEFAULT_CONFIG) else None)
+
+
+def _is_there(path: Path) -> bool:
+    """Also when nobody lets us look: whoever reads it then says so."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def is_nothing_given(config: Path | None, overrides: Sequence[str]) -> bool:
@@ -82,7 +97,8 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
     """
     A client of the daemon at this socket file or URL, else where the environment or the configuration says.
 
-    Nothing is sent yet. Where the environment names a URL, the configuration is not read.
+    Nothing is sent yet. Where the environment names a URL, the configuration is not read. A file that is half written,
+    or wrong, does as long as it tells where.
 
     Raises:
         SettingsError: The configuration is needed, and does not tell where.
@@ -91,19 +107,72 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
     """
     from broker.admin.client import TIMEOUT_SECONDS, AdminClient  # noqa: PLC0415
 
-    found = where or os.environ.get(URL_VARIABLE) or _socket_in(usual_config(config))
+    doubt = ""
+    found = where or os.environ.get(URL_VARIABLE)
+    if not found:
+        found, doubt = _socket_in(usual_config(config))
     try:
-        return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials())
+        return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials(), doubt=doubt)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _socket_in(config: Path | None) -> Path:
-    """The admin socket of a configuration; only what is not plain in it takes all of it. Raises SettingsError."""
+def _socket_in(config: Path | None) -> tuple[Path, str]:
+    """
+    The admin socket of a configuration, and why the daemon may be elsewhere; "" when nothing speaks for it.
+
+    Only what is not plain in it takes all of it. Raises SettingsError.
+    """
     from broker.cli.admin_socket import plain_socket  # noqa: PLC0415
 
     plain = None if config is None else plain_socket(config, os.environ)
-    return plain or read_settings(config).admin.socket
+    if plain is not None:
+        return plain, ""
+    found = find_socket(config)
+    return found.socket, found.doubt
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFound:
+    """Shape: `problems` with the file; `doubt` why the daemon may be elsewhere, and what to do, "" for no reason."""
+
+    socket: Path
+    problems: tuple[SettingError, ...] = ()
+    doubt: str = ""
+
+
+def find_socket(config: Path | None) -> SocketFound:
+    """
+    The admin socket, as far as a file tells that may be half written, or wrong.
+
+    Raises:
+        SettingsError: Nothing in the file can be made use of, or it is wrong and does not tell where. The default is
+            not asked then: another instance may be there.
+    """
+    from broker.control.load import load_what_is_good  # noqa: PLC0415
+
+    hint = "name its socket with --socket"
+    unknown = SettingError("admin.socket", "is not known, so the daemon was not asked", None, hint)
+    try:
+        settings, errors = load_what_is_good(config, environ=os.environ)
+    except SettingsError as error:
+        raise SettingsError([*error.errors, unknown]) from error
+    is_default = not _is_told(settings, errors) and settings.admin.socket.is_relative_to(settings.instance.state_dir)
+    if errors and is_default:
+        raise SettingsError([*errors, unknown])
+    doubt = ""
+    if errors:
+        doubt = f"something is wrong with {config}, so it may be elsewhere: broker check says what, or {hint}"
+    elif is_default and config is not None:
+        doubt = f"that is the default, for {config} has neither instance.state_dir nor admin.socket: {hint}"
+    return SocketFound(settings.admin.socket, tuple(errors), doubt)
+
+
+def _is_told(settings: Settings, errors: Sequence[SettingError]) -> bool:
+    """Whether file or environment say where the state directory is, and are believed."""
+    path, places = ("instance", "state_dir"), settings.places
+    is_refused = any(error.key.startswith("instance.state_dir") for error in errors)
+    return not is_refused and (path in places.values or places.origin(path) is not None)
 
 
 def credentials() -> Credentials:
@@ -139,9 +208,11 @@ def _read_token(path: Path) -> str:
         raise CertificateUnusableError("token", str(path), problem, hint) from error
 
 
-def open_database(config: Path | None, database: str) -> closing[sqlite3.Connection]:
+def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
     """
-    A connection to a database given by its name in the configuration or by its file.
+    A connection to a database given by its name in the configuration or by its file, closed at the end of the block.
+
+    What SQLite says of the file inside of the block, as that its disk is full, is told as StoreUnavailableError.
 
     Raises:
         ConversationError: 911, there is no such file.
@@ -151,6 +222,7 @@ def open_database(config: Path | None, database: str) -> closing[sqlite3.Connect
     import sqlite3  # noqa: PLC0415
 
     from broker.application.transaction import check_schema  # noqa: PLC0415
+    from broker.store.fault import sentence  # noqa: PLC0415
 
     path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
     if config is not None:
@@ -159,10 +231,27 @@ def open_database(config: Path | None, database: str) -> closing[sqlite3.Connect
         hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
     if not path.is_file():
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
-    db = sqlite3.connect(path)
+    try:
+        db = sqlite3.connect(path)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
         check_schema(db)
     except BaseException:
         db.close()
         raise
-    return closing(db)
+    return _opened(db)
+
+
+@contextmanager
+def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    import sqlite3  # noqa: PLC0415
+
+    from broker.application.transaction import blame_file  # noqa: PLC0415
+
+    with closing(db):
+        try:
+            yield db
+        except sqlite3.DatabaseError as error:
+            blame_file(db, error)
+            raise

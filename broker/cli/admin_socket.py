@@ -29,7 +29,8 @@ def plain_socket(config: Path, environ: Mapping[str, str]) -> Path | None:
     if not isinstance(instance, dict) or not isinstance(admin, dict):
         return None
     state_dir, socket = _plain(instance.get("state_dir")), _plain(admin.get("socket", SOCKET))
-    return config.absolute().parent / state_dir / socket if state_dir and socket else None
+    path = config.absolute().parent / state_dir / socket
+    return path if state_dir and socket and ".." not in path.parts else None
 
 
 def _read(config: Path) -> Mapping[str, object]:

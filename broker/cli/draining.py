@@ -17,6 +17,7 @@ from broker.errors import DaemonUnreachableError
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.admin.client import AdminClient
 
+_UNAVAILABLE = 503
 ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
 
 
@@ -43,7 +44,7 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
         _show(client.get("/v1/drain"), output)
         return
     deadline = None if timeout is None else time.monotonic() + timeout
-    last = _follow(client, client.request("POST", "/v1/drain", {}), deadline)
+    last = _follow(client, _begin(client), deadline)
     if output == "json":
         show_json(last)
     if last["stage"] != "left" and deadline is not None and time.monotonic() >= deadline:
@@ -51,6 +52,19 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     if last["held"] or last["peers"] or last["busy"]:
         fail(f"gone, and something was left behind: {_left(last)}; its senders have it", TIMED_OUT)
     click.echo("drained", err=True)
+
+
+def _begin(client: AdminClient) -> dict[str, Any]:
+    """The first state of the drain. An instance that is short of something, as of room to write it down, is told."""
+    from broker.admin.client import ProblemError  # noqa: PLC0415 - see the docstring of broker.cli.group
+
+    try:
+        begun: dict[str, Any] = client.request("POST", "/v1/drain", {})
+    except ProblemError as error:
+        if error.status != _UNAVAILABLE:
+            raise
+        fail(f"{error}; SIGTERM drains it all the same: systemctl stop, or kill -TERM its process", 1)
+    return begun
 
 
 def _follow(client: AdminClient, state: dict[str, Any], deadline: float | None) -> dict[str, Any]:

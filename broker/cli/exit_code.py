@@ -35,22 +35,41 @@ def with_exit_code(call: Callable[..., Any]) -> Callable[..., Any]:
             if error.errno == errno.EPIPE:
                 raise  # the reader has gone; click ends quietly
             fail(str(error), 1)
+        except Exception as error:
+            told = _of_file(error)
+            if told is None:
+                raise  # a bug
+            fail(told, 1)
 
     return wrapper
 
 
 def exit_code(error: BrokerError) -> int:
     """The exit code of an error: by what it is, or by its number, also when a daemon told it."""
-    from broker.admin.client import ProblemError  # noqa: PLC0415 - see the docstring of broker.cli.group
+    # See the docstring of broker.cli.group.
+    from broker.admin.client import ProblemError, SocketNotPermittedError  # noqa: PLC0415
 
     if isinstance(error, DaemonUnreachableError):
         return UNREACHABLE
+    if isinstance(error, SocketNotPermittedError):
+        return NOT_PERMITTED
     number = getattr(error, "number", 0)
     if isinstance(error, ProblemError):
         if error.status in _NOT_PERMITTED_STATUSES:
             return NOT_PERMITTED
         number = error.problem.get("number", 0)
     return NOT_FOUND if number in _NOT_FOUND_NUMBERS else 1
+
+
+def _of_file(error: Exception) -> str | None:
+    """What SQLite says of a database file that cannot be used, and what to do; None for any other error."""
+    if "sqlite3" not in sys.modules:  # so none of its errors; importing it takes a while
+        return None
+    import sqlite3  # noqa: PLC0415
+
+    from broker.store.fault import is_about_file, sentence  # noqa: PLC0415
+
+    return sentence(error) if isinstance(error, sqlite3.DatabaseError) and is_about_file(error) else None
 
 
 def fail(text: str, code: int) -> NoReturn:

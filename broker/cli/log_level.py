@@ -11,7 +11,7 @@ from broker.cli.access import admin_client
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json
-from broker.control.quantity import parse_duration
+from broker.control.quantity import parse_duration, render_duration
 
 LEVELS = ("debug", "info", "warning", "error")
 RESET = "reset"
@@ -21,11 +21,17 @@ class _Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
+        """Seconds, of which an instance takes as many as it says here."""
+        from broker.observe.log_level import SECONDS_MAX  # noqa: PLC0415 - see the docstring of broker.cli.group
+
         try:
-            return parse_duration(value)
+            seconds = parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if not 0 < seconds <= SECONDS_MAX:
+            longest = render_duration(SECONDS_MAX)
+            self.fail(f"{value!r} is not between 0s and {longest}; for good, set observe.log_level", param, ctx)
+        return seconds
 
 
 @examples("""

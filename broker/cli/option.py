@@ -14,7 +14,7 @@ _Command = TypeVar("_Command", bound=click.Command)
 config_option = click.option(
     "-c",
     "--config",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # whoever reads it says so when it cannot be read, with its code
     envvar="BROKER_CONFIG",
     show_envvar=True,
     help="Configuration file; else /etc/broker/broker.toml, when it is there.",
@@ -24,7 +24,7 @@ configs_option = click.option(
     "--config",
     "configs",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # whoever reads it says so when it cannot be read, with its code
     envvar="BROKER_CONFIG",
     show_envvar=True,
     help="Configuration file; several times for several instances.",
@@ -47,9 +47,13 @@ class _WhereType(click.ParamType["Path | str"]):
     def convert(
         self, value: Path | str, parameter: click.Parameter | None, context: click.Context | None
     ) -> Path | str:
-        """A URL as it is, anything else a path."""
-        del parameter, context
-        return value if isinstance(value, Path) or value.startswith(("http://", "https://")) else Path(value)
+        """A URL as it is, a path as a path."""
+        if isinstance(value, Path) or value.startswith(("http://", "https://")):
+            return value
+        if "://" in value:
+            problem = f"{value!r} is neither a file nor a URL like http://127.0.0.1:9422 or https://gateway:9422"
+            self.fail(problem, parameter, context)
+        return Path(value)
 
 
 socket_option = click.option(

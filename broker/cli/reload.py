@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.access import URL_VARIABLE, admin_client, usual_config
+from broker.cli.access import URL_VARIABLE, admin_client, find_socket, usual_config
 from broker.cli.exit_code import UNREACHABLE, fail, with_exit_code
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json
-from broker.errors import DaemonUnreachableError
+from broker.errors import DaemonUnreachableError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,11 @@ ANSWER_SECONDS = 180.0  # scripts of a million routes are carried out within a m
 USAGE = 2
 _UNPROCESSABLE = 422
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
+_EFFECTS_IF = {
+    "live": "would be in force",
+    "reconnect": "would be for new connections",
+    "restart": "would wait for a restart",
+}
 
 
 @examples("""
@@ -42,12 +47,12 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
     """
     from broker.admin.client import ProblemError  # noqa: PLC0415 - see the docstring of broker.cli.group
 
-    where, problems = _where(config, socket)
+    where, problems, doubt = _where(config, socket)
     client = admin_client(config, where, timeout=ANSWER_SECONDS)
     try:
         answer = client.request("POST", "/v1/reload", {"dry_run": dry_run})
     except DaemonUnreachableError as error:
-        hint = "if admin.socket is another one now, name the one before with --socket"
+        hint = doubt or "if admin.socket is another one now, name the one before with --socket"
         if problems:  # the file may have been cut before it says where the daemon is
             fail("\n".join([*problems, str(error), hint]), USAGE)
         fail(f"{error}; {hint}", UNREACHABLE)
@@ -66,36 +71,42 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
         click.echo(line)
 
 
-def _where(config: Path | None, socket: Path | str | None) -> tuple[Path | str | None, list[str]]:
-    """Where the daemon is, as far as a file says so that may be half written; and what is wrong with that file."""
-    from broker.control.load import load_what_is_good  # noqa: PLC0415 - as above
-    from broker.errors import SettingsError  # noqa: PLC0415
-
+def _where(config: Path | None, socket: Path | str | None) -> tuple[Path | str | None, list[str], str]:
+    """Where the daemon is, as far as a file says so; what is wrong with that file; and why it may be elsewhere."""
     if socket is not None or URL_VARIABLE in os.environ:
-        return socket, []
+        return socket, [], ""
     try:
-        settings, errors = load_what_is_good(usual_config(config), environ=os.environ)
+        found = find_socket(usual_config(config))
     except SettingsError as error:
-        fail(f"{error}\nthe daemon was not asked: name its socket with --socket, that it may tell so too", USAGE)
-    return settings.admin.socket, [error.shown for error in errors]
+        fail(str(error), USAGE)
+    return found.socket, [error.shown for error in found.problems], found.doubt
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
     """What has changed, a line each; first the sentence that says it all."""
     settings, waiting = answer["settings"], answer["waiting"]
-    would = "would be " if answer["dry_run"] else ""
+    would, effects = ("would be ", _EFFECTS_IF) if answer["dry_run"] else ("", _EFFECTS)
     if answer["changed"]:
         count = len(settings) - len(waiting)
-        scripts = f", scripts of {', '.join(answer['databases'])} {would}carried out" if answer["databases"] else ""
-        yield f"{count} setting{'' if count == 1 else 's'} {would}changed{scripts}"
+        done = [f"{count} setting{'' if count == 1 else 's'} {would}changed"] if count else []
+        done += [f"scripts of {', '.join(answer['databases'])} {would}carried out"] if answer["databases"] else []
+        yield ", ".join(done)
     else:
         yield "nothing changed" if not answer["dry_run"] else "nothing would change"
     for one in settings:
         place = f"  ({one['place']})" if one["place"] else ""
-        yield f"  {one['key']}: {one['before']} -> {one['after']}, {_EFFECTS[one['effect']]}{place}"
+        yield f"  {one['key']}: {_change(one)}, {effects[one['effect']]}{place}"
+    yield from (f"  warning: {one}" for one in answer.get("warnings", []))
     for message in answer["messages"]:
         yield f"  {message}"
     if answer["connections"]:
         yield f"{answer['connections']} connections go on with what they had; new ones have the new settings"
     if waiting:
         yield f"restart the instance for: {', '.join(waiting)}"
+
+
+def _change(one: dict[str, Any]) -> str:
+    """Both values; a database comes or goes as a whole, and has none."""
+    if one["before"] and one["after"]:
+        return f"{one['before']} -> {one['after']}"
+    return str(one["after"]) or f"{one['before']} that is there no more"

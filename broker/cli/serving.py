@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from broker.cli.access import NOTHING_TO_READ, is_nothing_given, overrides_from, read_settings
 from broker.cli.exit_code import EX_CONFIG, EX_TEMPFAIL, TIMED_OUT, fail, with_exit_code
 from broker.cli.option import config_option, examples, set_option
+from broker.early_signal import end_on_signal
 from broker.errors import ListenFailedError, SettingError, SettingsError, StatementError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from broker.control.config import Settings
 
 _MESSAGES_HELP = "To the targets, in equal parts on twenty dialogs; as many answers come back."
 
@@ -33,6 +38,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     """
     if is_nothing_given(config, overrides):
         fail(NOTHING_TO_READ, EX_CONFIG)
+    end_on_signal()  # before anything that takes long to import
     from broker import daemon, process  # noqa: PLC0415
     from broker.net.core_dump import forbid_core_dumps  # noqa: PLC0415
     from broker.net.descriptors import raise_limit  # noqa: PLC0415
@@ -40,7 +46,6 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     from broker.workers import supervisor  # noqa: PLC0415
     from broker.workers.channel import WorkerFailedError  # noqa: PLC0415
 
-    process.end_on_signal()
     forbid_core_dumps()
     raise_limit()  # workers have what their supervisor has
     try:
@@ -52,7 +57,13 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
             is_clean = process.run(partial((daemon if settings.endpoint.workers == 1 else supervisor).serve, settings))
         finally:
             close_logging()
-    except (ListenFailedError, StoreUnavailableError, WorkerFailedError) as error:
+    except ListenFailedError as error:
+        from broker.control.start_error import listen_error  # noqa: PLC0415
+
+        fail(listen_error(settings, error).shown, EX_TEMPFAIL)
+    except StoreUnavailableError as error:
+        _fail_by_store(settings, error)
+    except WorkerFailedError as error:
         fail(str(error), EX_TEMPFAIL)
     except SettingError as error:
         fail(error.shown, EX_CONFIG)
@@ -60,6 +71,14 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
         fail(str(error), EX_CONFIG)
     if not is_clean:
         sys.exit(TIMED_OUT)
+
+
+def _fail_by_store(settings: Settings, error: StoreUnavailableError) -> NoReturn:
+    """A file that cannot be used: told with its setting; 78 where it stays so until somebody changes something."""
+    from broker.control.start_error import store_error  # noqa: PLC0415
+
+    found, stays = store_error(settings, error)
+    fail(str(found or error), EX_CONFIG if stays else EX_TEMPFAIL)
 
 
 @examples("""

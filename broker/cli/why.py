@@ -73,15 +73,13 @@ def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[
     """The answer of the daemon, else that of the files; and what has to be known of it."""
     from broker.admin.why_through import ask_why  # noqa: PLC0415
 
-    if socket is not None or os.environ.get(URL_VARIABLE):
-        return ask_why(admin_client(config, socket), guid), ""
-    settings = read_settings(config)
+    is_named = socket is not None or bool(os.environ.get(URL_VARIABLE))
     try:
-        return ask_why(admin_client(config, settings.admin.socket), guid), ""
+        return ask_why(admin_client(config, socket), guid), ""
     except DaemonUnreachableError as error:
-        if config is None:
+        if config is None or is_named:
             raise
-        return _offline(settings, guid), f"read from files, for no daemon answers: {error}"
+        return _offline(read_settings(config), guid), f"read from files, for no daemon answers: {error}"
 
 
 def _offline(settings: Settings, guid: UUID) -> WhyAnswer:

@@ -37,7 +37,7 @@ from broker.control.token_file import TokenFileError, read_tokens
 from broker.control.value import ValueKind, refuse, show
 from broker.control.writable import write_problem
 from broker.errors import CertificateUnusableError, SettingError
-from broker.net.tls import Encryption, Security, load_security
+from broker.net.tls import Encryption, Security, file_problems, load_security
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -276,7 +276,18 @@ def admin_security_of(settings: Settings) -> Security | None:
             is_authenticating=bool(admin.trust),
         )
     except CertificateUnusableError as error:
-        raise settings.error(("admin", error.setting), f"{error.path}: {error.problem}", error.hint) from error
+        raise _file_error(settings, error) from error
+
+
+def _file_errors(settings: Settings) -> list[SettingError]:
+    """What is wrong with each file of the port by itself."""
+    admin = settings.admin
+    problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust)
+    return [_file_error(settings, one) for one in problems]
+
+
+def _file_error(settings: Settings, error: CertificateUnusableError) -> SettingError:
+    return settings.error(("admin", error.setting), f"{error.path}: {error.problem}", error.hint)
 
 
 def check_ways_in(settings: Settings) -> None:
@@ -306,7 +317,8 @@ def admin_errors(settings: Settings) -> list[SettingError]:
         try:
             look(settings)
         except SettingError as error:
-            errors.append(error)
+            more = _file_errors(settings) if look is admin_security_of else []
+            errors += more or [error]
     for key in ("tokens", "audit"):
         directory = getattr(settings.admin, key).parent
         problem = write_problem(directory) if directory != settings.instance.state_dir else None

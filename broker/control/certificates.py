@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import CertificateUnusableError, SettingError
-from broker.net.tls import NO_SECURITY, Encryption, Security, is_readable_by_others, load_security
+from broker.net.tls import NO_SECURITY, Encryption, Security, file_problems, is_readable_by_others, load_security
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -37,8 +37,7 @@ def security_of(settings: Settings) -> Security:
             is_authenticating=endpoint.authentication == "certificate",
         )
     except CertificateUnusableError as error:
-        problem = f"{error.path}: {error.problem}"
-        raise settings.error(("endpoint", error.setting), problem, error.hint) from error
+        raise _error(settings, error) from error
 
 
 def _ask_for_plain_text(settings: Settings) -> None:
@@ -51,12 +50,21 @@ def _ask_for_plain_text(settings: Settings) -> None:
 
 
 def certificate_errors(settings: Settings) -> list[SettingError]:
-    """What keeps the endpoint from starting: the first problem, as at the start."""
+    """What keeps the endpoint from starting: everything that is wrong with its files."""
     try:
         security_of(settings)
     except SettingError as error:
-        return [error]
+        endpoint = settings.endpoint
+        if endpoint.encryption == "disabled":
+            return [error]
+        trust = endpoint.trust if endpoint.authentication == "certificate" else ()
+        problems = file_problems(endpoint.certificate or Path(), endpoint.private_key or Path(), trust)
+        return [_error(settings, one) for one in problems] or [error]
     return []
+
+
+def _error(settings: Settings, error: CertificateUnusableError) -> SettingError:
+    return settings.error(("endpoint", error.setting), f"{error.path}: {error.problem}", error.hint)
 
 
 def certificate_warnings(settings: Settings) -> list[SettingError]:

@@ -23,28 +23,29 @@ from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.clock import clock_problem
 from broker.control.concern import Concern
 from broker.control.config import by_place
-from broker.control.custody import check_mounted, file_errors, is_elsewhere, key_of, path_of
+from broker.control.custody import file_errors, path_of
+from broker.control.file_place import out_of_reach, place_errors
 from broker.control.identities import identity_errors
 from broker.control.journal import journal_errors
 from broker.control.load import load_what_is_good
-from broker.control.owner import NOBODY, Owner
+from broker.control.owner import NOBODY, UNASKED, Owner, real
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
 from broker.control.reach import survey_all
 from broker.control.rehearsal import Rehearsal, rehearse
 from broker.control.resolution import named_hosts, unresolved
 from broker.control.socket_place import ANSWERED, socket_problem
+from broker.control.start_error import SOCKET_ELSEWHERE, SOCKET_TAKEN
 from broker.control.writable import write_problem
-from broker.errors import ListenFailedError, SettingError, SettingsError, StoreUnavailableError
+from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.net.listener import bind
 from broker.routing.route import BROKER_CONFIGURATION
+from broker.store.database import is_locked
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
     from broker.control.listen import ListenAddress
-
-_SQLITE_MAGIC = b"SQLite format 3\0"
 
 OwnerOf = Callable[["Settings"], Owner]
 """Who runs already by the state directory of these settings."""
@@ -98,7 +99,7 @@ def check_files(
         if refused:  # a refused setting has its default, so the machine is not asked about it
             report.errors.extend([*refused, *rehearsal.errors])
             continue
-        owner = NOBODY if offline else owner_of(settings)
+        owner = UNASKED if offline else owner_of(settings)
         if owner.state_dir is not None:
             report.running.append(owner.state_dir)
         report.errors.extend(check_settings(settings, rehearsal, offline=offline, owner=owner))
@@ -117,7 +118,8 @@ def check_running(settings: Settings) -> Report:
     """What a check of the settings in force finds; the ports are taken by the instance itself."""
     rehearsal = rehearse(settings, now=datetime.now(UTC))
     concerns, left_out = survey_all([] if rehearsal.errors else [rehearsal])
-    own = Owner(settings.instance.state_dir, files=frozenset(one.path for one in settings.databases.values()))
+    files = frozenset(real(path_of(settings, name)) for name in (MSDB, *settings.databases))
+    own = Owner(settings.instance.state_dir, files=files)
     errors = check_settings(settings, rehearsal, offline=True, owner=own)
     return Report(errors, warnings_of(settings, rehearsal), concerns, left_out)
 
@@ -137,9 +139,9 @@ def check_settings(
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    told = dict(_databases(settings))
-    errors = [*_state_directory(settings), *rehearsal.errors, *told.values()]
-    errors += file_errors(settings, owner, but=told.keys() | ({MSDB} if _state_problem(settings) else set()))
+    told = place_errors(settings)
+    errors = [*rehearsal.errors, *told.values()]
+    errors += file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))
     errors += [*_admin_socket(settings, owner, offline=offline), *_askers(settings, rehearsal)]
     errors += changeable_errors(settings)
     if not offline:
@@ -180,30 +182,15 @@ def _role_commands(settings: Settings) -> Iterator[SettingError]:
             yield settings.error(("databases", name, "role_command"), problem, hint)
 
 
-def _state_directory(settings: Settings) -> Iterator[SettingError]:
-    problem = _state_problem(settings)
-    if problem:
-        hint = "create it for the user that runs the instance, or name another directory"
-        yield settings.error(("instance", "state_dir"), problem, hint)
-
-
-def _state_problem(settings: Settings) -> str | None:
-    try:
-        check_mounted(path_of(settings, MSDB))
-    except StoreUnavailableError as error:
-        return error.problem
-    return write_problem(settings.instance.state_dir)
-
-
 def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterator[SettingError]:
     path = settings.admin.socket
-    is_there = path.parent.is_dir()
-    hint = "name a directory that exists and that the instance may write"
+    is_there = os.path.isdir(path.parent)  # noqa: PTH112 - the other raises what the system refuses
+    hint = SOCKET_ELSEWHERE
     problem = write_problem(path.parent) if is_there or path.parent != settings.instance.state_dir else None
     if problem is None and (is_there or path.parent != settings.instance.state_dir):
         problem = socket_problem(path)
         if problem == ANSWERED:
-            hint = "stop the other instance, or name another file"
+            hint = SOCKET_TAKEN
             problem = None if offline or owner.state_dir is not None else f'"{path}" is taken: {problem}'
         elif problem is not None:
             problem = f'"{path}" cannot be made: {problem}'
@@ -211,38 +198,6 @@ def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterato
         problem = None  # told of the state directory
     if problem:
         yield settings.error(("admin", "socket"), problem, hint)
-
-
-def _databases(settings: Settings) -> Iterator[tuple[str, SettingError]]:
-    for name in (MSDB, *settings.databases):
-        path = path_of(settings, name)
-        if is_elsewhere(settings, name):
-            continue
-        problem = _database_problem(path, settings.instance.state_dir)
-        if problem:
-            hint = "name an SQLite file, or one to be created in a directory that exists"
-            yield name, settings.error(key_of(name), problem, "move it away" if name == MSDB else hint)
-
-
-def _database_problem(path: Path, state_dir: Path) -> str | None:
-    """What keeps this file from being opened or created as a database."""
-    directory = path.parent
-    # Directories in the state directory are created at start; it is reported for itself.
-    if directory.is_relative_to(state_dir) and not path.exists():
-        return None if directory == state_dir else write_problem(directory)
-    if not directory.is_dir():
-        return f'the directory "{directory}" does not exist'
-    problem = write_problem(directory)  # SQLite writes its journal beside the file
-    if problem or not path.exists():
-        return problem
-    if not os.access(path, os.R_OK | os.W_OK):
-        return f'"{path}" may not be read and written'
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_SQLITE_MAGIC))
-    except OSError as error:
-        return f'"{path}" cannot be read: {error.strerror}'
-    return f'"{path}" is no SQLite file' if start not in {b"", _SQLITE_MAGIC} else None
 
 
 def _askers(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]:
@@ -281,6 +236,13 @@ def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]
     for key, address in _addresses(settings):
         yield settings.error(key, f'whether "{address}" can be bound')
     yield settings.error(("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"')
+    locked = [
+        str(path) for path in (path_of(settings, name) for name in (MSDB, *settings.databases)) if is_locked(path)
+    ]
+    if locked:
+        shown = ", ".join(locked[:10]) + (f" and {len(locked) - 10} more" if len(locked) > 10 else "")
+        problem = f"whether it is this instance that has them open: {shown}"
+        yield settings.error(("instance", "state_dir"), problem)
     hosts = named_hosts(rehearsal)
     if hosts:
         shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")

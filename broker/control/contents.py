@@ -6,6 +6,7 @@ The file is opened for reading only and may be in use by a running instance.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -41,7 +42,7 @@ class Contents:
 
 def read_contents(path: Path) -> Contents | None:
     """What the file holds; None when there is no such file, when it cannot be read or is no database of the broker."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - the other raises what the system refuses
         return None
     try:
         with closing(database.open_watch(path)) as db:

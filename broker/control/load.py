@@ -10,6 +10,7 @@ for any text whatever.
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -75,7 +76,9 @@ def load_what_is_good(
     file = read_config(path)
     data, places, errors = file.data, file.places, list(file.errors)
     ours = {name: text for name, text in environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
-    places = replace(places, source=Source(None if path is None else path.absolute(), ours, dict(overrides)))
+    places = replace(
+        places, source=Source(None if path is None else without_dots(path.absolute()), ours, dict(overrides))
+    )
     for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
         if not all(str(step).isprintable() for step in steps):
             problem = "has a character in its name that cannot be printed"
@@ -87,7 +90,7 @@ def load_what_is_good(
             errors.append(
                 SettingError(f"{dotted(steps)} ({origin})", "stands below something that is no table", None, hint)
             )
-    base = Path.cwd() if path is None else path.absolute().parent
+    base = Path.cwd() if path is None else without_dots(path.absolute()).parent
     settings = _build(data, places, base, errors, is_whole=not file.errors)
     return settings, sorted(errors, key=by_place)
 
@@ -213,20 +216,33 @@ def _take_out(data: dict[str, Any], path: KeyPath) -> KeyPath:
 # --- paths --------------------------------------------------------------------------------------------------
 
 
+def without_dots(path: Path) -> Path:
+    """
+    An absolute path without `..` in it, so that one place has one name.
+
+    Links that lead to what is before a `..` are followed, as the system does; those behind it stay as they are written,
+    because where they lead may change while the instance runs.
+    """
+    if ".." not in path.parts:
+        return path
+    end = len(path.parts) - path.parts[::-1].index("..")
+    return Path(os.path.realpath(Path(*path.parts[:end])), *path.parts[end:])
+
+
 def _absolute(settings: Settings, base: Path) -> Settings:
     """What people write relative to `base`, state relative to the state directory, itself relative to `base`."""
-    state_dir = base / settings.instance.state_dir
+    state_dir = without_dots(base / settings.instance.state_dir)
 
     def patterns(relative: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(one if Path(one).is_absolute() else f"{glob.escape(str(base))}/{one}" for one in relative)
 
     def below(directory: Path, relative: Path | None) -> Path | None:
-        return None if relative is None else directory / relative
+        return None if relative is None else without_dots(directory / relative)
 
     databases = {
         name: database.model_copy(
             update={
-                "path": state_dir / database.path,
+                "path": without_dots(state_dir / database.path),
                 **{key: below(base, getattr(database, key)) for key in ("certificate", "private_key")},
                 **{key: patterns(getattr(database, key)) for key in ("scripts", "peers")},
             }
@@ -247,7 +263,7 @@ def _absolute(settings: Settings, base: Path) -> Settings:
             "databases": databases,
             "admin": settings.admin.model_copy(
                 update={
-                    **{key: state_dir / getattr(settings.admin, key) for key in ("socket", "tokens", "audit")},
+                    **{key: below(state_dir, getattr(settings.admin, key)) for key in ("socket", "tokens", "audit")},
                     **{key: below(base, getattr(settings.admin, key)) for key in ("certificate", "private_key")},
                     "trust": patterns(settings.admin.trust),
                 }

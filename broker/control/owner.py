@@ -7,6 +7,7 @@ it runs by. What it says to have is its own only when it runs from the same stat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,23 +20,31 @@ class Owner:
     """
     An instance that runs.
 
-    Shape: `state_dir` None for nobody; `ports` where it listens; `files` of its databases, msdb left out.
+    Shape: `state_dir` None for nobody; `ports` where it listens; `files` of its databases, msdb included, as `real`
+    spells them; `is_unknown` when nobody was asked, so that nothing is said to be taken by others.
     """
 
     state_dir: Path | None = None
     ports: tuple[ListenAddress, ...] = ()
-    files: frozenset[Path] = frozenset()
+    files: frozenset[str] = frozenset()
+    is_unknown: bool = False
 
     def has_port(self, address: ListenAddress) -> bool:
         """Whether it is this instance that listens where nobody else can any more."""
-        return any(clash(address, one) for one in self.ports)
+        return self.is_unknown or any(clash(address, one) for one in self.ports)
 
     def has_file(self, path: Path) -> bool:
         """Whether it is this instance that has a database open."""
-        return path in self.files or (self.state_dir is not None and path == self.state_dir / "msdb.db")
+        return self.is_unknown or real(path) in self.files
 
 
 NOBODY = Owner()
+UNASKED = Owner(is_unknown=True)
+
+
+def real(path: str | Path) -> str:
+    """The one spelling of a path, whichever links and directories it was reached by."""
+    return os.path.realpath(path)
 
 
 def owner_from(values: Mapping[str, object], *, state_dir: Path) -> Owner:
@@ -44,12 +53,12 @@ def owner_from(values: Mapping[str, object], *, state_dir: Path) -> Owner:
 
     Shape: `values` as `in_force` gives them.
     """
-    if values.get("instance.state_dir") != str(state_dir):
+    if real(str(values.get("instance.state_dir"))) != real(state_dir):
         return NOBODY
     ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
     ports += _texts(values.get("observe.listen"))
-    files = (value for key, value in values.items() if key.startswith("databases.") and key.endswith(".path"))
-    return Owner(state_dir, tuple(map(parse_listen, ports)), frozenset(Path(str(file)) for file in files))
+    files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
+    return Owner(state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")])))
 
 
 def _texts(value: object) -> list[str]:

@@ -24,13 +24,16 @@ import structlog
 
 from broker.control.auditing import Auditing
 from broker.control.catalog import Catalog
+from broker.control.certificates import certificate_warnings, security_of
 from broker.control.check import changeable_errors
 from broker.control.config import Settings, by_place
+from broker.control.identities import identity_errors
 from broker.control.load import load_settings
 from broker.control.rehearsal import rehearse
 from broker.control.reload_change import Difference, differences, in_force, mixed_contradictions
 from broker.control.reload_script import Scripts, look, run_changed
 from broker.control.setting import Reload
+from broker.control.start_error import listen_error
 from broker.ddl.statements import Statement
 from broker.errors import (
     BrokerError,
@@ -119,7 +122,8 @@ class Reloaded:
     What a reload came to.
 
     Shape: `changes` settings that differ from those before; `scripts` what the scripts did that had changed, in words;
-    `databases` whose scripts they were; `connections` that go on with what they had, where a change is for new ones.
+    `databases` whose scripts they were; `connections` that go on with what they had, where a change is for new ones;
+    `warnings` of what is unwise about the settings that hold, and was not before, with their places.
     """
 
     changes: list[Difference] = field(default_factory=list)
@@ -127,6 +131,7 @@ class Reloaded:
     scripts: list[str] = field(default_factory=list)
     connections: int = 0
     is_dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def waiting(self) -> list[Difference]:
@@ -222,13 +227,16 @@ class Reloads:
         are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
         if changed or are_others:
             await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others)
+        await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
         async with AsyncExitStack() as undo:
             carry_out = await _prepared(instance, settings, changed, undo)
             self._refuse_while_stopping()
             now = asyncio.get_running_loop().time()
             is_for_new = _is_for_new(changed)
-            done = Reloaded(changed, names, [], instance.connections(now) if is_for_new else 0, is_dry_run)
+            warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
+            left = instance.connections(now) if is_for_new else 0
+            done = Reloaded(changed, names, [], left, is_dry_run, warnings)
             if is_dry_run:
                 return done
             await asyncio.to_thread(_write_down, seen_by, changed)
@@ -261,6 +269,7 @@ class Reloads:
                 restart=of[Reload.RESTART],
                 scripts_of=done.databases,
                 connections_as_before=done.connections,
+                warnings=done.warnings[:PROBLEMS_LOGGED],
             )
         else:
             log.info("configuration reloaded, nothing changed")
@@ -302,6 +311,27 @@ def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts
         raise SettingsError(sorted(errors, key=by_place))
 
 
+def _judge_files(settings: Settings) -> None:
+    """Whether certificates and keys can be used as they are now, as at the start. Blocking; raises SettingsError."""
+    errors = identity_errors(settings)
+    try:
+        security_of(settings)
+    except SettingError as error:
+        errors.append(error)
+    if errors:
+        raise SettingsError(sorted(errors, key=by_place))
+
+
+def _new_warnings(old: Settings, new: Settings) -> list[str]:
+    """What is unwise about these settings and was not about those before. Blocking."""
+    before = {(one.key, one.problem) for one in _warnings(old)}
+    return [str(one) for one in _warnings(new) if (one.key, one.problem) not in before]
+
+
+def _warnings(settings: Settings) -> list[SettingError]:
+    return sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place)
+
+
 async def _prepared(
     instance: Reloadable, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack
 ) -> CarryOut:
@@ -311,8 +341,7 @@ async def _prepared(
     except SettingError as error:
         raise SettingsError([error]) from error
     except ListenFailedError as error:
-        hint = "stop what listens there, or choose another address"
-        raise SettingsError([SettingError("listen", str(error), None, hint)]) from error
+        raise SettingsError([listen_error(settings, error)]) from error
 
 
 def _write_down(seen_by: Seen, changed: Sequence[Difference]) -> None:

@@ -8,6 +8,7 @@ as a pattern that only it matches.
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,4 +20,4 @@ def script_files(patterns: Iterable[str]) -> list[Path]:
 
 def _matches(pattern: str) -> list[Path]:
     found = (Path(name) for name in sorted(glob.glob(pattern, recursive=True)))  # noqa: PTH207  # absolute patterns
-    return [path for path in found if path.is_file()]
+    return [path for path in found if os.path.isfile(path)]  # noqa: PTH113 - the other raises what the system refuses

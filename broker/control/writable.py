@@ -6,10 +6,12 @@ import os
 import tempfile
 from pathlib import Path
 
+ROOM_BYTES = 1 << 20  # a new database and its log take 400 KiB, and something has to be left
+
 
 def write_problem(directory: Path) -> str | None:
     """What keeps files from being made in a directory, or in the one above it that it would be created in."""
-    existing = next(one for one in (directory, *directory.parents) if one.exists())
+    existing = next(one for one in (directory, *directory.parents) if os.path.exists(one))  # noqa: PTH110 - raises nothing
     if not existing.is_dir():
         return f'"{existing}" is no directory'
     try:
@@ -17,6 +19,19 @@ def write_problem(directory: Path) -> str | None:
             return None
     except OSError as error:
         return f'"{existing}" cannot be written: {error.strerror}'
+
+
+def room_problem(directory: Path) -> str | None:
+    """What tells that the disk of a directory, or of the one above it that it would be created in, is full."""
+    existing = next(one for one in (directory, *directory.parents) if os.path.exists(one))  # noqa: PTH110 - as above
+    try:
+        disk = os.statvfs(existing)
+    except OSError:
+        return None  # whoever writes there tells
+    free = disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
+    if free >= ROOM_BYTES or not disk.f_blocks:  # some file systems tell nothing
+        return None
+    return f'the disk of "{existing}" has {free >> 10} KiB left, and {ROOM_BYTES >> 10} KiB are needed'
 
 
 def keep_names(directory: Path) -> None:

@@ -38,6 +38,10 @@ NEAR_MAX = 128  # characters of a token that are looked at to say what is wrong 
 _QUEUE_OPTIONS = "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
 _VALID_XML = "use WELL_FORMED_XML, and check the body against its schema in the application"
 _NO_OPTION = "only an administrator of the instance gives permissions, so nobody passes them on"
+_SELECT = "SELECT"
+_ALONE = "a SELECT is asked by itself, not in a script"
+_READ_ONLY = "is not supported: the views are read only; ALTER, CREATE and DROP change what they show"
+_CHANGING_ROWS = frozenset({"DELETE", "INSERT", "MERGE", "TRUNCATE", "UPDATE"})
 _GRANTING = dict.fromkeys(("WITH", "AS"), _NO_OPTION)
 # What the original documents and this system leaves out, by the first two words: the option, and what to do instead.
 _QUEUE = {
@@ -165,7 +169,12 @@ def _unexpected(error: UnexpectedToken, tokens: list[Token], origin: Origin) -> 
     near = origin.text[place[0] : min(place[1], place[0] + NEAR_MAX)]
     problem = f"incorrect syntax near {_shorten(near)!r}; expected {_list(expected)}"
     words = [_WORD[terminal] for terminal in expected if _WORD.get(terminal, "").isidentifier()]
-    similar = get_close_matches(near.upper(), sorted(words), n=1, cutoff=0.7)
+    is_first = token is tokens[0]
+    if is_first and near.upper() in _CHANGING_ROWS:
+        return _mistake(origin, place, f"{near.upper()} {_READ_ONLY}")
+    if is_first and near.upper() == _SELECT:
+        return _mistake(origin, place, f"{problem}; {_ALONE}")
+    similar = get_close_matches(near.upper(), sorted([*words, _SELECT] if is_first else words), n=1, cutoff=0.7)
     return _mistake(origin, place, f"{problem}; did you mean {similar[0]}?" if similar else problem)
 
 

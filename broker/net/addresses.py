@@ -57,14 +57,18 @@ class Addresses:
         self._asked.clear()
 
     def problem_of(self, address: NetworkAddress) -> str:
-        """Why the last attempt to reach an address failed, or its link was lost; empty while nothing is known."""
+        """Why an address is not reached: its last attempt failed, or its link was lost; empty when all is well."""
         attempts = self.attempts.get(address)
-        return "" if attempts is None else attempts.problem
+        return "" if attempts is None or self.servers.staying(address) is not None else attempts.problem
 
     def suppress(self, address: NetworkAddress, problem: str) -> None:
-        """An attempt has failed, or the link was lost: do not try again for a while."""
-        wait = self.attempts[address].failed(problem, self._loop.time())
-        log.info("address suppressed", address=str(address), reason=problem, seconds=round(wait, 3))
+        """An attempt has failed, or the link was lost: do not try again for a while. The same again is a detail."""
+        is_told = problem == self.attempts[address].problem
+        seconds = round(self.attempts[address].failed(problem, self._loop.time()), 3)
+        if is_told:
+            log.debug("address suppressed", address=str(address), reason=problem, seconds=seconds)
+        else:
+            log.info("address suppressed", address=str(address), reason=problem, seconds=seconds)
 
     def forget_old(self, now: float) -> None:
         """Keep no more of the past than there is room for."""

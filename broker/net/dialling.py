@@ -3,20 +3,26 @@ Whom to dial now: so many at one time, and nobody waits behind addresses that pe
 
 There are three queues with slots of their own: for addresses that mirrored pairs are asked at, for those that routes
 name, and for those that only a service name tells, by ADDRESS 'TRANSPORT'. An address that waits in one of them goes
-over to a better one when it is wanted there. Loop-only.
+over to a better one when it is wanted there.
+
+An address that routes name and that has failed is dialled again though nobody has anything for it, as often as its
+back-off allows: else what is told of it would be an old failure, as long as nobody needs it. Loop-only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.errors import TlsRefusedError
-from broker.net.dialer import Attempts, DialQueue, connect
+from broker.net.dialer import BACKOFF_CAP, Attempts, DialQueue, connect
 from broker.net.tasks import Tasks
 from broker.routing.address import NetworkAddress
+from broker.routing.table import RouteTable
 
 if TYPE_CHECKING:
     from broker.net.addresses import Addresses
@@ -24,6 +30,9 @@ if TYPE_CHECKING:
 
 # Connections coming about at one time, 64 in all: the other descriptors are for those who dial us.
 DIALS_MAX = {DialQueue.INVENTED: 16, DialQueue.NAMED: 32, DialQueue.PROBED: 16}
+
+AGAIN_MAX = 4  # addresses that nobody needs dialled at one look
+ROUTES_MAX = 10_000  # of each table that are looked at for the addresses they name; as `broker_route_up` does
 
 OnOpen = Callable[["Opening", NetworkAddress], None]
 OnFailed = Callable[[NetworkAddress], None]
@@ -55,6 +64,8 @@ class Dialling:
         self._slots = {queue: asyncio.Semaphore(most) for queue, most in DIALS_MAX.items()}
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
+        self._tables: tuple[RouteTable, ...] = ()
+        self._named: frozenset[NetworkAddress] | None = frozenset()  # by routes; None when nobody has looked yet
 
     def want(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
         """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
@@ -66,6 +77,37 @@ class Dialling:
         attempts.is_under_way = True
         attempts.queue = queue
         self._tasks.spawn(self._dial(address, attempts, queue), f"dial {address}")
+
+    def on_routes(self, tables: Iterable[RouteTable]) -> None:
+        """Routes are new, these of all databases."""
+        self._tables, self._named = tuple(tables), None
+
+    def look(self, now: float, own: Collection[NetworkAddress]) -> None:
+        """
+        Dial again what has failed and nobody wants now, those first that have rested longest; to be called each second.
+
+        What no route names any more, and what leads to this very instance (`own`), is forgotten instead, once its
+        back-off would begin anew. Cost: the addresses that were ever dialled.
+        """
+        known = self._addresses
+        failed = [one for one in known.attempts.items() if one[1].problem and not one[1].is_under_way]
+        resting: list[tuple[NetworkAddress, Attempts]] = []
+        for address, attempts in failed:
+            if known.servers.staying(address) is not None:
+                attempts.succeeded()  # by a link that its peer has opened
+            elif now < attempts.suppressed_until or known.servers.serving(address) is not None:
+                continue
+            elif address not in own and self._is_named(address):
+                resting.append((address, attempts))
+            elif now > attempts.suppressed_until + 2 * BACKOFF_CAP:
+                del known.attempts[address]
+        for address, _ in heapq.nsmallest(AGAIN_MAX, resting, key=lambda one: one[1].suppressed_until):
+            self.want(address)
+
+    def _is_named(self, address: NetworkAddress) -> bool:
+        if self._named is None:
+            self._named = frozenset(_addresses_of(self._tables))
+        return address in self._named
 
     async def close(self) -> None:
         """Dial nobody any more."""
@@ -88,3 +130,12 @@ class Dialling:
                 self._addresses.suppress(address, getattr(error, "strerror", "") or str(error))
         attempts.is_under_way = False
         self._on_failed(address)
+
+
+def _addresses_of(tables: Iterable[RouteTable]) -> Iterator[NetworkAddress]:
+    """What routes name."""
+    for table in tables:
+        for route in islice(table, ROUTES_MAX):
+            for address in (route.address, route.mirror_address):
+                if isinstance(address, NetworkAddress):
+                    yield address

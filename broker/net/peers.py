@@ -362,6 +362,8 @@ class Peers:
             self.backpressure.look_again()
             self._departures.look()
             self._stirred.set()
+            if not self.farewell.is_said:
+                self.dialling.look(now, self.forwarder.here.own)
             self._addresses.forget_old(now)
             self.admission.meters.look(now)
 

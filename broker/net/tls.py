@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import glob
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -119,6 +120,26 @@ def load_security(
         files=_places(trusted),
         scratch=bytearray(READ_BYTES),
     )
+
+
+def file_problems(certificate: Path, private_key: Path, trust: Sequence[str] = ()) -> list[CertificateUnusableError]:
+    """
+    What is wrong with each of the files that `load_security` takes, looked at by itself.
+
+    Whether certificate and key belong together is not looked at.
+    """
+    found = []
+    looks: list[Callable[[], object]] = [
+        partial(_own, certificate),
+        partial(_check_key, private_key),
+        *([partial(load_trust, trust)] if trust else []),
+    ]
+    for look in looks:
+        try:
+            look()
+        except CertificateUnusableError as error:
+            found.append(error)
+    return found
 
 
 def load_trust(patterns: Sequence[str]) -> dict[Path, list[x509.Certificate]]:
@@ -246,10 +267,14 @@ def _read(setting: str, path: Path) -> bytes:
     return data
 
 
-def _load_pair(context: ssl.SSLContext, certificate: Path, private_key: Path) -> None:
-    if b"ENCRYPTED" in _read("private_key", private_key):
+def _check_key(path: Path) -> None:
+    if b"ENCRYPTED" in _read("private_key", path):
         hint = "store it without one, readable by the instance's user only"
-        raise CertificateUnusableError("private_key", str(private_key), "is protected by a password", hint)
+        raise CertificateUnusableError("private_key", str(path), "is protected by a password", hint)
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, private_key: Path) -> None:
+    _check_key(private_key)
     try:
         # An empty password, so that nobody is asked for one on a terminal whatever the file holds.
         context.load_cert_chain(certificate, private_key, password="")

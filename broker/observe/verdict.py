@@ -15,6 +15,7 @@ from typing import Any
 from broker.observe.fold import shorten
 
 FINDINGS_MAX = 20
+KEYS_TOLD = 10  # settings that wait for a restart, by name
 TEXT_MAX = 600  # characters of what is told of one
 POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # of the loop: what is due comes so late
@@ -119,8 +120,16 @@ def _itself(status: Status) -> Iterator[Finding]:
             yield Finding(Level.BAD, "task", what, "see the log of the instance; please report it")
     reload = status.get("reload") or {}
     if reload.get("problem"):
-        what = f"the last reload of the configuration has failed, and the one before is in force: {reload['problem']}"
-        yield Finding(Level.BAD, "configuration", what, "correct the file, and run broker reload")
+        first = reload["problem"].splitlines()[0]  # of a mistake in the file an excerpt follows
+        what = f"the last reload of the configuration has failed, and the one before is in force: {first}"
+        do = "correct it, and run broker reload; with --dry-run it shows everything that is wrong, and where"
+        yield Finding(Level.BAD, "configuration", what, do)
+    waiting = reload.get("waiting") or ()
+    if waiting:
+        more = f" and {len(waiting) - KEYS_TOLD} more" if len(waiting) > KEYS_TOLD else ""
+        count = "a setting waits" if len(waiting) == 1 else f"{len(waiting)} settings wait"
+        what = f"{count} for a restart to hold: {', '.join(waiting[:KEYS_TOLD])}{more}"
+        yield Finding(Level.NOTICE, "configuration", what, "restart the instance when it suits")
 
 
 def _ledgers(status: Status) -> Iterator[Finding]:
@@ -218,6 +227,11 @@ def _queues(status: Status) -> Iterator[Finding]:
 def _transport(status: Status) -> Iterator[Finding]:
     transport = status.get("transport") or {}
     expired = {one["name"] for one in transport.get("certificates", ()) if one["days_left"] < 0}
+    problem = transport.get("problem")
     for warning in transport.get("warnings", ()):
+        if problem and problem in warning:
+            do = "put the files right, they are looked at again by themselves; those before are in use until a restart"
+            yield Finding(Level.BAD, "transport", warning, do)
+            continue
         is_over = any(name in warning and "has expired" in warning for name in expired)
         yield Finding(Level.BAD if is_over else Level.NOTICE, "transport", warning)

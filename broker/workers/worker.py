@@ -26,6 +26,7 @@ from broker.control.listen import ListenAddress
 from broker.control.reload import CarryOut
 from broker.control.reload_change import Difference, differences
 from broker.daemon import Instance
+from broker.early_signal import endure
 from broker.net.drain import Bounds
 from broker.net.listener import bind
 from broker.observe.lag import LoopLag
@@ -177,6 +178,10 @@ class Answers:
         """Whether it serves."""
         return self._begun is not None
 
+    def tell(self) -> None:
+        """Write the state of this worker into the log."""
+        log.info("instance state", status={"ready": False} if self._begun is None else read_status(self._begun))
+
     async def close(self) -> None:
         """Drain, and let go of everything."""
         if self._begun is not None:
@@ -234,7 +239,9 @@ async def serve(sock: socket.socket) -> None:
     """Answer the supervisor at the other end of this socket until it ends, or SIGTERM comes; drain then."""
     loop = asyncio.get_running_loop()
     answers = Answers()
+    endure()
     loop.add_signal_handler(signal.SIGTERM, answers.stopping.set)
+    loop.add_signal_handler(signal.SIGUSR1, answers.tell)
     answering = loop.create_task(answer_all(sock, answers), name="answers")
     answering.add_done_callback(lambda _: answers.stopping.set())
     try:

@@ -48,9 +48,9 @@ CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.unknown_user, EX_CONFIG, "there is no user 'no-such-user' on this machine; make the user", ""),
     (hurried.tokens_that_others_may_read, EX_CONFIG, "its mode is 0644; chmod 600", ""),
     (hurried.tokens_of_another_format, EX_CONFIG, "line 1 is no token; remove the line", ""),
-    (hurried.state_is_a_file, EX_TEMPFAIL, "File exists", "is no directory; create it for the user"),
-    (hurried.state_below_a_file, EX_TEMPFAIL, "Not a directory", "is no directory; create it for the user"),
-    (hurried.state_in_proc, EX_TEMPFAIL, "store /proc/broker: ", '"/proc" cannot be written: '),
+    (hurried.state_is_a_file, EX_CONFIG, "is no directory; create it for the user", ""),
+    (hurried.state_below_a_file, EX_CONFIG, "is no directory; create it for the user", ""),
+    (hurried.state_in_proc, EX_TEMPFAIL, '"/proc" cannot be written: ', ""),
     (hurried.msdb_is_no_database, EX_TEMPFAIL, "put back a backup", "is no SQLite file; move it away"),
     (hurried.msdb_is_newer, EX_TEMPFAIL, "this release knows", ""),
     (hurried.msdb_is_of_no_release, EX_TEMPFAIL, "this release knows", ""),
@@ -58,8 +58,8 @@ CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.msdb_is_locked, EX_TEMPFAIL, "another daemon has it open", ""),
     (hurried.record_is_damaged, EX_TEMPFAIL, "restore it, or remove it", ""),
     (hurried.database_is_no_database, EX_TEMPFAIL, "put back a backup", "is no SQLite file; name an SQLite file"),
-    (hurried.database_is_a_directory, EX_TEMPFAIL, "it has to be a plain file", "cannot be read: Is a directory"),
-    (hurried.database_in_no_directory, EX_TEMPFAIL, "No such file or directory", 'directory" does not exist'),
+    (hurried.database_is_a_directory, EX_CONFIG, "cannot be read: Is a directory", ""),
+    (hurried.database_in_no_directory, EX_TEMPFAIL, 'directory" does not exist', ""),
     (hurried.database_is_newer, EX_TEMPFAIL, "this release knows", ""),
     (hurried.database_is_locked, EX_TEMPFAIL, "another daemon has it open", ""),
     (hurried.database_of_another_identity, EX_TEMPFAIL, "the configuration says 5b0f3c1e-", ""),
@@ -113,12 +113,21 @@ def test_check_beside_the_running_instance_finds_its_ports_and_files_its_own(tmp
         environ = daemon.environ
 
         code, report = hurried.command(*checking, environ=environ, directory=tmp_path)
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "link").symlink_to(daemon.config.parent)
+        ways = [f"../{daemon.config.relative_to(tmp_path)}", f"link/{daemon.config.name}"]
+        others = [
+            hurried.command("check", "-c", way, environ=environ, directory=tmp_path / "elsewhere") for way in ways
+        ]
+        offline, untold = hurried.command(*checking, "--offline", environ=environ, directory=tmp_path)
         second, words = hurried.command("serve", "-c", str(daemon.config), environ=environ, directory=tmp_path)
         daemon.stop()
         after, again = hurried.command(*checking, environ=environ, directory=tmp_path)
 
     assert (0, True, False) == (code, "note: an instance runs from " in report, "Traceback" in report), report
     assert (EX_TEMPFAIL, 0) == (second, after), words
+    assert [(0, True)] * 2 == [(code, "note: an instance runs from " in text) for code, text in others], others
+    assert (0, True) == (offline, "whether it is this instance that has them open" in untold), untold
     assert "note: an instance runs from " not in again
 
 

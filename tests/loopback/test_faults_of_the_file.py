@@ -415,11 +415,6 @@ def test_a_damaged_page_stops_one_database_and_says_so(net: Topology) -> None:
     assert 3 == len(orders.query("SELECT * FROM sys.transmission_queue")), "what cannot be stored is kept there"
 
 
-def spoil_directory(path: Path) -> str:
-    path.mkdir()
-    return "it has to be a plain file, or none yet"
-
-
 def spoil_text(path: Path) -> str:
     path.write_text("this is no database, but a text that is longer than the header of one is" * 10)
     return "the file is no SQLite database"
@@ -432,7 +427,7 @@ def spoil_version(path: Path) -> str:
     return "its schema has version 99, this release knows"
 
 
-@pytest.mark.parametrize("spoil", [spoil_directory, spoil_text, spoil_version])
+@pytest.mark.parametrize("spoil", [spoil_text, spoil_version])
 def test_what_is_no_database_of_this_release_is_refused_at_the_start(net: Topology, spoil: Any) -> None:
     _, billing = shop(net)
     what = spoil(billing.directory / "billing.db")
@@ -443,6 +438,17 @@ def test_what_is_no_database_of_this_release_is_refused_at_the_start(net: Topolo
     assert f"store {billing.directory}/billing.db: " in told
     assert what in told
     assert "Traceback" not in told
+
+
+def test_a_directory_where_a_database_belongs_is_bad_configuration(net: Topology) -> None:
+    """It stays one until somebody names another file, so a supervisor is told not to try again."""
+    _, billing = shop(net)
+    (billing.directory / "billing.db").mkdir()
+
+    code, told = serve(billing)
+
+    assert (78, True) == (code, "databases.billing.path: " in told), told
+    assert f'"{billing.directory}/billing.db" cannot be read: Is a directory' in told
 
 
 def test_a_newer_file_is_found_by_a_check(net: Topology) -> None:

@@ -126,6 +126,22 @@ async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
             assert near.peers.attempts[gone].failures == 0
 
 
+async def test_address_that_nobody_needs_is_reached_again() -> None:
+    """What is told of it is what is: after a restart of the peer without any traffic as well."""
+    port = free_port()
+    async with instance() as near:
+        gone = NetworkAddress("127.0.0.1", port)
+        near.route(far=gone)
+        near.peers.dialling.on_routes([near.forwarder.here.table])
+        near.peers.want(gone)
+        await until(lambda: near.peers.attempts[gone].failures >= 2)
+
+        async with instance(service="//far", port=port):
+            await until(lambda: near.peers.health_of(gone) is Health.CONNECTED)
+
+            assert ("", 0) == (near.peers.problem_of(gone), near.peers.attempts[gone].failures)
+
+
 async def test_goaway_moves_traffic_to_another_link() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     async with (

@@ -161,6 +161,24 @@ async def test_connections_in_plain_text_go_on_when_new_ones_have_to_be_encrypte
                 assert 1 == len(instance.peers.links)
 
 
+@pytest.mark.parametrize("is_dry_run", [True, False])
+async def test_reload_refuses_files_that_a_start_would_refuse_though_no_setting_has_changed(
+    tmp_path: Path, *, is_dry_run: bool
+) -> None:
+    """The key of another certificate lies in the place of the right one."""
+    sections = with_tls(tmp_path)
+    async with running(tmp_path) as (instance, file):
+        await file.reload(instance, sections)
+        _, other = make("two", "127.0.0.1").store(tmp_path, "two")
+        (tmp_path / "one.key").write_bytes(other.read_bytes())
+
+        with pytest.raises(SettingsError) as refused:
+            await instance.reloads.reload(is_dry_run=is_dry_run)
+
+        assert "endpoint." in str(refused.value)
+        assert is_dry_run is instance.reloads.is_successful
+
+
 async def test_who_has_not_proved_who_it_is_is_closed_once_everybody_has_to(tmp_path: Path) -> None:
     async with running(tmp_path) as (instance, file):
         async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port), arbitration=b"1" * 16):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.errors import BrokerError
 from broker.net.drain import Bounds, Drain
@@ -31,7 +32,7 @@ class Served:
         self.stopping = asyncio.Event()
         self.told: list[str] = []
         self.drain = Drain(self, lambda: Bounds(0.0, 0.05))
-        self.reloads = self
+        self.reloads = self.admin = self
         self.is_reload_refused = False
         self._left = left
 
@@ -49,6 +50,12 @@ class Served:
         self.told.append("reload")
         if self.is_reload_refused:
             raise BrokerError("wrong")
+
+    async def state(self) -> dict[str, str]:
+        self.told.append("state")
+        if self.is_reload_refused:
+            raise OSError("no thread")
+        return {"name": "played"}
 
     def kill(self) -> None:
         self.told.append("kill")
@@ -132,11 +139,38 @@ def test_hangup_reloads_and_the_manager_hears_when_that_is_over(
     assert ["READY=1 STATUS=serving", "RELOADING=1", f"READY=1 STATUS={status}"] == heard(manager)[:3]
 
 
+@pytest.mark.parametrize(
+    ("is_refused", "line"),
+    [
+        (False, {"event": "instance state", "log_level": "info", "status": {"name": "played"}}),
+        (True, {"event": "instance state not told", "log_level": "warning", "reason": "OSError('no thread')"}),
+    ],
+)
+def test_state_is_written_into_the_log_when_a_signal_asks_for_it(
+    is_refused: bool,  # noqa: FBT001 - a parameter of the test
+    line: dict[str, object],
+) -> None:
+    """SIGUSR1 tells, SIGUSR2 does nothing, and neither ends the process."""
+
+    def ask(served: Served) -> None:
+        served.is_reload_refused = is_refused
+        os.kill(os.getpid(), signal.SIGUSR2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+
+    with capture_logs() as lines:
+        is_clean, served = play(ask)
+
+    told = [{key: one[key] for key in line} for one in lines if one["event"].startswith("instance state")]
+    assert (True, [line], ["state", "drain", "leave"]) == (is_clean, told, served.told)
+
+
 SECOND_SIGNAL = """
     import asyncio, os, signal, sys
     sys.path[:0] = {path!r}
     from contextlib import asynccontextmanager
-    from broker.process import end_on_signal, run
+    from broker.early_signal import end_on_signal
+    from broker.process import run
     from tests.unit.test_process import Served
     from broker.net.farewell import Left
     from broker.net.drain import Bounds, Drain

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -112,6 +113,38 @@ def test_a_port_on_which_nobody_listens_is_named() -> None:
 def test_what_is_no_url_of_a_port_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL like|Port out of range"):
         AdminClient(url)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\x1b]0;x\x07\x1b[2J\r\n", b"HTTP/\x1b[2J 200 OK\r\n\r\n", b"HTTP/1.1 \x1b[2J\r\n\r\n"]
+)
+def test_of_what_speaks_no_http_nothing_reaches_the_terminal(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        peer = threading.Thread(target=answer_once, args=(server, answer))
+        peer.start()
+        with pytest.raises(DaemonUnreachableError) as caught:
+            AdminClient(url, timeout=5).get("/v1/status")
+        peer.join()
+
+    assert "what answers there speaks no HTTP: it is no admin port" == caught.value.problem
+
+
+def answer_once(server: socket.socket, answer: bytes) -> None:
+    """Whoever connects gets this when its question has come, and no more."""
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(answer)
+
+
+def test_why_it_may_be_elsewhere_is_told_with_the_problem(tmp_path: Path) -> None:
+    client = AdminClient(tmp_path / "none.sock", doubt="ask elsewhere").patient(1.0)
+
+    with pytest.raises(DaemonUnreachableError) as caught:
+        client.get("/v1/status")
+
+    assert "No such file or directory; ask elsewhere" == caught.value.problem
 
 
 def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,18 @@ import click
 import pytest
 
 from broker.admin.client import Credentials
-from broker.cli.access import admin_client, credentials, is_nothing_given, open_database, overrides_from, read_settings
+from broker.cli.access import (
+    SocketFound,
+    admin_client,
+    credentials,
+    find_socket,
+    is_nothing_given,
+    open_database,
+    overrides_from,
+    read_settings,
+)
 from broker.errors import CertificateUnusableError, ConversationError, StoreUnavailableError
+from tests.support.command import run
 
 
 def services(db: sqlite3.Connection) -> list[Any]:
@@ -181,3 +192,111 @@ def test_a_token_that_would_go_through_a_network_in_plain_text_is_wrong_usage(mo
 
     with pytest.raises(click.UsageError, match="in plain text: use https"):
         admin_client(None, "http://gateway:9422")
+
+
+# --- where the daemon is, by a file that somebody is writing ------------------------------------------------
+
+
+HALF = '[instance]\nname = "a"\nstate_dir = "state"\n[endpoint]\nlisten = ["127.0.0.1'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["top", "--once"], ["drain"], ["sql", "SELECT 1"], ["log-level"], ["config", "show", "--running"]],
+    ids=" ".join,
+)
+def test_a_half_written_file_that_says_where_does_no_harm(tmp_path: Path, command: list[str]) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(HALF)
+
+    result = run(*command, "-c", config)
+
+    assert 4 == result.exit_code
+    assert f"no daemon answers on {tmp_path / 'state' / 'admin.sock'}: No such file" in result.stderr
+    assert f"something is wrong with {config}, so it may be elsewhere" in result.stderr
+    assert "name its socket with --socket" in result.stderr
+
+
+def test_a_daemon_is_asked_with_a_half_written_file(fake_admin: Any, tmp_path: Path) -> None:
+    fake_admin.answers["/v1/status"] = (200, {"name": "one"})
+    config = tmp_path / "broker.toml"
+    config.write_text(HALF.replace('"state"', '"."'))
+
+    assert {"name": "one"} == json.loads(run("status", "-c", config, "-o", "json").stdout)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HALF.replace('"state"', '"sta'),
+        HALF.replace('"state"', "5"),
+        HALF.replace('state_dir = "state"', ""),
+        HALF.replace('state_dir = "state"', "") + '\n[admin]\nsocket = "a.sock"\n',
+        HALF.replace("name", "[[name"),
+        "\xff\x00",
+    ],
+)
+def test_a_file_that_is_wrong_and_does_not_say_where_asks_nobody(tmp_path: Path, text: str) -> None:
+    """Another instance may be at the default."""
+    config = tmp_path / "broker.toml"
+    config.write_text(text, encoding="latin-1")
+
+    result = run("drain", "-c", config)
+
+    unknown = "admin.socket: is not known, so the daemon was not asked; name its socket with --socket"
+    assert (1, unknown) == (result.exit_code, result.stderr.splitlines()[-1])
+
+
+def test_of_an_emptied_file_it_is_said_that_it_is_the_default(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text("")
+
+    found = find_socket(config)
+
+    told = f"that is the default, for {config} has neither instance.state_dir nor admin.socket"
+    assert SocketFound(Path("/var/lib/broker/admin.sock"), (), f"{told}: name its socket with --socket") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "socket"),
+    [
+        ('admin.socket = "/run/a.sock"\n', {}, "/run/a.sock"),
+        ('instance.state_dir = "/var/lib/broker"\n', {}, "/var/lib/broker/admin.sock"),
+        ("", {"BROKER_INSTANCE__STATE_DIR": "/srv"}, "/srv/admin.sock"),
+    ],
+)
+def test_where_file_or_environment_say_it_there_is_no_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, variables: dict[str, str], socket: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    config = tmp_path / "broker.toml"
+    config.write_text(text)
+
+    assert SocketFound(Path(socket)) == find_socket(config)
+
+
+# --- a disk that is full ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
+def test_what_the_file_refuses_is_told_with_its_name(shop: Path, size: int) -> None:
+    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: make room") as caught:
+        fill(shop, "x" * size)
+
+    assert str(shop) == caught.value.path
+
+
+def fill(path: Path, text: str) -> None:
+    """Write until the file has all the pages that it may have: SQLite says of that what it says of a full disk."""
+    with open_database(None, str(path)) as db, db:
+        db.execute("CREATE TABLE note (text)")
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {pages + 2}")
+        for _ in range(10_000):
+            db.execute("INSERT INTO note VALUES (?)", (text,))
+
+
+def test_a_mistake_of_the_command_stays_one(shop: Path) -> None:
+    with pytest.raises(sqlite3.ProgrammingError), open_database(None, str(shop)) as db:
+        db.execute("SELECT ?", ())

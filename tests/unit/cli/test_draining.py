@@ -83,3 +83,12 @@ def test_who_may_not_is_told(fake_admin: Any) -> None:
 
 def test_instance_that_is_not_there_is_unreachable(fake_admin: Any) -> None:
     assert 4 == run("drain", "--socket", fake_admin.path.parent / "none.sock").exit_code
+
+
+def test_instance_that_cannot_write_it_down_is_told_to_drain_by_a_signal(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/drain"] = (503, {"detail": "audit a.jsonl: No space left on device; nothing is changed"})
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert 1 == result.exit_code
+    assert "No space left on device; nothing is changed; SIGTERM drains it all the same" in result.stderr

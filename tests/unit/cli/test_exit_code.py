@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.admin.client import ProblemError
+from broker.admin.client import ProblemError, SocketNotPermittedError
 from broker.cli.exit_code import exit_code, fail, with_exit_code
 from broker.errors import BrokerError, ConversationError, DaemonUnreachableError
-from tests.support.command import run
+from tests.support.command import run, run_without_privileges
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,7 @@ def test_no_daemon_is_4(command: list[str], tmp_path: Path) -> None:
         (ConversationError(911, "no such database"), 3),
         (ConversationError(8489, "a lifetime of nothing"), 1),
         (DaemonUnreachableError("admin.sock", "refused"), 4),
+        (SocketNotPermittedError("admin.sock", "Permission denied"), 5),
         (BrokerError("anything else"), 1),
     ],
     ids=str,
@@ -69,7 +71,25 @@ def test_what_the_system_refuses_is_1_in_its_own_words(capsys: pytest.CaptureFix
     assert "[Errno 13] Permission denied: 'orders.db'\n" == capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), AssertionError("a bug")], ids=str)
+def test_a_database_file_that_cannot_be_used_is_1_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @with_exit_code
+    def command() -> None:
+        sqlite3.connect(tmp_path)  # a directory
+
+    with pytest.raises(SystemExit) as ended:
+        command()
+
+    assert 1 == ended.value.code
+    assert capsys.readouterr().err.startswith("the file cannot be opened: it has to be a plain file")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BrokenPipeError(32, "Broken pipe"), AssertionError("a bug"), sqlite3.ProgrammingError("a bug too")],
+    ids=str,
+)
 def test_a_reader_that_has_gone_and_a_bug_are_left_to_others(error: Exception) -> None:
     @with_exit_code
     def command() -> None:
@@ -92,3 +112,14 @@ def test_a_command_without_error_gives_what_it_gives() -> None:
 @pytest.mark.parametrize("status", [401, 403, 429])
 def test_who_may_not_ends_with_5(status: int) -> None:
     assert 5 == exit_code(ProblemError(status, {"detail": "no"}))
+
+
+@pytest.mark.parametrize("command", ["status", "reload", "drain", "top"])
+def test_a_socket_that_may_not_be_used_is_5_too(fake_admin: Any, command: str) -> None:
+    fake_admin.path.chmod(0)
+
+    done = run_without_privileges(command, "--socket", fake_admin.path)
+
+    hint = "ask as the user of the instance or as root, or have admin.socket_group name a group of yours"
+    expected = f"the socket {fake_admin.path} may not be used: Permission denied; {hint}\n"
+    assert (5, expected) == (done.returncode, done.stderr)

@@ -40,6 +40,14 @@ def test_level_is_asked_for(fake_admin: Any, arguments: list[str], asked: dict[s
     assert fake_admin.asked == [("POST", "/v1/log-level", asked)]
 
 
+@pytest.mark.parametrize("time", ["9d", "86401s", "0s"])
+def test_a_time_that_no_instance_takes_is_told_with_the_bounds(time: str) -> None:
+    result = CliRunner().invoke(main, ["log-level", "debug", "--for", time])
+
+    assert result.exit_code == 2
+    assert f"'{time}' is not between 0s and 1d; for good, set observe.log_level" in result.stderr
+
+
 @pytest.mark.parametrize("arguments", [["loud"], ["debug", "--for", "soon"]])
 def test_what_makes_no_sense_is_a_mistake_of_the_command(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["log-level", *arguments]).exit_code == 2

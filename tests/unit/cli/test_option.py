@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker.cli.option import examples, socket_option
-from tests.support.command import run
+from tests.support.command import run, run_without_privileges
 
 
 def test_check_takes_the_configuration_from_the_environment(
@@ -52,7 +52,31 @@ def test_an_instance_is_named_by_a_file_or_by_a_url() -> None:
         ["--socket", "a.sock"],
         ["--url", "https://gateway:9422"],
         ["--socket", "http://127.0.0.1:1"],
+        ["--url", "a.sock"],
     ):
         CliRunner().invoke(ask, arguments, catch_exceptions=False)
 
-    assert [None, Path("a.sock"), "https://gateway:9422", "http://127.0.0.1:1"] == found
+    assert [None, Path("a.sock"), "https://gateway:9422", "http://127.0.0.1:1", Path("a.sock")] == found
+
+
+def test_a_url_of_another_kind_is_no_file() -> None:
+    result = run("status", "--url", "ftp://gateway:9422")
+
+    assert 2 == result.exit_code
+    assert "'ftp://gateway:9422' is neither a file nor a URL like http://127.0.0.1:9422" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["serve"], 78), (["check"], 1), (["status"], 1), (["config", "show"], 1), (["reload"], 2)]
+)
+def test_a_configuration_that_may_not_be_read_is_told_by_its_reader(
+    tmp_path: Path, command: list[str], code: int
+) -> None:
+    """Also by serve, whose exit code keeps systemd from starting it again and again."""
+    config = tmp_path / "broker.toml"
+    config.write_text('[instance]\nname = "a"\n')
+    config.chmod(0)
+
+    done = run_without_privileges(*command, "-c", config)
+
+    assert (code, True) == (done.returncode, "cannot be read: Permission denied" in done.stderr), done.stderr

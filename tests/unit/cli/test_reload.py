@@ -39,10 +39,37 @@ def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any) ->
     assert (0, [("POST", "/v1/reload", {"dry_run": False})]) == (result.exit_code, fake_admin.asked)
 
 
+def test_a_database_that_comes_or_goes_has_no_second_value(fake_admin: Any) -> None:
+    come = {"key": "databases.y", "effect": "restart", "before": "", "after": "a new database", "place": ""}
+    gone = {"key": "databases.x", "effect": "restart", "before": "a database", "after": "", "place": ""}
+    fake_admin.answers["/v1/reload"] = (200, NOTHING | {"changed": True, "settings": [come, gone]})
+
+    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
+
+    assert [
+        "  databases.y: a new database, waits for a restart",
+        "  databases.x: a database that is there no more, waits for a restart",
+    ] == lines[1:]
+
+
 def test_nothing_new_is_said_to_be_nothing_new(fake_admin: Any) -> None:
     fake_admin.answers["/v1/reload"] = (200, NOTHING)
 
     assert "nothing changed\n" == run("reload", "--socket", fake_admin.path).stdout
+
+
+def test_what_is_unwise_about_the_new_settings_is_told(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"warnings": ["a.toml:3:1: endpoint.encryption: is unwise"]})
+
+    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
+
+    assert "  warning: a.toml:3:1: endpoint.encryption: is unwise" == lines[3]
+
+
+def test_scripts_alone_are_said_alone(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, NOTHING | {"changed": True, "databases": ["msdb"]})
+
+    assert "scripts of msdb carried out\n" == run("reload", "--socket", fake_admin.path).stdout
 
 
 def test_a_dry_run_says_would(fake_admin: Any) -> None:
@@ -50,7 +77,11 @@ def test_a_dry_run_says_would(fake_admin: Any) -> None:
 
     result = run("reload", "--dry-run", "--socket", fake_admin.path)
 
-    assert "1 setting would be changed, scripts of msdb would be carried out" == result.stdout.splitlines()[0]
+    assert [
+        "1 setting would be changed, scripts of msdb would be carried out",
+        "  endpoint.max_hops: 16 -> 3, would be in force  (a.toml:2:3)",
+        '  instance.name: "a" -> "b", would wait for a restart',
+    ] == result.stdout.splitlines()[:3]
     assert [("POST", "/v1/reload", {"dry_run": True})] == fake_admin.asked
 
 
@@ -95,3 +126,14 @@ def test_a_daemon_that_is_not_there_is_exit_code_4(tmp_path: Path) -> None:
     result = run("reload", "--socket", tmp_path / "none.sock")
 
     assert (4, True) == (result.exit_code, "--socket" in result.stderr)
+
+
+def test_a_half_written_file_that_does_not_say_where_asks_nobody(tmp_path: Path) -> None:
+    """Another instance may be at the default."""
+    config = tmp_path / "broker.toml"
+    config.write_text('[instance]\nname = "a"\nstate_dir = "/srv/bro')
+
+    result = run("reload", "-c", config)
+
+    assert 2 == result.exit_code
+    assert "is not known, so the daemon was not asked; name its socket with --socket" in result.stderr

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.control.custody import STOP_IT
 from broker.errors import BrokerError, DdlSyntaxError, ListenFailedError, SettingError, StoreUnavailableError
+from broker.store.database import HELD
 from broker.workers.channel import WorkerFailedError
 from tests.support.command import run
 
@@ -25,13 +27,12 @@ def test_a_configuration_that_is_not_there(command: str, code: int, tmp_path: Pa
     result = run(command, "-c", tmp_path / "none.toml")
 
     assert code == result.exit_code
-    assert result.stderr.endswith("name a TOML file that exists and may be read\n")
+    assert "name a TOML file that exists and may be read\n" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ListenFailedError("127.0.0.1:4022", "in use"), 75),
         (StoreUnavailableError("a.db", "locked"), 75),
         (WorkerFailedError(1, "it has ended"), 75),
         (SettingError("endpoint.listen", "is wrong"), 78),
@@ -51,6 +52,56 @@ def test_serve_tells_a_supervisor_whether_trying_again_may_help(
     result = run("serve", "-c", configuration)
 
     assert (code, f"{error}\n") == (result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (
+            ListenFailedError("127.0.0.1:4022", "in use; stop it"),
+            75,
+            '{0}/broker.toml:4:11: endpoint.listen[0]: cannot listen on "127.0.0.1:4022": in use; stop it\n',
+        ),
+        (
+            StoreUnavailableError("{0}/state/msdb.db", HELD),
+            75,
+            "{0}/broker.toml:2:13: instance.state_dir: store {0}/state/msdb.db: another daemon has it open; "
+            + STOP_IT
+            + "\n",
+        ),
+    ],
+    ids=["port", "store"],
+)
+def test_what_is_taken_is_told_with_the_setting_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BrokerError, code: int, told: str
+) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text('[instance]\nstate_dir = "state"\n[endpoint]\nlisten = ["127.0.0.1:4022"]\n')
+    if isinstance(error, StoreUnavailableError):
+        error = StoreUnavailableError(error.path.format(tmp_path), error.problem)
+
+    def fail(settings: object) -> None:
+        raise error
+
+    monkeypatch.setattr("broker.process.run", fail)
+    monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
+
+    result = run("serve", "-c", path)
+
+    assert (code, told.format(tmp_path)) == (result.exit_code, f"{result.stderr.splitlines()[0]}\n")
+
+
+def test_a_state_directory_that_is_a_file_is_bad_configuration(tmp_path: Path) -> None:
+    """Starting again does not help, so a supervisor is told not to."""
+    path = tmp_path / "broker.toml"
+    path.write_text('[instance]\nstate_dir = "broker.toml"\n[endpoint]\nlisten = []\n[observe]\nlisten = ""\n')
+
+    result = run("serve", "-c", path)
+
+    expected = (
+        f'{path}:2:13: instance.state_dir: "{path}" is no directory; create it for the user that runs the instance'
+    )
+    assert (78, True) == (result.exit_code, expected in result.stderr)
 
 
 @pytest.mark.parametrize(("workers", "where"), [(1, "broker.daemon"), (2, "broker.workers.supervisor")])

@@ -123,7 +123,10 @@ def test_holders_are_told_by_number_and_the_highest_role_counts(base: Path) -> N
         ('socket_group = "no-such-group"', "there is no group 'no-such-group' on this machine"),
         ('listen = "127.0.0.1:0"\nloopback_role = "none"', "nobody could ask on"),
         (f'{TLS}listen = "0.0.0.0:0"', "nobody could ask on"),
-        ('listen = "127.0.0.1:0"\ncertificate = "none.pem"\nprivate_key = "none.key"', "cannot be read: No such file"),
+        (
+            'listen = "127.0.0.1:0"\ncertificate = "none.pem"\nprivate_key = "broker.toml"',
+            "cannot be read: No such file",
+        ),
         (f'{TLS}listen = "127.0.0.1:0"\ntrust = ["none*.pem"]', "no such file"),
         ('tokens = "/proc/tokens"', "cannot be written"),
         ('audit = "/proc/audit"', "cannot be written"),

@@ -48,6 +48,17 @@ def test_file_that_cannot_be_used_is_an_error_of_its_setting(tmp_path: Path) -> 
         security_of(settings)
 
 
+def test_every_file_that_cannot_be_used_is_told_in_one_run(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, authentication="certificate", trust=[str(tmp_path / "none.pem")])
+    (tmp_path / "a.pem").write_text("no certificate")
+    (tmp_path / "a.key").write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+
+    errors = certificate_errors(settings)
+
+    assert ["endpoint.certificate", "endpoint.private_key", "endpoint.trust"] == [error.key for error in errors]
+    assert "is protected by a password" in errors[1].problem
+
+
 def test_key_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
     settings = settings_with(tmp_path)
     (tmp_path / "a.key").chmod(0o644)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.control.check import Report, check_files, check_running, check_settings
-from broker.control.owner import Owner
+from broker.control.owner import Owner, real
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingError
 from broker.store.database import lock_store
@@ -157,7 +157,7 @@ def test_database_in_a_directory_that_cannot_be_written_is_found(found: Any) -> 
 
 def test_database_that_may_not_be_read_is_found(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.db").touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode, **options: False)
 
     (line,) = found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n")
 
@@ -327,7 +327,9 @@ def test_ports_and_files_of_the_running_instance_are_its_own(load: Any, tmp_path
     settings = load(f"[instance]\n{_listening(f'127.0.0.1:{taken}')}")
     settings.instance.state_dir.mkdir()
     lock = lock_store(settings.instance.state_dir / "msdb.db")
-    own = Owner(settings.instance.state_dir, settings.endpoint.listen)
+    own = Owner(
+        settings.instance.state_dir, settings.endpoint.listen, frozenset({real(tmp_path / "state" / "msdb.db")})
+    )
 
     path = tmp_path / "broker.toml"
     reports = [check_files([path], environ={}, owner_of=lambda _: own), check_files([path], environ={})]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.control.config import Settings
-from broker.control.load import load_settings
+from broker.control.load import load_settings, without_dots
 from broker.errors import SettingsError
 
 WHOLE = """\
@@ -312,3 +312,29 @@ def test_sample_file_loads_and_warns_only_of_its_open_port(name: str) -> None:
 
 def test_empty_file_gives_the_defaults(load: Any) -> None:
     assert Settings().dialog == load("").dialog
+
+
+def test_file_reached_by_a_way_round_has_the_same_paths(load: Any, tmp_path: Path) -> None:
+    """Else the instance that runs by it is not known again, and messages name places nobody wrote."""
+    text = '[instance]\nstate_dir = "../s/state"\n[databases.a]\npath = "../a.db"\n'
+    direct = load(text)
+    (tmp_path / "bad").mkdir()
+
+    settings = load_settings(tmp_path / "bad" / ".." / "broker.toml", environ={})
+
+    assert direct == settings
+    assert (tmp_path.parent / "s" / "state", tmp_path.parent / "s" / "a.db", tmp_path / "broker.toml") == (
+        settings.instance.state_dir,
+        settings.databases["a"].path,
+        settings.places.source and settings.places.source.path,
+    )
+
+
+def test_links_are_followed_before_two_dots_only(tmp_path: Path) -> None:
+    """Where a link leads may be changed before a reload, so it stays in the path."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    (tmp_path / "a" / "current").symlink_to("b")
+
+    assert tmp_path / "link" / "x" == without_dots(tmp_path / "link" / "x")
+    assert tmp_path / "a" / "current" / "x" == without_dots(tmp_path / "link" / ".." / "current" / "x")

@@ -9,7 +9,7 @@ import pytest
 
 from broker.control.listen import parse_listen
 from broker.control.origin import in_force
-from broker.control.owner import NOBODY, owner_from
+from broker.control.owner import NOBODY, UNASKED, owner_from
 
 TEXT = """\
 [instance]
@@ -61,3 +61,17 @@ def test_instance_of_another_state_directory_owns_nothing_here(values: dict[str,
 
 def test_nobody_owns_nothing(tmp_path: Path) -> None:
     assert (False, False) == (NOBODY.has_port(parse_listen("a:1")), NOBODY.has_file(tmp_path / "msdb.db"))
+
+
+def test_instance_is_known_by_whichever_way_its_directory_is_reached(values: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+
+    owners = [owner_from(values, state_dir=tmp_path / way) for way in ("link", "state/../state", "none/../state")]
+
+    assert [True] * 3 == [owner.has_file(tmp_path / "link" / "a.db") for owner in owners]
+    assert [True] * 3 == [owner.has_file(tmp_path / "state" / "msdb.db") for owner in owners]
+
+
+def test_when_nobody_was_asked_nothing_is_said_to_be_taken_by_others(tmp_path: Path) -> None:
+    assert (True, True) == (UNASKED.has_port(parse_listen("a:1")), UNASKED.has_file(tmp_path / "msdb.db"))

@@ -87,8 +87,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def write(file: Path, text: str) -> None:
-    file.write_text(TEXT + text)
+def write(file: Path, text: str, *, listen: str = "127.0.0.1:0") -> None:
+    file.write_text(TEXT.replace("127.0.0.1:0", listen) + text)
 
 
 def made(file: Path) -> tuple[One, Reloads]:
@@ -111,12 +111,38 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_told_as_a_setting(fil
     one.fails = ListenFailedError("127.0.0.1:1", "in use")
     write(file, "max_hops = 3\n")
 
-    with pytest.raises(SettingsError, match=r"cannot listen on 127\.0\.0\.1:1: in use"):
+    with pytest.raises(SettingsError, match=r"endpoint\.listen: cannot listen on 127\.0\.0\.1:1: in use"):
         await reloads.reload()
 
     assert ["allowed", "taken back", "ended badly"] == one.told
     assert (16, 1, False) == (one.settings.endpoint.max_hops, reloads.failed, reloads.is_successful)
     assert "not reloaded: " in reload_part(reloads)["configuration"]
+
+
+async def test_an_address_that_is_taken_is_told_once_and_where_it_stands(file: Path) -> None:
+    one, reloads = made(file)
+    one.fails = ListenFailedError("127.0.0.1:4022", "in use; stop what listens there")
+    write(file, "", listen="127.0.0.1:4022")
+
+    with pytest.raises(SettingsError) as caught:
+        await reloads.reload()
+
+    [told] = caught.value.errors
+    expected = f'{file}:4:11: endpoint.listen[0]: cannot listen on "127.0.0.1:4022": in use; stop what listens there'
+    assert expected == str(told)
+
+
+async def test_what_becomes_unwise_is_told_once(file: Path) -> None:
+    """Whoever opens a port unencrypted, even by mistake, hears of it from the reload and not from a later check."""
+    one, reloads = made(file)
+    write(file, "max_hops = 20\n", listen="0.0.0.0:4023")
+    first, second = await reloads.reload(is_dry_run=True), await reloads.reload()
+    write(file, "max_hops = 21\n", listen="0.0.0.0:4023")
+    third = await reloads.reload()
+
+    told = f'{file}:4:11: endpoint.listen[0]: "0.0.0.0:4023" takes messages from everybody who reaches it, unencrypted'
+    assert [[told], [told]] == [[one.partition(";")[0] for one in done.warnings] for done in (first, second)]
+    assert ([], 21) == (third.warnings, one.settings.endpoint.max_hops)
 
 
 async def test_what_cannot_be_written_down_does_not_happen_and_says_nothing_about_the_file(file: Path) -> None:

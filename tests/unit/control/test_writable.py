@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from broker.control.writable import write_problem
+from broker.control.writable import ROOM_BYTES, room_problem, write_problem
 
 
 def test_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
@@ -28,3 +29,18 @@ def test_directory_that_refuses_a_file_is_a_problem(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
 
     assert f'"{tmp_path}" cannot be written: No space left on device' == write_problem(tmp_path)
+
+
+@pytest.mark.parametrize(("free", "is_told"), [(ROOM_BYTES - 4096, True), (ROOM_BYTES, False)])
+def test_disk_without_room_for_a_database_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, *, is_told: bool
+) -> None:
+    disk = os.statvfs_result((4096, 4096, 1 << 20, free // 4096, free // 4096, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+
+    told = f'the disk of "{tmp_path}" has 1020 KiB left, and 1024 KiB are needed'
+    assert (told if is_told else None) == room_problem(tmp_path / "a" / "b")
+
+
+def test_file_system_that_tells_nothing_is_not_full() -> None:
+    assert room_problem(Path("/proc")) is None

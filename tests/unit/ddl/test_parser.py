@@ -46,6 +46,17 @@ def mistake(text: str) -> DdlSyntaxError:
             "^^^^^^",
             f"incorrect syntax near 'CRAETE'; expected {OPENING}; did you mean CREATE?",
         ),
+        ("SELEC 1", "^^^^^", f"incorrect syntax near 'SELEC'; expected {OPENING}; did you mean SELECT?"),
+        (
+            "SELECT 1",
+            "^^^^^^",
+            f"incorrect syntax near 'SELECT'; expected {OPENING}; a SELECT is asked by itself, not in a script",
+        ),
+        (
+            "Delete FROM sys.routes",
+            "^^^^^^",
+            "DELETE is not supported: the views are read only; ALTER, CREATE and DROP change what they show",
+        ),
         (
             "CREATE VIEW v",
             "       ^^^^",

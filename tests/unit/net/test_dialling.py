@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from broker.net.addresses import Addresses
-from broker.net.dialer import DialQueue
-from broker.net.dialling import DIALS_MAX, Dialling
+from broker.net.dialer import BACKOFF_CAP, Attempts, DialQueue
+from broker.net.dialling import AGAIN_MAX, DIALS_MAX, Dialling
+from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
+from broker.routing.route import Route
+from broker.routing.table import build_table
 
 
 class Town:
@@ -120,3 +124,109 @@ async def test_attempt_that_fails_is_told_and_the_next_one_waits(town: Town, mon
         await sleep(0)
     assert 0 < waits[0] <= 0.2
     assert [address, address] == town.begun
+
+
+# --- what nobody needs ---
+
+
+class Serving:
+    """As much of a link as this is about."""
+
+    state = LinkState.LOGGED_IN
+    is_leaving = False
+
+
+def fail(town: Town, *addresses: NetworkAddress) -> float:
+    """They have failed, one after the other; when all of them may be tried again."""
+    for address in addresses:
+        town.addresses.attempts[address] = Attempts()
+        town.addresses.suppress(address, "Connection refused")
+    return max(town.addresses.attempts[address].suppressed_until for address in addresses)
+
+
+def name(town: Town, *addresses: NetworkAddress) -> None:
+    """Routes name these addresses."""
+    routes = [Route(f"to {address}", address, remote_service_name=f"//{address}") for address in addresses]
+    town.dialling.on_routes([build_table(routes, now=datetime.now(UTC))])
+
+
+async def test_failed_address_that_nobody_needs_is_dialled_again_and_its_failure_does_not_stay(town: Town) -> None:
+    """A peer that was restarted reads as reached once it is, not once somebody has something for it."""
+    (address,) = hosts("named", 1)
+    name(town, address)
+    rested = fail(town, address)
+
+    town.dialling.look(rested - 0.01, ())
+    await town.settle()
+    assert [] == town.begun
+    await asyncio.sleep(0.3)
+    town.dialling.look(rested, ())
+    town.dialling.look(rested, ())
+    await town.settle()
+    assert [address] == town.begun
+    town.answers[address].set_result(None)
+    await town.settle()
+
+    assert [address] == town.opened
+
+
+async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
+    (address,) = hosts("named", 1)
+    name(town, address)
+    rested = fail(town, address)
+    attempts = town.addresses.attempts[address]
+    await asyncio.sleep(0.3)
+
+    town.dialling.look(rested, ())
+    await town.settle()
+    town.answers[address].set_exception(OSError(111, "Connection refused"))
+    await town.settle()
+
+    assert (2, "Connection refused") == (attempts.failures, town.addresses.problem_of(address))
+    assert attempts.suppressed_until > asyncio.get_running_loop().time() + 0.3
+
+
+async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(town: Town) -> None:
+    crowd = hosts("named", AGAIN_MAX + 3)
+    name(town, *crowd)
+    rested = fail(town, *reversed(crowd))
+    await asyncio.sleep(0.3)
+
+    town.dialling.look(rested, ())
+    await town.settle()
+
+    assert set(crowd[3:]) == set(town.begun)
+
+
+@pytest.mark.parametrize("why", ["no route names it", "its route is gone", "it leads to this very instance"])
+async def test_failure_of_an_address_that_leads_nowhere_is_forgotten(town: Town, why: str) -> None:
+    """It says nothing about what is; a back-off is kept as long as it means anything."""
+    (address,) = hosts("named", 1)
+    if why != "no route names it":
+        name(town, address)
+    if why == "its route is gone":
+        name(town)
+    own = {address} if why == "it leads to this very instance" else set()
+    rested = fail(town, address)
+
+    town.dialling.look(rested + BACKOFF_CAP, own)
+    assert "Connection refused" == town.addresses.problem_of(address)
+    town.dialling.look(rested + 2 * BACKOFF_CAP + 0.1, own)
+    await town.settle()
+
+    assert ([], {}, "") == (town.begun, town.addresses.attempts, town.addresses.problem_of(address))
+
+
+async def test_failure_counts_no_more_once_the_peer_itself_has_come(town: Town) -> None:
+    (address,) = hosts("named", 1)
+    name(town, address)
+    rested = fail(town, address)
+    link: Any = Serving()
+
+    town.addresses.servers.add(link, address)
+    assert "" == town.addresses.problem_of(address)
+    town.dialling.look(rested, ())
+    town.addresses.servers.remove(link)
+    await town.settle()
+
+    assert ([], "", 0) == (town.begun, town.addresses.problem_of(address), town.addresses.attempts[address].failures)

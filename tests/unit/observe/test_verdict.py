@@ -49,6 +49,11 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
 
 DOWN = {"addresses": {HOP: {"health": "suppressed", "problem": "refused", "held": 0}}}
 DOWN_AND_WAITED_FOR = {"addresses": {HOP: {"health": "suppressed", "problem": "refused", "held": 4}}}
+UNUSABLE = {
+    "warnings": ["certificate files are not in use: no match"],
+    "certificates": [],
+    "problem": "no match",
+}
 EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: gw"], "certificates": [
     {"name": "gw", "days_left": -1}
 ]}  # fmt: skip
@@ -79,6 +84,9 @@ EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: g
         ({"workers": [{"worker": 2, "problem": "does not serve"}]}, "bad", "worker 2 does not serve"),
         ({"tasks": [{"name": "pulse", "problem": "has died"}]}, "bad", "pulse, has died"),
         ({"reload": {"problem": "line 3"}}, "bad", "line 3"),
+        ({"reload": {"problem": "", "waiting": ["store.synchronous"]}}, "notice", "a setting waits for a restart"),
+        ({"reload": {"problem": "", "waiting": list("abcdefghijkl")}}, "notice", "g, h, i, j and 2 more"),
+        ({"transport": UNUSABLE}, "bad", "certificate files are not in use: no match"),
         ({"loop_lag_s": 0.5}, "notice", "500 ms late"),
         ({"drops": [{"reason": "no route", "frames_s": 2.0}]}, "notice", "2.0 frames a second are dropped: no route"),
         ({"transport": {"warnings": ["not encrypted"], "certificates": []}}, "notice", "not encrypted"),

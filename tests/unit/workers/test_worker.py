@@ -65,6 +65,16 @@ def port_of(begin: Begin) -> int:
     return unpack_settings(begin.settings).endpoint.listen[0].port
 
 
+async def test_state_that_a_worker_tells_is_that_of_its_status(answers: Answers, begin: Begin) -> None:
+    await answers(begin)
+
+    with structlog.testing.capture_logs() as lines:
+        answers.tell()
+
+    [line] = lines
+    assert ("instance state", True) == (line["event"], line["status"]["ready"])
+
+
 async def test_worker_serves_on_the_port_under_the_identity_of_the_gateway(answers: Answers, begin: Begin) -> None:
     async with raw(NetworkAddress("127.0.0.1", port_of(begin)), name="peer") as peer:
         hello = await peer.hear(Hello)
@@ -149,6 +159,25 @@ async def test_worker_that_cannot_begin_says_why_and_ends(begin: Begin) -> None:
     assert answers.stopping.is_set()
     assert not answers.has_begun
     await answers.close()
+
+
+async def test_worker_tells_its_state_in_the_log_when_a_signal_asks_and_endures_others() -> None:
+    """SIGUSR1 tells; a SIGHUP that was meant for the supervisor, and SIGUSR2, do nothing."""
+    ours, theirs = socket.socketpair()
+    with structlog.testing.capture_logs() as lines:
+        serving = asyncio.create_task(serve(theirs))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        for number in (signal.SIGHUP, signal.SIGUSR2, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+        await until(lambda: lines)
+
+        ours.close()
+        await asyncio.wait_for(serving, 10)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        asyncio.get_running_loop().remove_signal_handler(number)
+    assert [("instance state", {"ready": False})] == [(one["event"], one["status"]) for one in lines]
 
 
 @pytest.mark.parametrize("how", ["end of the supervisor", "SIGTERM"])

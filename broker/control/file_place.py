@@ -1,0 +1,99 @@
+"""
+Whether the files of the databases can be where the settings say: found out by looking, and by making a file there.
+
+What is wrong with the state directory is told once, for itself, and not again of each file in it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.control.catalog import MSDB
+from broker.control.custody import check_mounted, is_elsewhere, key_of, path_of
+from broker.control.writable import room_problem, write_problem
+from broker.errors import SettingError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.control.config import Settings
+
+MAKE_ROOM = "make room there, or name a directory on another disk"
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_DIRECTORY = "create it for the user that runs the instance, or name another directory"
+_FILE = "name an SQLite file, or one to be created in a directory that exists"
+_RIGHTS = "give it to the user that runs the instance, mode 0600"
+
+
+def place_errors(settings: Settings) -> dict[str, SettingError]:
+    """
+    What keeps the files from being opened or made, by database; of msdb what is wrong with the state directory.
+
+    A file in a state directory that cannot be used is not told of. Nothing that the system refuses is raised.
+    """
+    state_dir = settings.instance.state_dir
+    found: dict[str, SettingError] = {}
+    told = _state_problem(settings)
+    if told is not None:
+        found[MSDB] = settings.error(key_of(MSDB), *told)
+    for name in (MSDB, *settings.databases):
+        path = path_of(settings, name)
+        if (told is not None and path.is_relative_to(state_dir)) or is_elsewhere(settings, name):
+            continue
+        problem = _database_problem(path, state_dir)
+        if problem is not None:
+            found[name] = settings.error(key_of(name), *problem)
+    return found
+
+
+def out_of_reach(settings: Settings, told: Mapping[str, SettingError]) -> set[str]:
+    """Databases in a state directory that cannot be used, so that nothing else can be said of their files."""
+    if MSDB not in told or _state_problem(settings) is None:
+        return set()
+    state_dir = settings.instance.state_dir
+    return {name for name in (MSDB, *settings.databases) if path_of(settings, name).is_relative_to(state_dir)}
+
+
+def _state_problem(settings: Settings) -> tuple[str, str] | None:
+    """What is wrong with the state directory, and what to do; None when nothing is."""
+    try:
+        check_mounted(path_of(settings, MSDB))
+    except StoreUnavailableError as error:
+        return error.problem, _DIRECTORY
+    return _directory_problem(settings.instance.state_dir)
+
+
+def _directory_problem(directory: Path) -> tuple[str, str] | None:
+    problem = write_problem(directory)
+    if problem is not None:
+        return problem, _DIRECTORY
+    problem = room_problem(directory)
+    return None if problem is None else (problem, MAKE_ROOM)
+
+
+def _database_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
+    """What keeps this file from being opened or created as a database, and what to do."""
+    directory = path.parent
+    # Directories in the state directory are created at start; it is reported for itself.
+    if directory.is_relative_to(state_dir) and not os.path.exists(path):  # noqa: PTH110 - the other raises what is refused
+        return None if directory == state_dir else _directory_problem(directory)
+    if not os.path.isdir(directory):  # noqa: PTH112 - as above
+        return f'the directory "{directory}" does not exist', _FILE
+    problem = _directory_problem(directory)  # SQLite writes its journal beside the file
+    is_there = os.path.exists(path)  # noqa: PTH110 - as above
+    return _file_problem(path, state_dir) if problem is None and is_there else problem
+
+
+def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        return f'"{path}" may not be read and written', _RIGHTS
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE_MAGIC))
+    except OSError as error:
+        return f'"{path}" cannot be read: {error.strerror}', _FILE
+    if start in {b"", _SQLITE_MAGIC}:
+        return None
+    return f'"{path}" is no SQLite file', "move it away" if path == state_dir / "msdb.db" else _FILE

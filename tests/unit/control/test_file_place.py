@@ -1,0 +1,99 @@
+"""Where the files of the databases are: what keeps them from being used there is told, and nothing raised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.control.check import check_files
+from broker.control.file_place import out_of_reach, place_errors
+
+NOBODY = 65534
+TEXT = '[instance]\nstate_dir = "closed/state"\n[databases.a]\npath = "a.db"\n[databases.b]\npath = "/none/b.db"\n'
+QUIET = '[endpoint]\nlisten = []\n[observe]\nlisten = ""\n'
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[None]:
+    """Who is root is nobody for a while; anybody else is refused enough as it is."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A directory that not even its files may be asked for in, with a state directory in it."""
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    directory = tmp_path / "closed"
+    (directory / "state").mkdir(parents=True)
+    for name in ("msdb.db", "a.db"):
+        (directory / "state" / name).touch()
+    directory.chmod(0)
+    yield directory
+    directory.chmod(0o700)
+
+
+def test_what_the_system_refuses_is_told_once_with_its_key_and_hides_nothing(
+    load: Any, tmp_path: Path, closed: Path, request: pytest.FixtureRequest
+) -> None:
+    load(TEXT + QUIET + '[routes]\nfiles = ["none.sql"]\n')
+    (tmp_path / "broker.toml").chmod(0o644)
+    request.getfixturevalue("as_nobody")
+
+    report = check_files([tmp_path / "broker.toml"], environ={})
+
+    assert [
+        f'{tmp_path}/broker.toml:2:13: instance.state_dir: "{closed}" cannot be written: Permission denied',
+        f'{tmp_path}/broker.toml:6:8: databases.b.path: the directory "/none" does not exist',
+        f'{tmp_path}/broker.toml:12:10: routes.files[0]: "{tmp_path}/none.sql" does not exist, or is no plain file',
+    ] == [str(error).split(";")[0] for error in report.errors]
+
+
+def test_files_in_a_state_directory_that_cannot_be_used_are_not_told_of(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "closed").touch()
+    settings = load(TEXT)
+
+    told = place_errors(settings)
+
+    assert ["msdb", "b"] == list(told)
+    assert {"msdb", "a"} == out_of_reach(settings, told)
+
+
+def test_file_of_others_is_told_with_what_to_do(load: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    (tmp_path / "state" / "msdb.db").touch()
+    (tmp_path / "state" / "msdb.db").chmod(0)
+    settings = load('[instance]\nstate_dir = "state"\n')
+    request.getfixturevalue("as_nobody")
+
+    [error] = place_errors(settings).values()
+
+    assert ("instance.state_dir", "give it to the user that runs the instance, mode 0600") == (error.key, error.hint)
+    assert error.problem.endswith('msdb.db" may not be read and written')
+
+
+def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n')
+
+    [error] = place_errors(settings).values()
+
+    assert (f'the disk of "{tmp_path}" has 16 KiB left, and 1024 KiB are needed', True) == (
+        error.problem,
+        "make room" in error.hint,
+    )
