@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 from broker.application import dialog as application
 from broker.application.body import Body
+from broker.application.header import Headers, joined
 from broker.application.message import Received
 from broker.application.receiving import getting_group, receiving
 from broker.application.sending import Item
@@ -114,13 +115,25 @@ class Dialog:
         """Why what was sent is not acknowledged yet."""
         return self._db.run(lambda: self._dialog.transmission_status)
 
-    async def send(self, body: Body, *, type: str = DEFAULT) -> int:  # noqa: A002 - the original's word
+    async def send(
+        self,
+        body: Body,
+        *,
+        type: str = DEFAULT,  # noqa: A002 - the original's word
+        headers: Headers | None = None,
+    ) -> int:
         """SEND ON CONVERSATION; a file or an iterable is read in the connection's thread."""
-        return await self._db.run(self._dialog.send, body, type=type)
+        return await self._db.run(self._dialog.send, body, type=type, headers=joined(headers))
 
-    async def send_many(self, bodies: Iterable[Item], *, type: str = DEFAULT) -> range:  # noqa: A002 - likewise
+    async def send_many(
+        self,
+        bodies: Iterable[Item],
+        *,
+        type: str = DEFAULT,  # noqa: A002 - likewise
+        headers: Headers | None = None,
+    ) -> range:
         """SEND for many messages in one pass."""
-        return await self._db.run(self._dialog.send_many, bodies, type=type)
+        return await self._db.run(self._dialog.send_many, bodies, type=type, headers=joined(headers))
 
     async def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
         """END CONVERSATION."""
@@ -204,13 +217,20 @@ async def get_dialog(db: Connection, conversation_handle: uuid.UUID | str) -> Di
     return Dialog(db, await db.run(application.get_dialog, db._db, conversation_handle))  # noqa: SLF001 - likewise
 
 
-async def send(dialogs: Iterable[Dialog], body: Body, *, type: str = DEFAULT) -> list[int]:  # noqa: A002 - likewise
+async def send(
+    dialogs: Iterable[Dialog],
+    body: Body,
+    *,
+    type: str = DEFAULT,  # noqa: A002 - likewise
+    headers: Headers | None = None,
+) -> list[int]:
     """SEND ON CONVERSATION (h1, h2, ...) for dialogs of one connection; see `broker.send`."""
     chosen = list(dialogs)
     if not chosen:
         return []
     plain = [dialog._dialog for dialog in chosen]  # noqa: SLF001 - of the class above
-    return await chosen[0]._db.run(application.send, plain, body, type=type)  # noqa: SLF001 - likewise
+    db = chosen[0]._db  # noqa: SLF001 - likewise
+    return await db.run(application.send, plain, body, type=type, headers=joined(headers))
 
 
 async def receive(

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from broker.application import ending, sending, status
 from broker.application.argument import check_seconds
 from broker.application.body import Body
+from broker.application.header import Headers
 from broker.application.name import check_name, check_text, guid_of
 from broker.application.securing import secure
 from broker.application.sending import Item
@@ -91,7 +92,7 @@ class Dialog:
         """GET TRANSMISSION STATUS: why what was sent is not acknowledged yet; never blank."""
         return look(self._db, lambda: status.transmission_status(self._db, self.endpoint_id))
 
-    def send(self, body: Body, *, type: str = DEFAULT) -> int:  # noqa: A002 - the original's word
+    def send(self, body: Body, *, type: str = DEFAULT, headers: Headers | None = None) -> int:  # noqa: A002 - original's
         """
         SEND ON CONVERSATION: queue one message behind all that were sent before it.
 
@@ -100,20 +101,23 @@ class Dialog:
                 What an application makes while it is read is read before the database is touched, above 1 MiB into a
                 temporary file; a file on a disk above 1 MiB is read while the database is locked.
             type: Message type name, 1 .. 512 bytes.
+            headers: Text by name that travels beside the body, at most HEADERS_MAX of HEADERS_MAX_BYTES. The context of
+                a span of OpenTelemetry at work here is added where they have no `traceparent`.
 
         Returns:
             Its message_sequence_number.
 
         Raises:
             ConversationError: 8429 the dialog cannot send any more; 8489 its lifetime is over; 8426 unknown handle;
-                8412 a type whose name does not fit; 8433 no body, or text that is no UTF-8; and under a contract that
-                is declared here: 8428 no such type, 8431 not part of the contract, 8432 and 8434 not for this side,
-                8430 and 9616 a body that is not what the type says.
+                8412 a type whose name does not fit, or headers that do not; 8433 no body, or text that is no UTF-8; and
+                under a contract that is declared here: 8428 no such type, 8431 not part of the contract, 8432 and 8434
+                not for this side, 8430 and 9616 a body that is not what the type says.
             StoreUnavailableError: the database stayed locked, or there is no room for a temporary file.
         """
-        return sending.send_one(self._db, self.endpoint_id, self.conversation_handle, body, type)
+        handle = self.conversation_handle
+        return sending.send_one(self._db, self.endpoint_id, handle, body, type, headers=headers)
 
-    def send_many(self, bodies: Iterable[Item], *, type: str = DEFAULT) -> range:  # noqa: A002 - likewise
+    def send_many(self, bodies: Iterable[Item], *, type: str = DEFAULT, headers: Headers | None = None) -> range:  # noqa: A002
         """
         SEND for many messages in one pass: all are queued, in order, or none is.
 
@@ -121,6 +125,7 @@ class Dialog:
             bodies: Bodies, each of them as for `send`, or pairs of a type and a body; all of them are read before the
                 first is queued, above 1 MiB into a temporary file.
             type: Of those that come without one.
+            headers: Of each of them, as for `send`.
 
         Returns:
             Their message_sequence_numbers.
@@ -128,7 +133,8 @@ class Dialog:
         Raises:
             As `send`.
         """
-        return sending.send_many(self._db, self.endpoint_id, self.conversation_handle, bodies, type)
+        handle = self.conversation_handle
+        return sending.send_many(self._db, self.endpoint_id, handle, bodies, type, headers=headers)
 
     def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
         """
@@ -284,7 +290,13 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     return Dialog(db, row[0], handle, uuid.UUID(bytes=row[1]))
 
 
-def send(dialogs: Iterable[Dialog], body: Body, *, type: str = DEFAULT) -> list[int]:  # noqa: A002 - likewise
+def send(
+    dialogs: Iterable[Dialog],
+    body: Body,
+    *,
+    type: str = DEFAULT,  # noqa: A002 - likewise
+    headers: Headers | None = None,
+) -> list[int]:
     """
     SEND ON CONVERSATION (h1, h2, ...): queue one message on each of several dialogs of one connection, or on none.
 
@@ -303,7 +315,7 @@ def send(dialogs: Iterable[Dialog], body: Body, *, type: str = DEFAULT) -> list[
     endpoints = [(dialog.endpoint_id, dialog.conversation_handle) for dialog in chosen]
     if len(set(endpoints)) < len(endpoints):
         raise ConversationError(8418, "a conversation handle is given more than once")
-    return sending.send_to_all(db, endpoints, body, type)
+    return sending.send_to_all(db, endpoints, body, type, headers=headers)
 
 
 def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:

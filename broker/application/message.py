@@ -10,13 +10,14 @@ from html import unescape
 from typing import Any
 
 from broker.application.dialog import Dialog
+from broker.application.header import context_of, headers_of
 from broker.application.stream import LargeBody
 from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
 
 COLUMNS = (
     "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
     " m.message_enqueue_time, m.body_fragments, c.conversation_handle, c.conversation_id, c.service_name, c.contract,"
-    " c.conversation_group_id, c.priority"
+    " c.conversation_group_id, c.priority, m.headers"
 )
 _CODE = re.compile(r"<Code>\s*(-?\d{1,10})\s*</Code>")
 _DESCRIPTION = re.compile(r"<Description>(.*?)</Description>", re.DOTALL)
@@ -75,6 +76,20 @@ class Received:
     def priority(self) -> int:
         """That of its conversation, 1 .. 10."""
         return int(self._row[12])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its sender sent beside the body; empty when that was nothing."""
+        return headers_of(self._row[13])
+
+    @property
+    def trace_context(self) -> Any:
+        """
+        The context of the span that sent it, for `context=` of a span of OpenTelemetry.
+
+        None when it carries none, or the API of OpenTelemetry is not installed.
+        """
+        return context_of(self.headers)
 
     @property
     def is_end(self) -> bool:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from broker.application.body import Body, read_body
+from broker.application.header import Carried, Headers, carried
 from broker.application.name import check_name
 from broker.application.spool import Spool, settled
 from broker.application.transaction import transaction, whole
@@ -41,8 +42,8 @@ _SIDE = (
 )
 _TRANSMIT = (
     "INSERT INTO broker_transmission"
-    " (endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body)"
-    " VALUES (?, ?, 0, ?, ?, ?)"
+    " (endpoint_id, message_sequence_number, message_type_name, enqueue_time, message_body, headers, flags)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _PART = "INSERT INTO broker_transmission_part VALUES (?, ?, ?)"
 _LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id = ?"
@@ -55,7 +56,8 @@ class _Side:
     """
     The sending side while a call sends on it.
 
-    Shape: `state` before the call; `sequence` of its next message; `contract` None: undeclared.
+    Shape: `state` before the call; `sequence` of its next message; `contract` None: undeclared; `carried` by each
+    message.
     """
 
     db: sqlite3.Connection
@@ -65,6 +67,7 @@ class _Side:
     contract: str | None
     is_initiator: bool
     now: float
+    carried: Carried
     rules: dict[str, Rule | None] = field(default_factory=dict)
 
     def rule(self, type_name: str) -> Rule | None:
@@ -89,18 +92,27 @@ class _Side:
         ask(self.db, statement, (next_sequence, self.endpoint_id))
 
 
-def send_one(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, body: Body, type_name: str) -> int:
+def send_one(
+    db: sqlite3.Connection,
+    endpoint_id: int,
+    handle: uuid.UUID,
+    body: Body,
+    type_name: str,
+    *,
+    headers: Headers | None = None,
+) -> int:
     """Queue one message; its sequence number. Raises: see `Dialog.send`."""
+    more = carried(headers)
     data = read_body(body)
     if not isinstance(data, bytes):
         with settled(body, data) as parts:
-            return _send_large(db, [(endpoint_id, handle)], parts, type_name)[0]
+            return _send_large(db, [(endpoint_id, handle)], parts, type_name, more)[0]
     with transaction(db):
-        side = _open(db, endpoint_id, handle)
+        side = _open(db, endpoint_id, handle, more)
         rule = side.rule(type_name)
         if rule is not None:
             _refuse(rule.refusal_of_body(data))
-        row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data)).lastrowid
+        row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data, *more)).lastrowid
         try:
             side.sent(side.sequence + 1)
         except BaseException:
@@ -112,16 +124,23 @@ def send_one(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, body: 
 
 
 def send_many(
-    db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, items: Iterable[Item], type_name: str
+    db: sqlite3.Connection,
+    endpoint_id: int,
+    handle: uuid.UUID,
+    items: Iterable[Item],
+    type_name: str,
+    *,
+    headers: Headers | None = None,
 ) -> range:
     """Queue many messages in one pass; their sequence numbers. Raises: see `Dialog.send_many`."""
+    more = carried(headers)
     with Spool() as spool:
         for item in items:
             name, body = item if isinstance(item, tuple) else (type_name, item)
             _check_type(name)
             spool.put(name, read_body(body))
         with whole(db):
-            side = _open(db, endpoint_id, handle)
+            side = _open(db, endpoint_id, handle, more)
             first = side.sequence
             db.executemany(_TRANSMIT, _rows(side, spool))
             if side.sequence > first:
@@ -130,18 +149,26 @@ def send_many(
 
 
 def send_to_all(
-    db: sqlite3.Connection, endpoints: Sequence[tuple[int, uuid.UUID]], body: Body, type_name: str
+    db: sqlite3.Connection,
+    endpoints: Sequence[tuple[int, uuid.UUID]],
+    body: Body,
+    type_name: str,
+    *,
+    headers: Headers | None = None,
 ) -> list[int]:
     """Queue one message on each of several dialogs; its sequence numbers. Raises: see `broker.send`."""
+    more = carried(headers)
     data = read_body(body)
     if not isinstance(data, bytes):
         with settled(body, data) as parts:
-            return _send_large(db, endpoints, parts, type_name)
+            return _send_large(db, endpoints, parts, type_name, more)
     with whole(db):
-        sides = [_open(db, *endpoint) for endpoint in endpoints]
+        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
         for rule in _distinct_rules(sides, type_name):
             _refuse(rule.refusal_of_body(data))
-        db.executemany(_TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data) for side in sides))
+        db.executemany(
+            _TRANSMIT, ((side.endpoint_id, side.sequence, type_name, side.now, data, *more) for side in sides)
+        )
         for side in sides:
             side.sent(side.sequence + 1)
     return [side.sequence for side in sides]
@@ -160,7 +187,7 @@ def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: s
     return ConversationError(8429, problem)
 
 
-def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID) -> _Side:
+def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _Side:
     """The side of a dialog that may send now."""
     now = time.time()
     with plain(db):
@@ -168,29 +195,33 @@ def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID) -> _Side:
     if row is None or row[0] not in CAN_SEND or row[1] <= now:
         raise refusal(db, endpoint_id, handle, "SEND")
     state, _, sequence, contract, is_initiator, is_declared = row
-    return _Side(db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now)
+    return _Side(db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more)
 
 
-def _rows(side: _Side, spool: Spool) -> Iterator[tuple[int, int, str, float, bytes]]:
+def _rows(side: _Side, spool: Spool) -> Iterator[tuple[object, ...]]:
     """The rows of many messages as they are asked for; a large body stores itself meanwhile."""
-    now, endpoint_id = side.now, side.endpoint_id
+    now, endpoint_id, more = side.now, side.endpoint_id, side.carried
     for name, data in spool.messages():
         rule = side.rule(name)
         sequence = side.sequence
         if isinstance(data, bytes):
             if rule is not None:
                 _refuse(rule.refusal_of_body(data))
-            yield endpoint_id, sequence, name, now, data
+            yield endpoint_id, sequence, name, now, data, *more
         else:
             _store_large([side], data, name)
         side.sequence = sequence + 1
 
 
 def _send_large(
-    db: sqlite3.Connection, endpoints: Sequence[tuple[int, uuid.UUID]], parts: Iterator[bytes], type_name: str
+    db: sqlite3.Connection,
+    endpoints: Sequence[tuple[int, uuid.UUID]],
+    parts: Iterator[bytes],
+    type_name: str,
+    more: Carried,
 ) -> list[int]:
     with whole(db):
-        sides = [_open(db, *endpoint) for endpoint in endpoints]
+        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
         _store_large(sides, parts, type_name)
         for side in sides:
             side.sent(side.sequence + 1)
@@ -204,7 +235,8 @@ def _store_large(sides: Sequence[_Side], parts: Iterator[bytes], type_name: str)
         (rule, validator(rule.validation)) for rule in _distinct_rules(sides, type_name)
     ]
     keys = [
-        ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, None)).lastrowid for side in sides
+        ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, None, *side.carried)).lastrowid
+        for side in sides
     ]
     length = 0
     for number, part in enumerate(parts):

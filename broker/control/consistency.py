@@ -21,7 +21,7 @@ from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
 from broker.control.quantity import render_duration, render_size
 from broker.security.seal import OVERHEAD_MAX
-from broker.wire.layout import HEADER_BYTES, NAME_MAX_BYTES, SILENCE_FACTOR
+from broker.wire.layout import HEADER_BYTES, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, SILENCE_FACTOR
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -30,6 +30,9 @@ SOCKET_PATH_MAX_BYTES = 107  # sun_path of Linux, without its final zero
 # What a frame carries beside the payload of a fragment: the header and both service names, and in the envelope the
 # names of contract and message type with their MessagePack keys and the time of sending.
 FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64 + OVERHEAD_MAX
+
+
+_HEADERS_BYTES = HEADERS_MAX_BYTES + 6 * HEADERS_MAX  # of a message that has all it may have, with their lengths
 
 
 def contradictions(settings: Settings) -> list[Finding]:
@@ -56,9 +59,21 @@ def unwise_settings(settings: Settings) -> list[Finding]:
         *_half_tls(settings),
         *_odd_times(settings),
         *_odd_hops(settings),
+        *_odd_fragments(settings),
         *admin_oddities(settings.admin),
         *drain_oddities(settings),
     ]
+
+
+def _odd_fragments(settings: Settings) -> Iterator[Finding]:
+    """Fragments that leave no room for the headers of their message."""
+    room = settings.endpoint.max_frame - FRAME_OVERHEAD_BYTES
+    if room - _HEADERS_BYTES < settings.dialog.fragment_size <= room:
+        problem = (
+            f"of {render_size(settings.dialog.fragment_size)} leaves a message no room for all the headers it may have"
+        )
+        hint = f"with this max_frame at most {room - _HEADERS_BYTES} bytes leave room"
+        yield Finding(("dialog", "fragment_size"), problem, hint, (("endpoint", "max_frame"),))
 
 
 def _same_listeners(settings: Settings) -> Iterator[Finding]:

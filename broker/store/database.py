@@ -32,7 +32,7 @@ from broker.store.metadata import put_routes
 from broker.store.remains import lost
 from broker.store.rows import ask
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 OLDEST_VERSION = 1  # that can be brought up to this one
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 CATALOG = (  # what statements read and change

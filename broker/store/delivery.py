@@ -7,8 +7,10 @@ together. A dialog in quarantine stays in order: what arrives for it joins the r
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 
 from broker.conversation.validation import Refusal, Rule
 from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY
@@ -20,7 +22,7 @@ READY, IN_QUARANTINE = 1, 4  # broker_message.status
 _RESERVED = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 _PUT = (
     "INSERT INTO broker_message (queue_id, status, priority, endpoint_id, message_sequence_number, message_type_name,"
-    " message_enqueue_time, message_body, body_fragments) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " message_enqueue_time, message_body, body_fragments, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
 
@@ -55,7 +57,16 @@ class Delivery:
         problem = body.violation(rule.validation)
         return None if problem is None else rule.invalid(problem)
 
-    def put(self, side: Side, sequence: int, type_name: str, body: Body, *, priority: int | None = None) -> bool:
+    def put(
+        self,
+        side: Side,
+        sequence: int,
+        type_name: str,
+        body: Body,
+        *,
+        priority: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
         """Put a message into the queue of the service; False when the service has been dropped."""
         service = side.contact.service_name
         queue_id = self._queue_of(service)
@@ -64,8 +75,9 @@ class Delivery:
         status = IN_QUARANTINE if self._is_quarantined(side.endpoint_id) else READY
         level = side.priority if priority is None else priority
         payload, fragments = (None, body.fragments) if isinstance(body, Large) else (body, None)
+        told = json.dumps(headers, ensure_ascii=False) if headers else None
         self._rows.append(
-            (queue_id, status, level, side.endpoint_id, sequence, type_name, self._now, payload, fragments)
+            (queue_id, status, level, side.endpoint_id, sequence, type_name, self._now, payload, fragments, told)
         )
         self.delivered[service] += 1
         return True

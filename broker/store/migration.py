@@ -13,8 +13,8 @@ closed conversations took 16 s, in 44 MB of memory.
 
 Version 1 had no tombstones, ledger or parts: closed sides become tombstones, large bodies parts, and messages that
 nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3 no
-certificate, permissions, bindings or session keys; nothing else was different, so of such a file one row is copied,
-however large it is.
+certificate, permissions, bindings or session keys, version 4 no headers of messages: of such a file the messages that
+wait are copied, parts and fragments of large ones excepted, and what was received or sent long ago is not there.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ _MESSAGE_1 = (
 )
 _TRANSMISSION_1 = "transmission_id, endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time"
 _DATABASE_2 = "id, broker_instance, create_date, fragment_size, file_number, starts"
+_TRANSMISSION_2 = f"{_TRANSMISSION_1}, message_body, body_length"
+_MESSAGE_2 = f"{_MESSAGE_1}, status, priority, body_fragments"
+_MESSAGES_2 = (("transmission", _TRANSMISSION_2, _TRANSMISSION_2), ("message", _MESSAGE_2, _MESSAGE_2))
 _SINCE_4 = ("permission", "remote_service_binding", "session_key")  # tables that no version before had
 # Of a version: each table, the columns that are filled in, and what with.
 _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
@@ -98,6 +101,7 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             f"{_DATABASE_2}, schema_version",
             f"{_DATABASE_2}, {SCHEMA_VERSION}",
         ),
+        *_MESSAGES_2,
     ),
     3: (
         (
@@ -105,6 +109,15 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             f"{_DATABASE_2}, epoch, schema_version",
             f"{_DATABASE_2}, epoch, {SCHEMA_VERSION}",
         ),
+        *_MESSAGES_2,
+    ),
+    4: (
+        (
+            "database",
+            f"{_DATABASE_2}, epoch, certificate, schema_version",
+            f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
+        ),
+        *_MESSAGES_2,
     ),
 }
 _ON_TABLES = (
@@ -154,7 +167,7 @@ def _rebuild(db: sqlite3.Connection, version: int, now: float) -> None:
     """Inside the transaction: the tables as in a new file, with what the old ones hold."""
     tables = [name for name, _, _ in _ROWS[version]]
     extras = _put_aside(db, tables)
-    make_tables(db, None if version == 1 else [*tables, *_SINCE_4])
+    make_tables(db, None if version == 1 else [*tables, *(_SINCE_4 if version < 4 else ())])
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     for name, columns, values in _ROWS[version]:
         db.execute(f"INSERT INTO broker_{name} ({columns}) SELECT {values} FROM {_ASIDE}{name}")  # noqa: S608 - names above

@@ -24,8 +24,8 @@ from broker.store.ledger import Reason, fail
 from broker.store.receipt import Receipt, Run, Standing
 from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_of, is_name, save_side
 from broker.store.tombstone import close
-from broker.wire.frame import Envelope, Fault, Header, decode_envelope, decode_fault, decode_stored
-from broker.wire.layout import NAME_MAX_BYTES, NO_GUID, Flag, Kind
+from broker.wire.frame import Envelope, Fault, Header, are_bounded, decode_envelope, decode_fault, decode_stored
+from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, NO_GUID, Flag, Kind
 
 Group = list[tuple[Header, bytes]]
 
@@ -274,13 +274,18 @@ class Reception:
         elif not is_name(envelope.type):
             self._malformed(sequence, FrameMalformedError(f"a message type's name has at most {NAME_MAX_BYTES} bytes"))
             return
+        elif envelope.headers and not are_bounded(envelope.headers):
+            problem = f"a message has at most {HEADERS_MAX} headers, of {HEADERS_MAX_BYTES} bytes together"
+            self._malformed(sequence, FrameMalformedError(problem))
+            return
         else:
             refusal = delivery.refusal(side, envelope.type, body)
             if refusal is not None:
                 self._drop(Disposition.CONTRACT_REFUSED)
                 self._fail(sequence, Fault(-refusal.number, refusal.problem))
                 return
-            is_taken, happening = delivery.put(side, sequence, envelope.type, body), Happening.FIRST_RECEIVED
+            is_taken = delivery.put(side, sequence, envelope.type, body, headers=envelope.headers)
+            happening = Happening.FIRST_RECEIVED
         if is_taken:
             self._is_urgent |= happening is not Happening.FIRST_RECEIVED
             self._change(happening, Reason.FAILED_THERE)

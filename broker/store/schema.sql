@@ -1,4 +1,4 @@
--- What a database of the broker keeps, version 4. The application's own tables live beside these in the same file.
+-- What a database of the broker keeps, version 5. The application's own tables live beside these in the same file.
 -- GUIDs are blobs of 16 bytes (RFC 9562 order); instants are UTC seconds since 1970 as REAL; names compare byte for byte.
 
 CREATE TABLE broker_database (
@@ -153,11 +153,12 @@ CREATE TABLE broker_transmission (
     transmission_id          INTEGER PRIMARY KEY AUTOINCREMENT,  -- grows with every commit, so new rows are found by it
     endpoint_id              INTEGER NOT NULL REFERENCES broker_conversation,
     message_sequence_number  INTEGER NOT NULL,
-    flags                    INTEGER NOT NULL DEFAULT 0,         -- END_DIALOG 8, ERROR 16
+    flags                    INTEGER NOT NULL DEFAULT 0,         -- END_DIALOG 8, ERROR 16, TRACE 32
     message_type_name        TEXT NOT NULL,
     enqueue_time             REAL NOT NULL,
     message_body             BLOB,                               -- NULL: in parts
     body_length              INTEGER,                            -- of a body in parts
+    headers                  TEXT,                               -- JSON object of text by name; NULL = none
     UNIQUE (endpoint_id, message_sequence_number)
 );
 
@@ -180,7 +181,8 @@ CREATE TABLE broker_message (
     message_type_name        TEXT NOT NULL,
     message_enqueue_time     REAL NOT NULL,
     message_body             BLOB,                               -- NULL: in the fragments as they came
-    body_fragments           INTEGER                             -- how many those are
+    body_fragments           INTEGER,                            -- how many those are
+    headers                  TEXT                                -- as in broker_transmission
 );
 CREATE INDEX broker_message_queue ON broker_message (queue_id, status, priority DESC, queuing_order);
 CREATE INDEX broker_message_endpoint ON broker_message (endpoint_id, status, priority DESC);

@@ -7,6 +7,7 @@ dialog are read by sequence number, as far as its window asks, and large message
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -124,18 +125,20 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
     sequence, number = want.place
     rows = db.execute(
         "SELECT transmission_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body,"
-        " body_length FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number >= ?"
+        " body_length, headers FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number >= ?"
         " ORDER BY message_sequence_number LIMIT ?",
         (want.endpoint_id, sequence, want.fragments),
     )
     loaded: list[Outgoing] = []
     left = min(want.max_bytes, room)
-    for transmission_id, row_sequence, flags, type_name, enqueued, body, length in rows:
+    for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
         first = number if row_sequence == sequence else 0
         envelope = b""
         if first == 0:
             opening = _opening(db, want.endpoint_id, now) if row_sequence == 0 else _NOT_OPENING
-            envelope = encode_envelope(Envelope(type=type_name, sent_us=int(enqueued * 1_000_000), **opening))
+            carried = None if headers is None else json.loads(headers)
+            sent_us = int(enqueued * 1_000_000)
+            envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
         fragments: Iterable[Outgoing]
         if first == 0 and body is not None and len(body) <= fragment_size:
             fragments = (Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued),)

@@ -8,6 +8,7 @@ frame is a `Header` and a body. No function here keeps anything; decoding raises
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ from broker.wire.layout import (
     FIRST_DIALOG_KIND,
     HEADER,
     HEADER_BYTES,
+    HEADERS_MAX,
+    HEADERS_MAX_BYTES,
     HEARTBEAT_MS,
     HOP_LIMIT,
     MAX_FRAME,
@@ -310,7 +313,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     What fragment 0 of a message carries before its payload.
 
     Shape: `contract` only in message 0; `sent_us` UTC microseconds at the sender; `lifetime` whole seconds the
-    dialog may still live, only in message 0.
+    dialog may still live, only in message 0; `headers` at most HEADERS_MAX, of HEADERS_MAX_BYTES together.
     """
 
     type: str = ""
@@ -318,6 +321,16 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     sent_us: int = 0
     lifetime: int | None = None
     headers: dict[str, str] | None = None
+
+
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """Bytes of names and values together, as UTF-8."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+
+
+def are_bounded(headers: Mapping[str, str]) -> bool:
+    """Whether a message may have these headers."""
+    return len(headers) <= HEADERS_MAX and header_bytes(headers) <= HEADERS_MAX_BYTES
 
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True):

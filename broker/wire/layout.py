@@ -104,3 +104,5 @@ HOP_LIMIT = 16  # hops a sender allows by default
 TIME_TO_LIVE_MS = 60_000  # lifetime of one copy: just under the 64 s of the steady resend
 FRAGMENT_BYTES = 64 * 1024  # payload of one fragment by default
 PING_BYTES = 8
+HEADERS_MAX = 32  # of one message: trace context takes two or three
+HEADERS_MAX_BYTES = 4096  # names and values of them together: they travel beside the payload of fragment 0

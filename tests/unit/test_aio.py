@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import broker
 from broker import aio
@@ -51,6 +53,22 @@ def test_dialogs_have_the_same_names() -> None:
 
     assert {"endpoint_id"} == plain - twin
     assert set() == twin - plain
+
+
+async def test_headers_and_the_span_at_work_are_sent(shop: Shop) -> None:
+    parent = SpanContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, False, TraceFlags(1))
+    carried = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    async with aio.connect(shop.path) as db:
+        dialog = await begin(db)
+        with use_span(NonRecordingSpan(parent)):
+            await dialog.send(b"one", headers={"a": "b"})
+            await dialog.send_many([b"many"])
+            await aio.send([dialog], b"all")
+        await dialog.send(b"none")
+
+    found = [text and json.loads(text) for text in shop.look("SELECT headers FROM broker_transmission")]
+    assert [{"a": "b", "traceparent": carried}, {"traceparent": carried}, {"traceparent": carried}, None] == found
 
 
 async def test_dialog_lives_its_life(shop: Shop) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from opentelemetry.trace import get_current_span
 
 from broker.application.receiving import receive
 from broker.conversation.well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
@@ -33,6 +34,21 @@ def test_message_tells_all_of_itself(shop: Shop) -> None:
     assert (False, 3, b"one") == (message.is_large, message.body_length, message.open().read())
     assert dialog.conversation_handle == message.dialog.conversation_handle
     assert f"<Message 1 'T' of {dialog.conversation_handle}>" == repr(message)
+
+
+def test_message_tells_its_headers_and_the_context_of_its_sender(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.arrive(shop.begin(db), b"zero", b"one")
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    db.execute(
+        "UPDATE broker_message SET headers = ? WHERE message_sequence_number = 1", (f'{{"traceparent": "{parent}"}}',)
+    )
+
+    without, with_headers = receive(db, queue="OrdersQueue")
+
+    assert ({}, None) == (without.headers, without.trace_context)
+    assert {"traceparent": parent} == with_headers.headers
+    assert 0x00F067AA0BA902B7 == get_current_span(with_headers.trace_context).get_span_context().span_id
 
 
 @pytest.mark.parametrize(

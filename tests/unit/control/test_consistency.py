@@ -142,6 +142,7 @@ def test_quiet_settings_warn_of_nothing() -> None:
         ({"endpoint": {"heartbeat": "3s"}}, "endpoint.handshake_timeout"),
         ({"dialog": {"time_to_live": "65s"}}, "dialog.time_to_live"),
         ({"dialog": {"hop_limit": 17}}, "dialog.hop_limit"),
+        ({"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}}, "dialog.fragment_size"),
     ],
 )
 def test_what_is_legal_but_unwise_is_found(data: dict[str, Any], key: str) -> None:

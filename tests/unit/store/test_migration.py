@@ -31,6 +31,7 @@ DATABASE_2 = (  # as version 2 made it
     " fragment_size INTEGER, file_number INTEGER, starts INTEGER NOT NULL DEFAULT 0)"
 )
 DATABASE_3 = DATABASE_2[:-1] + ", epoch INTEGER NOT NULL DEFAULT 0)"
+DATABASE_4 = DATABASE_3[:-1] + ", certificate TEXT)"
 SINCE_4 = ("permission", "remote_service_binding", "session_key")
 MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
@@ -339,7 +340,7 @@ def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytes
     assert [(1, len(version_1.CONVERSATIONS))] == seen
 
 
-# --- versions 2 and 3 ---------------------------------------------------------------------------------------
+# --- versions 2, 3 and 4 ------------------------------------------------------------------------------------
 
 
 def older(path: Path, version: int, table: str) -> Path:
@@ -355,7 +356,9 @@ def older(path: Path, version: int, table: str) -> Path:
             f" SELECT {version}, {known}, 77, 5 FROM newer"
         )
         db.execute("DROP TABLE newer")
-        for name in SINCE_4:
+        for name in ("transmission", "message"):
+            db.execute(f"ALTER TABLE broker_{name} DROP COLUMN headers")
+        for name in SINCE_4 if version < 4 else ():
             db.execute(f"DROP TABLE broker_{name}")
     return path
 
@@ -373,6 +376,41 @@ def third(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def fourth(tmp_path: Path) -> Path:
+    path = older(tmp_path / "fourth.db", 4, DATABASE_4)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE broker_database SET epoch = 9, certificate = 'CN=orders'")
+        db.execute("INSERT INTO broker_permission VALUES (NULL, 'SEND', '*', 'public', 'GRANT')")
+        db.execute("UPDATE broker_message SET status = 4, body_fragments = 17 WHERE queuing_order = 22")
+    return path
+
+
+def test_version_4_gets_headers_and_keeps_everything_else(fourth: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(fourth)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        numbers = set(db.execute("SELECT * FROM sqlite_sequence"))
+
+    with closing(open_store(fourth)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert with_headers(before) == {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
+        assert [(SCHEMA_VERSION, 5, 77, 9, 65536, "CN=orders")] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
+        )
+
+
+def with_headers(tables: dict[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
+    """The same rows, those of messages with no headers."""
+    more: tuple[object, ...] = (None,)
+    return {
+        name: [(*row, *more) for row in found] if name in {"broker_transmission", "broker_message"} else found
+        for name, found in tables.items()
+    }
+
+
 def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(second)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -382,7 +420,7 @@ def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_pat
 
     with closing(open_store(second)) as db, closing(open_store(tmp_path / "new.db")) as new:
         assert rows(new, MASTER) == rows(db, MASTER)
-        assert before == {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert with_headers(before) == {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
         assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
         assert [(SCHEMA_VERSION, 5, 77, 0, 65536)] == rows(
             db, "SELECT schema_version, starts, file_number, epoch, fragment_size FROM broker_database"
@@ -402,8 +440,8 @@ def test_version_3_gets_permissions_bindings_and_keys_and_keeps_everything_else(
         )
 
 
-def test_version_2_writes_next_to_nothing(second: Path) -> None:
-    """However much is in the file, one row is copied."""
+def test_version_2_writes_little_more_than_what_waits(second: Path) -> None:
+    """However much is in the file, its row and the messages that wait are copied, parts of large ones excepted."""
     with closing(sqlite3.connect(second, isolation_level=None)) as db:
         db.execute("PRAGMA wal_autocheckpoint = 0")
         with structlog.testing.capture_logs() as logs:

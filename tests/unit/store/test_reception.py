@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from broker.store.metadata import put_contract, put_message_type
 from broker.store.receipt import Receipt, Standing
 from broker.store.receiving import receive_in_writer
 from broker.wire.frame import Envelope, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
-from broker.wire.layout import Flag
+from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 from tests.support.dialog import LAST, FarSide, far_initiator, far_target, open_database, queued, rows, states
 
 NOW = 1_750_000_000.0
@@ -417,6 +418,30 @@ def test_message_type_has_a_name_of_at_most_512_bytes(
     assert [fault.code for _, fault in receipt.faults] == [-8430]
     assert receipt.dropped == Counter({Disposition.CORRUPTED: 1})
     assert ([kind for kind, _ in queued(db)], states(db)) == ([ERROR], ["ER"])
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"traceparent": "00-ab-cd-01", "Ä": "ß"}])
+def test_headers_are_kept_with_the_message(
+    db: sqlite3.Connection, take: Take, far: FarSide, headers: dict[str, str] | None
+) -> None:
+    far.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
+
+    take(far.message(0, b"body"), far.message(1))
+
+    found = [None if text is None else json.loads(text) for text in rows(db, "SELECT headers FROM broker_message")]
+    assert [headers or None] * 2 == found
+
+
+@pytest.mark.parametrize("headers", [{str(n): "" for n in range(HEADERS_MAX + 1)}, {"a": "b" * HEADERS_MAX_BYTES}])
+def test_a_message_with_more_headers_than_it_may_have_fails_its_dialog(
+    db: sqlite3.Connection, take: Take, far: FarSide, headers: dict[str, str]
+) -> None:
+    far.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
+
+    receipt = take(far.message(0))
+
+    assert ([-8430], Counter({Disposition.CORRUPTED: 1})) == ([one.code for _, one in receipt.faults], receipt.dropped)
+    assert ([ERROR], ["ER"]) == ([kind for kind, _ in queued(db)], states(db))
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------

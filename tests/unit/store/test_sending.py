@@ -285,6 +285,18 @@ def test_first_message_of_the_initiator_tells_contract_and_lifetime(db: sqlite3.
     assert (Envelope("T", "", sent_us[1]), b"b") == second
 
 
+def test_headers_of_a_message_travel_in_its_envelope_and_its_flags_with_each_fragment(db: sqlite3.Connection) -> None:
+    begin(db, b"abcd", b"e")
+    db.execute('UPDATE broker_transmission SET headers = \'{"a": "b"}\', flags = 32 WHERE message_sequence_number = 0')
+
+    first, second, other = load(db, size=2)
+
+    assert ({"a": "b"}, None) == tuple(decode_envelope(one.body)[0].headers for one in (first, other))
+    assert [Flag.TRACE, Flag.TRACE | Flag.LAST_FRAGMENT, Flag.LAST_FRAGMENT] == [
+        one.flags for one in (first, second, other)
+    ]
+
+
 def test_first_message_of_the_target_tells_neither(db: sqlite3.Connection) -> None:
     begin(db, b"a", contract="C")
     db.execute("UPDATE broker_conversation SET is_initiator = 0")

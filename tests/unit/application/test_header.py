@@ -1,0 +1,178 @@
+"""Headers of messages: bounded, carried to the far side, and the span at work among them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, get_current_span, use_span
+
+from broker.application.dialog import send
+from broker.application.header import NOTHING, Carried, carried, context_of, headers_of, joined
+from broker.errors import ConversationError
+from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
+
+Shop = Any  # its class is in conftest.py, which nothing imports
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED, QUIET = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
+ROWS = "SELECT message_sequence_number, headers, flags FROM broker_transmission ORDER BY transmission_id"
+
+
+def span(flags: int = 1, state: TraceState | None = None) -> NonRecordingSpan:
+    """A span of an application."""
+    return NonRecordingSpan(
+        SpanContext(int(TRACE, 16), int(SPAN, 16), is_remote=False, trace_flags=TraceFlags(flags), trace_state=state)
+    )
+
+
+# --- what is carried ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [None, {}])
+def test_a_message_without_headers_carries_nothing(headers: dict[str, str] | None) -> None:
+    assert NOTHING == carried(headers)
+
+
+def test_headers_are_told_as_they_are() -> None:
+    text, flags = carried({"tenant": "Zoë", "empty": ""})
+
+    assert ({"tenant": "Zoë", "empty": ""}, 0) == (headers_of(text), flags)
+
+
+@pytest.mark.parametrize(("parent", "flags"), [(SAMPLED, int(Flag.TRACE)), (QUIET, 0), ("nonsense", 0)])
+def test_a_trace_that_is_sampled_is_followed_on_its_way(parent: str, flags: int) -> None:
+    assert Carried(json.dumps({"traceparent": parent}), flags) == carried({"traceparent": parent})
+
+
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        ("traceparent", "headers have to be a mapping of text to text, not str"),
+        ({"a": 1}, "the header 'a' has to be text, not 1"),
+        ({1: "a"}, "a header's name has to be text, not 1"),
+        ({"": "a"}, "a header's name is empty"),
+        ({"a": "\ud800"}, "the header 'a' .* cannot be written as UTF-8"),
+        (
+            {str(n): "" for n in range(HEADERS_MAX + 1)},
+            f"at most {HEADERS_MAX} headers, .* these are {HEADERS_MAX + 1}",
+        ),
+        ({"a": "x" * HEADERS_MAX_BYTES}, f"these are 1, of {HEADERS_MAX_BYTES + 1} bytes"),
+        ({"a": "\u00e9" * (HEADERS_MAX_BYTES // 2)}, f"these are 1, of {HEADERS_MAX_BYTES + 1} bytes"),
+    ],
+)
+def test_what_are_no_headers_is_refused(headers: Any, problem: str) -> None:
+    with pytest.raises(ConversationError, match=problem) as caught:
+        carried(headers)
+
+    assert 8412 == caught.value.number
+
+
+@pytest.mark.parametrize(
+    "headers", [{str(n): "" for n in range(HEADERS_MAX)}, {"a": "x" * (HEADERS_MAX_BYTES - 1)}], ids=["many", "long"]
+)
+def test_headers_at_their_bounds_are_taken(headers: dict[str, str]) -> None:
+    assert headers == headers_of(carried(headers).text)
+
+
+# --- how they are sent --------------------------------------------------------------------------------------
+
+
+def test_every_way_to_send_takes_headers(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    told, large = {"n": "1"}, bytes(2 << 20)
+
+    dialog.send(b"small", headers=told)
+    dialog.send(large, headers={"traceparent": SAMPLED})
+    dialog.send_many([b"a", large], headers=told)
+    send([dialog], b"all", headers=told)
+    send([dialog], large, headers=told)
+    dialog.send(b"without")
+
+    one = ('{"n": "1"}', 0)
+    traced = (json.dumps({"traceparent": SAMPLED}), int(Flag.TRACE))
+    assert [one, traced, one, one, one, one, (None, 0)] == [row[1:] for row in shop.look(ROWS)]
+
+
+def test_headers_that_are_refused_queue_nothing(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    for call in (dialog.send, lambda body, headers: dialog.send_many([body], headers=headers)):
+        with pytest.raises(ConversationError):
+            call(b"body", headers={"a": None})
+
+    assert [] == shop.look(ROWS)
+
+
+# --- the span at work ---------------------------------------------------------------------------------------
+
+
+def test_context_of_the_span_at_work_is_sent_by_itself(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    with use_span(span(state=TraceState([("vendor", "x")]))):
+        dialog.send(b"body", headers={"tenant": "7"})
+
+    ((_, headers, flags),) = shop.look(ROWS)
+    assert {"tenant": "7", "traceparent": SAMPLED, "tracestate": "vendor=x"} == headers_of(headers)
+    assert int(Flag.TRACE) == flags
+
+
+def test_a_span_that_is_not_sampled_is_sent_and_not_followed() -> None:
+    with use_span(span(flags=0)):
+        assert Carried(json.dumps({"traceparent": QUIET}), 0) == carried(None)
+
+
+def test_a_context_that_the_application_gives_counts() -> None:
+    with use_span(span()):
+        assert {"traceparent": QUIET} == joined({"traceparent": QUIET})
+
+
+def test_a_context_for_which_there_is_no_room_stays_here() -> None:
+    full = {str(number): "" for number in range(HEADERS_MAX)}
+
+    with use_span(span()):
+        assert full == joined(full)
+
+
+def test_context_of_a_message_is_the_parent_of_a_span() -> None:
+    context = context_of({"traceparent": SAMPLED, "tracestate": "vendor=x"})
+
+    told = get_current_span(context).get_span_context()
+    assert (TRACE, SPAN, True) == (f"{told.trace_id:032x}", f"{told.span_id:016x}", told.is_remote)
+    with (
+        TracerProvider(shutdown_on_exit=False)
+        .get_tracer("test")
+        .start_as_current_span("work", context=context) as child
+    ):
+        assert int(TRACE, 16) == child.get_span_context().trace_id
+
+
+@pytest.mark.parametrize("headers", [{}, {"traceparent": "nonsense"}, {"tracestate": "vendor=x"}])
+def test_a_message_without_a_trace_has_no_context(headers: dict[str, str]) -> None:
+    assert context_of(headers) is None
+
+
+WITHOUT = """
+import sys
+from broker.application.header import carried, context_of, joined
+
+assert joined(None) is None
+carried({"a": "b"})
+assert not [name for name in sys.modules if name.startswith("opentelemetry")], "imported by sending"
+sys.modules["opentelemetry"] = None  # as where it is not installed
+assert context_of({"traceparent": sys.argv[1]}) is None
+"""
+
+
+def test_nothing_is_imported_for_those_who_do_not_trace() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, SAMPLED], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
