@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -31,7 +30,6 @@ from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
 from broker.control.databases import Databases, Past
 from broker.control.declared import run_declared
-from broker.control.journal import journal_plan
 from broker.control.leave import drain_of
 from broker.control.limits import pass_limits, peer_limits, timeouts_of
 from broker.control.listen import ListenAddress
@@ -47,6 +45,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
+from broker.journalling import open_journal
 from broker.net.housekeeping import Housekeeping
 from broker.net.link import Link
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
@@ -140,7 +139,7 @@ class Instance:
         sockets = [self._bind(address) for address in settings.endpoint.listen]
         for sock in sockets:
             stack.callback(sock.close)
-        self.journal = self._open_journal()
+        self.journal = open_journal(self.settings, _adjacent)
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # behind everybody who has something to record
         databases = self._open(sockets, stack)
@@ -194,17 +193,6 @@ class Instance:
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         self.admin = AdminServer(OneProcess(self))
         await self.admin.start(stack)
-
-    def _open_journal(self) -> Journal | None:
-        """Where the pass records what it does; None without one."""
-        plan = journal_plan(self.settings)
-        if plan is None:
-            return None
-        from broker.journal.journal import Journal  # noqa: PLC0415 - needs pyarrow: 60 MiB and a quarter of a second
-
-        journal = Journal(replace(plan, decoder=os.environ.get(KERNEL_VARIABLE, "")), adjacent_of=_adjacent)
-        journal.start()
-        return journal
 
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
         """The databases that ask for routes, or did and may get answers."""

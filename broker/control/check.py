@@ -36,6 +36,7 @@ from broker.control.rehearsal import Rehearsal, rehearse
 from broker.control.resolution import named_hosts, unresolved
 from broker.control.socket_place import ANSWERED, socket_problem
 from broker.control.start_error import SOCKET_ELSEWHERE, SOCKET_TAKEN
+from broker.control.tracing import tracing_errors
 from broker.control.writable import write_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
@@ -151,7 +152,12 @@ def check_settings(
 
 def changeable_errors(settings: Settings) -> list[SettingError]:
     """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
-    found = [*certificate_errors(settings), *identity_errors(settings), *journal_errors(settings)]
+    found = [
+        *certificate_errors(settings),
+        *identity_errors(settings),
+        *journal_errors(settings),
+        *tracing_errors(settings),
+    ]
     return [*found, *admin_errors(settings)]
 
 

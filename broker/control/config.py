@@ -29,6 +29,7 @@ from broker.control.limits import LimitSettings
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath, Places, dotted
 from broker.control.setting import Reload, Section, setting
+from broker.control.tracing import TracingSettings
 from broker.conversation.arrival import EARLY_WINDOW
 from broker.errors import SettingError
 from broker.routing.address import NetworkAddress
@@ -362,6 +363,7 @@ class Settings(Section):
     journal: JournalSettings = Field(default_factory=JournalSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     drain: DrainSettings = Field(default_factory=DrainSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
     _places: Places = PrivateAttr(default_factory=Places)
 
     def placed(self, places: Places) -> Settings:

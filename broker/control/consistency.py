@@ -20,6 +20,7 @@ from broker.control.limits import limit_contradictions
 from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
 from broker.control.quantity import render_duration, render_size
+from broker.control.tracing import tracing_contradictions
 from broker.security.seal import OVERHEAD_MAX
 from broker.wire.layout import HEADER_BYTES, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, SILENCE_FACTOR
 
@@ -46,6 +47,7 @@ def contradictions(settings: Settings) -> list[Finding]:
         *_tls(settings),
         *_dialog_sizes(settings),
         *_journal_sizes(settings),
+        *tracing_contradictions(settings),
         *limit_contradictions(settings),
         *admin_contradictions(settings.admin),
     ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
 from broker.control.setting import Reload, Section, setting
+from broker.control.tracing import tracing_errors
 from broker.control.writable import write_problem
 from broker.errors import SettingError
 from broker.journal.plan import JournalPlan
@@ -85,7 +86,7 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
         SettingError: what stands in the way of one.
     """
     journal = settings.journal
-    for error in journal_errors(settings):
+    for error in (*journal_errors(settings), *tracing_errors(settings)):
         raise error
     if journal.directory is None:
         return None

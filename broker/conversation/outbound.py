@@ -53,7 +53,8 @@ class Outgoing:
     Shape: `place` (sequence, fragment); `flags` END_DIALOG or ERROR of its message, LAST_FRAGMENT; `body` as it
     travels, in fragment 0 with the envelope before the payload: only the payload decides where a message is cut, as the
     envelope's length may differ from one sending to the next. `sent_at` monotonic seconds; `retry_at` when it is sent
-    again because the next hop refused it; `enqueued_at` UTC seconds since 1970 at which its message was queued.
+    again because the next hop refused it; `enqueued_at` UTC seconds since 1970 at which its message was queued;
+    `trace_parent` of its message where that has the TRACE flag, else "".
     """
 
     place: Place
@@ -64,6 +65,7 @@ class Outgoing:
     sent_at: float = 0.0
     retry_at: float = NEVER
     enqueued_at: float = 0.0
+    trace_parent: str = ""
 
 
 @dataclass(slots=True)

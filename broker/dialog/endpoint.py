@@ -149,7 +149,7 @@ class Endpoint:
         receipt, self._receipt = self._receipt, None
         if self._verdicts is not None:
             if receipt is not None and receipt.headers:  # nobody waits for that turn any more, but it has stored them
-                self._verdicts.judge(receipt.verdicts(), self._loop.time())
+                self._verdicts.judge(receipt.verdicts(), self._loop.time(), receipt.traced)
             self._verdicts.close(self._loop.time())
         self._store.close()
 
@@ -318,7 +318,7 @@ class Endpoint:
         transmitter, framing = self.transmitter, self.transmitter.framing
         self._receipt = None
         if self._verdicts is not None and receipt.headers:
-            self._verdicts.judge(receipt.verdicts(), self._loop.time())
+            self._verdicts.judge(receipt.verdicts(), self._loop.time(), receipt.traced)
         self.delivered += receipt.delivered
         self.dropped += receipt.dropped
         self._refusals.tell(receipt.refusals, self._loop.time())

@@ -301,7 +301,7 @@ class Transmitter:
             piece = Fragment(fragment.place, fragment.flags, fragment.body, stored)
             frame = framing.message(contact, piece, seal if seal is None or not is_resend else seal.again)
             frames.append((way, frame))
-            if is_followed:
+            if is_followed or fragment.trace_parent:
                 self._witness.send(sender.endpoint_id, frame, fragment, is_resend=is_resend)
             length = len(frame)
             size += length

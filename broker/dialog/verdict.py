@@ -10,13 +10,18 @@ stored; their senders have them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from broker.flow import Disposition
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import UNTOLD, Arrival
+from broker.store.receipt import TracedKey
+from broker.wire.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
 
 Seen = tuple[bytes, Arrival]
+NOT_TRACED: Mapping[TracedKey, str] = {}
+
+_FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
 
 
 class Verdicts:
@@ -40,9 +45,10 @@ class Verdicts:
         assert not self._under_way
         self._under_way, self._waiting = self._waiting, []
 
-    def judge(self, verdicts: Sequence[Disposition], now: float) -> None:
-        """The writer is done with what it had; what became of it, in the order of arrival."""
-        for (frame, arrival), disposition in zip(self._under_way, verdicts, strict=True):
+    def judge(self, verdicts: Sequence[Disposition], now: float, traced: Mapping[TracedKey, str] = NOT_TRACED) -> None:
+        """The writer is done with what it had; what became of it, in the order of arrival, and whose spans it has."""
+        for (frame, came), disposition in zip(self._under_way, verdicts, strict=True):
+            arrival = came._replace(trace_parent=traced.get(_key_of(frame), "")) if traced else came
             self._ring.tell(frame, disposition, arrival, now)
         self._under_way = []
 
@@ -60,3 +66,9 @@ class Verdicts:
         """As the pass has it; how long the far side kept its message in a queue is not part of this visit."""
         arrival = self._ring.arrival_of(frame)
         return arrival._replace(queued=UNTOLD) if arrival.queued else arrival
+
+
+def _key_of(frame: bytes) -> TracedKey:
+    """Which message a frame is of."""
+    sequence = int.from_bytes(frame[SEQUENCE_AT:FRAGMENT_AT], "big")
+    return frame[CONVERSATION_AT:SEQUENCE_AT], bool(frame[FLAGS_AT] & _FROM_TARGET), sequence

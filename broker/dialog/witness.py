@@ -33,7 +33,7 @@ class _Sent(NamedTuple):
 
 class Witness:
     """
-    The fragments that are not acknowledged yet, of followed dialogs. Loop-only.
+    The fragments that are not acknowledged yet, of followed dialogs and traced messages. Loop-only.
 
     Shape: at most KEPT_MAX; of one above it the acknowledgement is shed. None without a ring.
     """
@@ -49,9 +49,11 @@ class Witness:
         return self._ring is not None and self._ring.follows(conversation)
 
     def send(self, endpoint_id: int, frame: bytes, fragment: Outgoing, *, is_resend: bool) -> None:
-        """A fragment of a followed dialog is about to leave in this frame."""
-        assert self._ring is not None
-        queued = self._queued[message_id(frame)] = Queued(fragment.enqueued_at, is_resend)
+        """A fragment of a followed dialog, or of a traced message, is about to leave in this frame."""
+        if self._ring is None:
+            return
+        queued = Queued(fragment.enqueued_at, is_resend, fragment.trace_parent)
+        self._queued[message_id(frame)] = queued
         sent = self._sent.setdefault(endpoint_id, {})
         if not is_resend:
             if self._kept >= KEPT_MAX:

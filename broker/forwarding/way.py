@@ -61,11 +61,12 @@ class Queued(NamedTuple):
     What a database here tells of a frame that it sends.
 
     Shape: `enqueued_at` UTC seconds since 1970 at which its message was put in the queue; `is_resend` whether its
-    fragment was sent before.
+    fragment was sent before; `trace_parent` the application's own span where its trace is sampled, as W3C writes it.
     """
 
     enqueued_at: float
     is_resend: bool
+    trace_parent: str = ""
 
 
 QueuedById = Mapping[bytes, Queued]
@@ -81,13 +82,15 @@ class Arrival(NamedTuple):
 
     Shape: `entered` monotonic seconds; `adjacent_in` the instance or address that sent them, or the name of the
     database here, "" where that is unknown; `is_from_here` whether a database here sent them: such frames have spent no
-    hop; `queued` by message_id, of those that waited in a queue and are followed.
+    hop; `queued` by message_id, of those that waited in a queue and are followed; `trace_parent` of what a database
+    here tells of one message, as in `Queued`.
     """
 
     entered: float
     adjacent_in: str
     is_from_here: bool
     queued: QueuedById = UNTOLD
+    trace_parent: str = ""
 
     @property
     def hops(self) -> int:

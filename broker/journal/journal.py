@@ -19,14 +19,15 @@ import structlog
 
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Origin
-from broker.journal.batch import Batch
+from broker.journal.batch import NOBODY_FOLLOWS, Batch, Follower
 from broker.journal.plan import JournalPlan
 from broker.journal.writer import Writer
 from broker.routing.choose import NOBODY, Principals
 
 SLOW_SECONDS, FAST_SECONDS = 0.1, 0.003  # between two looks
 COPY_MAX = 64 * 1024  # bytes of records that are copied out of the ring; for more, the ring gets other memory instead
-CLOSE_SECONDS = 10.0  # for what was recorded to be written when the instance stops
+CLOSE_SECONDS = 10.0  # for what was recorded to be written when the instance stops ...
+FOLLOWER_SECONDS = 3.0  # ... and for what else was made of it to be sent
 
 log = structlog.get_logger(__name__)
 
@@ -38,11 +39,14 @@ class Journal:
     Shape: `ring` for the pass; `principals` tells where mirrored pairs lead now, given once there is somebody to ask.
     """
 
-    def __init__(self, plan: JournalPlan, *, adjacent_of: Callable[[Origin], str]) -> None:
+    def __init__(
+        self, plan: JournalPlan, *, adjacent_of: Callable[[Origin], str], follower: Follower | None = None
+    ) -> None:
         self.ring = Ring(plan.ring_bytes, sample=plan.sample, adjacent_of=adjacent_of)
         self.principals: Callable[[], Principals] = lambda: NOBODY
         self._plan = plan
-        self._writer = Writer(plan)
+        self._follower = follower
+        self._writer = Writer(plan, follower=follower)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SLOW_SECONDS
@@ -71,13 +75,15 @@ class Journal:
         self._writer.use(self._plan)
 
     async def close(self) -> None:
-        """Write everything that was recorded, within `CLOSE_SECONDS`."""
+        """Write everything that was recorded, within `CLOSE_SECONDS`, and be done with what follows it."""
         if self._timer is not None:
             self._timer.cancel()
         self._hand_over(is_last=True)
         self._writer.stop()
         if not await asyncio.to_thread(self._writer.join, CLOSE_SECONDS):
             log.error("journal is not written to its end", records=self._writer.pending, waited_s=CLOSE_SECONDS)
+        if self._follower is not None:
+            await asyncio.to_thread(self._follower.close, FOLLOWER_SECONDS)
 
     def status(self) -> Mapping[str, Any]:
         """What there is to tell, as in a status."""
@@ -94,6 +100,7 @@ class Journal:
             "removed_files": writer.removed,
             "failures": writer.failures,
             "problem": writer.problem,
+            **(NOBODY_FOLLOWS if self._follower is None else self._follower.status()),
         }
 
     def _look(self) -> None:

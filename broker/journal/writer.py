@@ -27,7 +27,7 @@ from threading import Event, Thread, get_native_id
 import structlog
 
 from broker.forwarding.decoder_choice import make_decoder
-from broker.journal.batch import Batch
+from broker.journal.batch import Batch, Follower
 from broker.journal.file import JournalFile
 from broker.journal.place import remove_leftovers
 from broker.journal.plan import RINGS, JournalPlan
@@ -52,11 +52,14 @@ class Writer:
     no file that has appeared; `problem` why nothing can be written now, else "".
     """
 
-    def __init__(self, plan: JournalPlan, *, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, plan: JournalPlan, *, follower: Follower | None = None, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self.records = self.bytes = self.files = self.lost = self.errors = self.removed = self.pending = 0
         self.failures = 0
         self.problem = ""
         self._plan = plan
+        self._follower = follower
         self._wall_clock = wall_clock
         self._offered = self._done = 0  # bytes of copies, each counted by one side
         self._free: deque[bytearray] = deque()  # memory for the ring to go on in
@@ -165,6 +168,8 @@ class Writer:
         """Make rows of a batch."""
         try:
             self.pending += self._rows.add(batch)
+            if self._follower is not None:
+                self._follower.add(batch)
         except ValueError:  # of this process's own ring: a fault of the program, but of this batch alone
             self.errors += 1
             self.lost += count_records(batch)

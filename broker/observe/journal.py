@@ -1,4 +1,4 @@
-"""The metrics of the journal; all 0 where none is kept."""
+"""The metrics of the journal and of the spans made of it; all 0 where none is kept."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ _FIELDS = {  # of `Journal.status`, by metric
     "broker_journal_bytes_total": "bytes",
     "broker_journal_errors_total": "errors",
     "broker_journal_removed_files_total": "removed_files",
+    "broker_tracing_spans_total": "spans",
+    "broker_tracing_pending_spans": "spans_pending",
+    "broker_tracing_dropped_spans_total": "spans_dropped",
 }
 
 JOURNAL_METRICS = (
@@ -29,6 +32,12 @@ JOURNAL_METRICS = (
     Described("broker_journal_bytes_total", "Size of the files of the journal that have appeared."),
     Described("broker_journal_errors_total", "How often a file of the journal could not be written or removed."),
     Described("broker_journal_removed_files_total", "Files of the journal removed for their age or their total size."),
+    Described("broker_tracing_spans_total", "Spans of traced messages that a collector has taken."),
+    Described("broker_tracing_pending_spans", "Spans that wait for a collector to take them."),
+    Described(
+        "broker_tracing_dropped_spans_total",
+        "Spans that no collector will have: it did not take them, or too many waited for it.",
+    ),
 )
 
 

@@ -29,6 +29,7 @@ COMPONENTS = (
     "routing_service",
     "store",
     "supervision",
+    "tracing",
     "workers",
 )
 """What logs: the parts of the package `broker`."""

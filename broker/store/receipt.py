@@ -14,6 +14,10 @@ Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
 
 
+TracedKey = tuple[bytes, bool, int]
+"""Of a message: its conversation_id, whether the target sent it, its sequence number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """
@@ -47,7 +51,7 @@ class Receipt:
     come; `delivered` whole messages by service; `dropped` frames by disposition, and in `last_dropped` the header of
     the last of them, None when it cannot be read; `headers` of all frames in the order of arrival, likewise; `heard` by
     conversation and side what the last of the sealed frames told of keys; `refusals` by disposition why one was not
-    believed.
+    believed; `traced` the application's own spans of messages with the TRACE flag that went to a queue.
     """
 
     stored: dict[int, Standing] = field(default_factory=dict)
@@ -64,6 +68,7 @@ class Receipt:
     headers: list[Header | None] = field(default_factory=list, compare=False)
     heard: dict[tuple[bytes, bool], Heard] = field(default_factory=dict)
     refusals: dict[Disposition, str] = field(default_factory=dict)
+    traced: dict[TracedKey, str] = field(default_factory=dict, compare=False)
     _endings: list[tuple[Header, Disposition]] = field(default_factory=list, compare=False)
 
     def drop(self, disposition: Disposition, *headers: Header) -> None:

@@ -26,11 +26,13 @@ from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_
 from broker.store.tombstone import close
 from broker.wire.frame import Envelope, Fault, Header, are_bounded, decode_envelope, decode_fault, decode_stored
 from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, NO_GUID, Flag, Kind
+from broker.wire.trace_context import TRACE_PARENT
 
 Group = list[tuple[Header, bytes]]
 
 RUNS_MAX = 1024  # believed of one acknowledgement
 _LAST, _ERROR, _END = int(Flag.LAST_FRAGMENT), int(Flag.ERROR), int(Flag.END_DIALOG)  # an enum's operators are slow
+_TRACE = int(Flag.TRACE)
 PEER_GONE = -8462
 CODES = (-(2**31), -1)  # of errors that a broker makes, least and most
 _OVER = frozenset({State.ERROR, State.CLOSED})  # what these held is in the ledger, and counts as acknowledged no more
@@ -285,6 +287,9 @@ class Reception:
                 self._fail(sequence, Fault(-refusal.number, refusal.problem))
                 return
             is_taken = delivery.put(side, sequence, envelope.type, body, headers=envelope.headers)
+            if flags & _TRACE and envelope.headers:
+                key = (side.contact.conversation_id, side.contact.is_initiator, sequence)
+                self._receipt.traced[key] = envelope.headers.get(TRACE_PARENT, "")
             happening = Happening.FIRST_RECEIVED
         if is_taken:
             self._is_urgent |= happening is not Happening.FIRST_RECEIVED

@@ -19,8 +19,9 @@ from broker.store.large import PART_BYTES
 from broker.store.secured import secured_of
 from broker.wire.frame import Envelope, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
+from broker.wire.trace_context import TRACE_PARENT
 
-_LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow
+_LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
 _NEWEST = "SELECT max(transmission_id) FROM broker_transmission"
 _DIALOG = (
     " c.conversation_id, c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence,"
@@ -134,16 +135,18 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
     for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
         first = number if row_sequence == sequence else 0
         envelope = b""
+        carried = None if headers is None else json.loads(headers)
+        parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
         if first == 0:
             opening = _opening(db, want.endpoint_id, now) if row_sequence == 0 else _NOT_OPENING
-            carried = None if headers is None else json.loads(headers)
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
         fragments: Iterable[Outgoing]
         if first == 0 and body is not None and len(body) <= fragment_size:
-            fragments = (Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued),)
+            one = Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued, trace_parent=parent)
+            fragments = (one,)
         else:
-            message = _Message(transmission_id, row_sequence, flags, enqueued, envelope, body, length)
+            message = _Message(transmission_id, row_sequence, flags, enqueued, envelope, body, length, parent)
             fragments = _cut(db, message, first, fragment_size)
         for fragment in fragments:
             size = len(fragment.body)
@@ -178,6 +181,7 @@ class _Message(NamedTuple):
     envelope: bytes
     body: bytes | None
     length: int | None
+    trace_parent: str
 
 
 class _Opening(TypedDict, total=False):
@@ -212,7 +216,8 @@ def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: i
     for number, piece in enumerate(pieces, first):
         flags = message.flags | (_LAST if number == last else 0)
         content = piece if number else message.envelope + piece
-        yield Outgoing((message.sequence, number), flags, content, enqueued_at=message.enqueued_at)
+        enqueued, parent = message.enqueued_at, message.trace_parent
+        yield Outgoing((message.sequence, number), flags, content, enqueued_at=enqueued, trace_parent=parent)
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:

@@ -67,6 +67,7 @@ PRELUDE = Struct(">IBBBB")  # length, kind, flags, hop_count, hop_limit
 HEADER_BYTES = 114  # without the two names
 HEADER = Struct(">IBBBBII16s16sQIIQIHH16s16sH")
 KIND_AT = 4
+FLAGS_AT = 5
 HOP_COUNT_AT = 6
 TIME_TO_LIVE_AT = 8
 TIMES = Struct(">II")  # time_to_live, time_consumed, at TIME_TO_LIVE_AT

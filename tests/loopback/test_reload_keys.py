@@ -195,6 +195,7 @@ def cases(at: Path) -> dict[str, Case]:
             "limits", "messages_per_second", 200, lambda i: meters(i).messages_per_second, 200
         ),
         "limits.pool_share": one("limits", "pool_share", 20, lambda i: meters(i).pool_share, 20),
+        "tracing.enabled": one("tracing", "enabled", True),
         "drain.announce": one("drain", "announce", "1s", lambda i: i.drain._bounds_of().announce, 1.0),
         "drain.timeout": one("drain", "timeout", "9s", lambda i: i.drain._bounds_of().timeout, 9.0),
     }

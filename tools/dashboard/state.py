@@ -168,6 +168,15 @@ JOURNAL = Row(
             "{{instance}}",
             thresholds=FAULT,
         ),
+        Panel(
+            "Spans of traced messages",
+            "What a collector has taken, what waits for it and what was dropped; 0 without tracing.",
+            (
+                Query(rate("broker_tracing_spans_total", "instance"), "{{instance}} taken"),
+                Query(gauge("broker_tracing_pending_spans"), "{{instance}} waiting"),
+                Query(rate("broker_tracing_dropped_spans_total", "instance"), "{{instance}} dropped"),
+            ),
+        ),
     ),
 )
 

@@ -223,7 +223,7 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         [
             (
                 "nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe, "
-                "journal, limits, drain"
+                "journal, limits, drain, tracing"
             )
         ],
     ),

@@ -137,3 +137,14 @@ def test_writer_that_says_too_little_is_a_bug(frames: list[bytes]) -> None:
 
     with pytest.raises(ValueError, match="shorter"):
         desk.verdicts.judge([Disposition.DELIVERED], 2.0)
+
+
+def test_span_of_the_application_goes_with_the_messages_that_have_one(frames: list[bytes]) -> None:
+    desk = Desk()
+    desk.arrive(1.0, *frames[:3])
+    desk.verdicts.begin()
+
+    traced = {(b"c" * 16, False, 1): "span", (b"c" * 16, True, 2): "of the other direction"}
+    desk.verdicts.judge([Disposition.DELIVERED] * 3, 2.0, traced)
+
+    assert ["", "span", ""] == [record.arrival.trace_parent for record in desk.records()]

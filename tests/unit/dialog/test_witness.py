@@ -57,6 +57,27 @@ def test_what_is_sent_goes_with_when_it_was_queued_and_whether_it_was_sent_befor
     assert {} == desk.witness.take()
 
 
+def test_span_of_the_application_goes_with_a_traced_message_whoever_samples_its_dialog() -> None:
+    desk = Desk(sample=0.0)
+    contact = Contact(bytes(16), True, "Orders", b"h" * 16, "Far")
+    flags = LAST | int(Flag.TRACE)
+    frame = message_frame(contact, Travel(), b"m" * 16, Fragment((0, 0), flags, b"body", (0, 0)))
+
+    desk.witness.send(1, frame, Outgoing((0, 0), flags, b"body", enqueued_at=WALL, trace_parent="p"), is_resend=False)
+
+    assert {b"m" * 16: Queued(WALL, False, "p")} == desk.witness.take()
+    (record,) = desk.acknowledge(1, 0)
+    assert "p" == record.arrival.queued[b"m" * 16].trace_parent
+
+
+def test_without_a_ring_nothing_is_kept() -> None:
+    witness = Witness(None)
+
+    witness.send(1, bytes(200), Outgoing((0, 0), LAST, b"", trace_parent="p"), is_resend=False)
+
+    assert {} == witness.take()
+
+
 def test_acknowledged_fragments_are_told_once_with_their_newest_copy() -> None:
     desk = Desk()
     desk.send((0, 0), (1, 0), (2, 0))

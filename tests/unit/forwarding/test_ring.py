@@ -227,7 +227,7 @@ def test_record_tells_the_frame_as_it_arrived_and_the_way_it_took(make_frame: Ma
 
     assert decode_dialog(frame)[0] == record.header
     assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
-    assert (NOW, NOW, "instance-7", False, {}) == (record.arrival.entered, record.left, *record.arrival[1:])
+    assert (NOW, NOW, "instance-7", False, {}, "") == (record.arrival.entered, record.left, *record.arrival[1:])
     assert ("ToNorth", NORTH, Disposition.FORWARDED) == (route(record), next_hop(record), record.disposition)
 
 
@@ -607,7 +607,7 @@ def test_verdict_of_a_database_is_a_record_of_its_own(make_frame: MakeFrame) -> 
 
     assert (None, Disposition.DUPLICATE, NOW + 1) == (record.way, record.disposition, record.left)
     assert (frame[:HEADER_BYTES], len(frame)) == (record.raw_header, record.frame_bytes)
-    assert (NOW, "instance-7", False, {}) == record.arrival
+    assert (NOW, "instance-7", False, {}, "") == record.arrival
 
 
 @pytest.mark.parametrize("sample", [0, 1])

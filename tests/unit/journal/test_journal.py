@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.way import Origin, Way
 from broker.journal import journal as module
+from broker.journal.batch import NOBODY_FOLLOWS, Batch
 from broker.journal.journal import Journal
 from broker.journal.place import files_of
 from broker.journal.plan import JournalPlan
@@ -167,3 +169,37 @@ async def test_a_file_goes_on_when_only_its_bounds_are_others(plan: JournalPlan)
     await one.close()
 
     assert [0, 1, 2, 0, 1] == table(plan)["sequence_number"]
+
+
+class Follower:
+    """Who makes something else of batches. Shape: `records` bytes of records; `seconds` that it was given to end."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.seconds = 0.0
+
+    def add(self, batch: Batch) -> None:
+        self.records += len(batch.taken.data)
+
+    def status(self) -> Mapping[str, int]:
+        return {"spans": self.records, "spans_pending": 0, "spans_dropped": 0}
+
+    def close(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+async def test_who_follows_has_every_record_and_time_to_end(plan: JournalPlan) -> None:
+    follower = Follower()
+    one = Journal(plan, adjacent_of=lambda _: "", follower=follower)
+    one.start()
+    record(one, 3)
+    used = one.ring.used
+
+    await one.close()
+
+    assert (used, module.FOLLOWER_SECONDS) == (follower.records, follower.seconds)
+    assert (3, used) == (one.status()["records"], one.status()["spans"])
+
+
+async def test_without_anybody_who_follows_there_are_no_spans(plan: JournalPlan) -> None:
+    assert (0, 0, 0) == tuple(journal(plan).status()[name] for name in NOBODY_FOLLOWS)

@@ -9,7 +9,7 @@ from broker.observe.journal import JOURNAL_METRICS, journal_readers
 
 STATUS = {
     "records": 1, "pending": 2, "shed": 3, "files": 4, "bytes": 5, "errors": 6, "removed_files": 7,
-    "directory": "/flows", "sample": 1.0, "problem": "",
+    "spans": 8, "spans_pending": 9, "spans_dropped": 10, "directory": "/flows", "sample": 1.0, "problem": "",
 }  # fmt: skip
 
 
@@ -20,8 +20,8 @@ def told(journal: Any) -> list[float]:
 
 
 def test_metrics_are_what_the_status_says() -> None:
-    assert [1, 2, 3, 4, 5, 6, 7] == told(SimpleNamespace(status=lambda: STATUS))
+    assert list(range(1, 11)) == told(SimpleNamespace(status=lambda: STATUS))
 
 
 def test_without_a_journal_they_are_all_nothing() -> None:
-    assert [0.0] * 7 == told(None)
+    assert [0.0] * 10 == told(None)

@@ -432,6 +432,16 @@ def test_headers_are_kept_with_the_message(
     assert [headers or None] * 2 == found
 
 
+def test_spans_of_traced_messages_are_told(take: Take, far: FarSide) -> None:
+    far.envelope = Envelope(type="T", contract="C", lifetime=60, headers={"traceparent": "p"})
+    conversation = far.contact.conversation_id
+
+    late = take(far.message(1, flags=LAST | Flag.TRACE), far.message(2))
+    receipt = take(far.message(0, flags=LAST | Flag.TRACE))
+
+    assert ({}, {(conversation, False, 0): "p"}) == (late.traced, receipt.traced)
+
+
 @pytest.mark.parametrize("headers", [{str(n): "" for n in range(HEADERS_MAX + 1)}, {"a": "b" * HEADERS_MAX_BYTES}])
 def test_a_message_with_more_headers_than_it_may_have_fails_its_dialog(
     db: sqlite3.Connection, take: Take, far: FarSide, headers: dict[str, str]

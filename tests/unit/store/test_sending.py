@@ -291,10 +291,19 @@ def test_headers_of_a_message_travel_in_its_envelope_and_its_flags_with_each_fra
 
     first, second, other = load(db, size=2)
 
+    assert ["", "", ""] == [one.trace_parent for one in (first, second, other)]
     assert ({"a": "b"}, None) == tuple(decode_envelope(one.body)[0].headers for one in (first, other))
     assert [Flag.TRACE, Flag.TRACE | Flag.LAST_FRAGMENT, Flag.LAST_FRAGMENT] == [
         one.flags for one in (first, second, other)
     ]
+
+
+def test_span_of_the_application_goes_with_each_fragment_of_a_traced_message(db: sqlite3.Connection) -> None:
+    begin(db, b"abcd", b"e", b"f")
+    db.execute('UPDATE broker_transmission SET headers = \'{"traceparent": "p"}\'')
+    db.execute("UPDATE broker_transmission SET flags = 32 WHERE message_sequence_number < 2")
+
+    assert ["p", "p", "p", ""] == [one.trace_parent for one in load(db, size=2)]
 
 
 def test_first_message_of_the_target_tells_neither(db: sqlite3.Connection) -> None:
