@@ -422,7 +422,7 @@ def test_storage_that_is_not_there_keeps_a_daemon_from_starting_and_is_not_made(
     daemon.start(wait=False)
     wait_for(lambda: not daemon.is_running, seconds=SECONDS, what="the end")
 
-    assert "No such file or directory" in daemon.last_words()
+    assert f'the directory "{shared(net).parent}" does not exist' in daemon.last_words()
     assert not shared(net).parent.exists()
 
 
