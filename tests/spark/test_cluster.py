@@ -71,7 +71,7 @@ def start(running: Cluster, *words: str | Path) -> subprocess.Popen[bytes]:
 def test_the_executors_python_has_nothing_of_this_project(python: Path) -> None:
     """Else the tests below would not show that anything is shipped."""
     for name in ("broker", "msgspec", "lark"):
-        assert 0 != subprocess.run([python, "-c", f"import {name}"], capture_output=True, check=False).returncode
+        assert 0 != subprocess.run([python, "-P", "-c", f"import {name}"], capture_output=True, check=False).returncode
 
 
 def test_what_if_runs_on_executors_that_have_nothing_but_spark(running: Cluster, history: Path, tmp_path: Path) -> None:
