@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,13 @@ def test_pipe_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
 def test_pipe_with_a_writer_is_refused_as_well(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = threading.Thread(target=lambda: path.open("wb").close())
-    writer.start()
+    ours = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a writer could not open it before somebody reads
+    writer = os.open(path, os.O_WRONLY)
 
     found = problems(path)
 
-    with os.fdopen(os.open(path, os.O_RDONLY), "rb"):  # lets the writer go, in case it came too late
-        writer.join()
+    os.close(writer)
+    os.close(ours)
     assert found[0].startswith("pipe: is no plain file")
 
 
