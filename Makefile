@@ -20,6 +20,9 @@ SECONDS ?= 300
 LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
     --no-emit-find-links --quiet
 
+# Byte code is kept: a thousand daemons of the tests would each compile the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test style format types layers bench memory chaos simulate model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
 

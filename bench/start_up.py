@@ -21,12 +21,14 @@ from broker.demo.topology import Daemon, Topology
 
 ROUNDS = 20
 EMPTY = [sys.executable, "-c", "pass"]
+# An installed program has its byte code; a checkout keeps it once it has run, unless the environment forbids.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def processor_ms(command: list[str]) -> float:
     """Processor time of one run, user and system together, in ms."""
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-    pid = os.posix_spawn(command[0], command, os.environ, file_actions=nowhere)
+    pid = os.posix_spawn(command[0], command, ENVIRONMENT, file_actions=nowhere)
     used = os.wait4(pid, 0)[2]
     return (used.ru_utime + used.ru_stime) * 1000
 
