@@ -1,4 +1,4 @@
-"""What every test may rely on: no logger remembers the configuration of another test."""
+"""What every test may rely on: daemons start fast, and no logger remembers the configuration of another test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,31 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+
+from broker.demo.topology import Daemon
+from tests.support.forked import ForkServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a fixture of their module go to one worker, so that it is made once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _shares(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    return any(fixture.scope == "module" for made in fixtures for fixture in made)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _daemons_are_forked() -> Iterator[None]:
+    """Hundreds of daemons are started, and each would import the same for more than a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Daemon, "starter", staticmethod(ForkServer().start))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from broker.admin.client import AdminClient
 from broker.errors import BrokerError, DaemonUnreachableError
@@ -34,6 +34,7 @@ from broker.errors import BrokerError, DaemonUnreachableError
 PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
 READY_SECONDS = 30.0
 STOP_SECONDS = 20.0
+PATIENCE_SECONDS = 1.0  # at the end of a topology, whose drains nobody waits for
 POLL_SECONDS = 0.02
 
 _any = random.SystemRandom()  # not the shared one: two processes that seed it alike, as tests do, took the same ports
@@ -61,13 +62,49 @@ def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
         time.sleep(POLL_SECONDS)
 
 
+class Process(Protocol):
+    """What is used of a `subprocess.Popen`, as which it behaves."""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; the exit code. Raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it runs."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+def start_process(
+    arguments: Sequence[str], log: Path, environ: Mapping[str, str], prefix: Sequence[str] = ()
+) -> Process:
+    """Start `broker ARGUMENTS` as a child, with words before its command; its output goes behind what the log has."""
+    command = [*prefix, sys.executable, "-m", "broker", *arguments]
+    with log.open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+        )
+
+
 class Daemon:
     """
     One instance as a child process.
 
     Shape: `address` is `tcp://127.0.0.1:port`; `directory` holds its configuration, its files and `log`; `page` the URL
-    of its status page, "" without `admin.listen`.
+    of its status page, "" without `admin.listen`; `starter` starts those without an environment of their own.
     """
+
+    starter: Callable[[Sequence[str], Path, Mapping[str, str]], Process] = staticmethod(start_process)
 
     def __init__(self, directory: Path, name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
         self.name = name
@@ -78,7 +115,7 @@ class Daemon:
         self.log = directory / "log"
         self.environ: dict[str, str] = {}
         self.prefix: tuple[str, ...] = ()  # words before its command
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         base: dict[str, dict[str, Any]] = {
             "instance": {"name": name, "state_dir": "."},
             "endpoint": {"listen": [f"127.0.0.1:{self.port}"]},
@@ -110,11 +147,11 @@ class Daemon:
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process; with `wait`, return when it serves."""
-        command = [*self.prefix, sys.executable, "-m", "broker", "serve", "-c", str(self.config)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | self.environ
-            )
+        arguments, environ = ["serve", "-c", str(self.config)], os.environ | self.environ
+        if self.environ or self.prefix:
+            self._process = start_process(arguments, self.log, environ, self.prefix)
+        else:
+            self._process = self.starter(arguments, self.log, environ)
         if wait:
             self.wait_ready()
 
@@ -131,11 +168,27 @@ class Daemon:
 
         wait_for(answers, seconds=READY_SECONDS, what=f"{self.name} ready; {self.last_words()}")
 
-    def stop(self) -> int:
-        """SIGTERM, and wait; the exit code."""
+    def terminate(self) -> None:
+        """SIGTERM."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(STOP_SECONDS)
+
+    def wait(self, seconds: float) -> int:
+        """Wait until it has ended; the exit code. Raises subprocess.TimeoutExpired."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; the exit code."""
+        self.terminate()
+        return self.wait(STOP_SECONDS)
+
+    def end(self) -> None:
+        """Wait for one that was told to stop, and kill it when it does not listen."""
+        try:
+            self.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def kill(self) -> None:
         """SIGKILL: no chance to say goodbye."""
@@ -224,15 +277,18 @@ class Topology:
         for daemon in self.daemons.values():
             daemon.wait_ready()
 
-    def stop(self) -> None:
-        """Stop those that run; whoever does not listen is killed."""
+    def stop(self, *, patience: float = STOP_SECONDS) -> None:
+        """Stop all that run at once; after `patience` seconds a second SIGTERM ends drains, SIGKILL who is deaf."""
         running = [daemon for daemon in self.daemons.values() if daemon.is_running]
         for daemon in running:
             daemon.thaw()
+            daemon.terminate()
+        for daemon in running:
             try:
-                daemon.stop()
+                daemon.wait(patience)
             except subprocess.TimeoutExpired:
-                daemon.kill()
+                daemon.terminate()
+                daemon.end()
 
     def __enter__(self) -> Self:
         return self
@@ -240,7 +296,7 @@ class Topology:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.stop(patience=PATIENCE_SECONDS)
 
 
 def free_port() -> int:

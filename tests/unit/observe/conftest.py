@@ -51,6 +51,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
                 f'databases.{name} = {{ path = "{name}.db", scripts = ["own.sql"] }}\n'
                 'routes = { files = ["msdb.sql"] }\n'
                 'observe = { listen = "" }\n'
+                'drain = { timeout = "0s" }\n'
             )
             return await stack.enter_async_context(serve(path))
 
