@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from broker.demo.topology import Daemon
-from tests.support.forked import ForkServer
+from tests.support.forked import FORK_SERVER
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,7 +29,7 @@ def _shares(item: pytest.Item) -> bool:
 def _daemons_are_forked() -> Iterator[None]:
     """Hundreds of daemons are started, and each would import the same for more than a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Daemon, "starter", staticmethod(ForkServer().start))
+        patch.setattr(Daemon, "starter", staticmethod(FORK_SERVER.start))
         yield
 
 

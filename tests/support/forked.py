@@ -31,9 +31,12 @@ class ForkServer:
         self._socket: socket.socket | None = None
         self._codes: dict[int, int] = {}
 
-    def start(self, arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> Forked:
-        """Start `broker ARGUMENTS`, whose output goes behind what the log has."""
-        told = {"arguments": arguments, "log": str(log), "environ": dict(environ), "directory": str(Path.cwd())}
+    def start(
+        self, arguments: Sequence[str], log: Path, environ: Mapping[str, str], *, directory: Path | None = None
+    ) -> Forked:
+        """Start `broker ARGUMENTS` in a directory, or in that of this process; output goes behind what the log has."""
+        where = str(directory or Path.cwd())
+        told = {"arguments": arguments, "log": str(log), "environ": dict(environ), "directory": where}
         with self._lock:
             asked = self._socket or self._begin()
             asked.setblocking(True)
@@ -106,3 +109,6 @@ class Forked:
     def kill(self) -> None:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+FORK_SERVER = ForkServer()

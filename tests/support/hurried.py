@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from click.testing import CliRunner
 
 from broker.cli import main
 from tests.support.certificates import DAY, authority, make
+from tests.support.forked import FORK_SERVER
 
 SERVE_SECONDS = 60.0
 GOOD = """\
@@ -100,18 +100,13 @@ def command(
 ) -> tuple[int, str]:
     """Exit code of the program in a process of its own, and all it wrote."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BROKER_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "broker", *arguments],
-        cwd=directory,
-        env={**inherited, **(environ or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        timeout=seconds,
-        errors="backslashreplace",
-    )
-    return done.returncode, done.stdout
+    with tempfile.NamedTemporaryFile() as told:
+        environ = {**inherited, **(environ or {})}
+        process = FORK_SERVER.start(arguments, Path(told.name), environ, directory=directory)
+        try:
+            return process.wait(seconds), told.read().decode(errors="backslashreplace")
+        finally:
+            process.kill()
 
 
 @contextmanager
