@@ -56,12 +56,13 @@ class Passage:
 
 class Cable:
     """
-    Shape: `to` the port of 127.0.0.1 that it leads to, to be set before it is used; `port` where it begins; `passed`
+    Shape: `to` the port that it leads to, of `to_host`, to be set before it is used; `port` where it begins; `passed`
     every frame of interest so far: dialog frames, PROBE, PROBE_REPLY, REJECTED.
     """
 
     def __init__(self) -> None:
         self.to = 0
+        self.to_host = "127.0.0.1"
         self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.passed: list[Passage] = []
@@ -120,7 +121,7 @@ class Cable:
                 _reset(came)
                 continue
             try:
-                onward = socket.create_connection(("127.0.0.1", self.to))
+                onward = socket.create_connection((self.to_host, self.to))
             except OSError:
                 _reset(came)
                 continue

@@ -1,0 +1,36 @@
+"""Which kind of network this machine allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from tests.chaos.network.impairment import NetworkError
+from tests.chaos.network.loopback import LoopbackNetwork
+from tests.chaos.network.namespaces import NamespaceNetwork
+from tests.chaos.network.network import Network
+
+Kind = Literal["namespaces", "loopback"]
+
+
+def open_network(directory: Path, *, seed: int = 0, kind: Kind | None = None) -> Network:
+    """
+    A network without hosts.
+
+    Args:
+        directory: Holds one for each host; made if it is not there.
+        seed: Of the dice of all impairments.
+        kind: The only kind wanted; None = namespaces if they can be made, else loopback, whose `reason` says why.
+
+    Raises:
+        NetworkError: that kind cannot be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if kind == "loopback":
+        return LoopbackNetwork(directory, seed=seed)
+    try:
+        return NamespaceNetwork(directory, seed=seed)
+    except NetworkError as error:
+        if kind is not None:
+            raise
+        return LoopbackNetwork(directory, seed=seed, reason=str(error))
