@@ -54,7 +54,8 @@ class Outgoing:
     travels, in fragment 0 with the envelope before the payload: only the payload decides where a message is cut, as the
     envelope's length may differ from one sending to the next. `sent_at` monotonic seconds; `retry_at` when it is sent
     again because the next hop refused it; `enqueued_at` UTC seconds since 1970 at which its message was queued;
-    `trace_parent` of its message where that has the TRACE flag, else "".
+    `trace_parent` of its message where that has the TRACE flag, else ""; `lifetime` UTC seconds since 1970 at which its
+    dialog is over, of a fragment whose envelope tells what is left of that, else 0.
     """
 
     place: Place
@@ -66,6 +67,7 @@ class Outgoing:
     retry_at: float = NEVER
     enqueued_at: float = 0.0
     trace_parent: str = ""
+    lifetime: float = 0.0
 
 
 @dataclass(slots=True)

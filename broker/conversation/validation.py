@@ -20,8 +20,6 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
 
-import msgspec
-
 JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
 DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
 MARK_MAX_BYTES = 2 * 1024 * 1024  # of one tag, comment or instruction: expat keeps an unfinished one in memory
@@ -262,10 +260,12 @@ class _Json:
         return None
 
     def close(self) -> str | None:
+        import msgspec  # noqa: PLC0415 - slow to import: see broker.cli.group
+
         body = bytes(self._body)
         try:
             body.decode()
-            _READ_JSON(body)
+            msgspec.json.decode(body, type=msgspec.Raw)  # checks the grammar, builds nothing
         except (UnicodeDecodeError, msgspec.DecodeError) as error:
             return f"it is no JSON: {error}"
         except RecursionError:
@@ -273,7 +273,6 @@ class _Json:
         return _TOO_DEEP if _depth(body) > DEPTH_MAX else None
 
 
-_READ_JSON = msgspec.json.Decoder(msgspec.Raw).decode  # checks the grammar, builds nothing
 _JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}

@@ -12,13 +12,17 @@ import time
 from collections import OrderedDict
 from itertools import count
 
+from msgspec import structs
+
 from broker.conversation.contact import Contact, Fragment, Place, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.outbound import Outgoing
 from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Way
 from broker.security.key_packet import Mode
 from broker.security.session import CannotSealError, Credentials, Sealer
 from broker.store.receipt import Heard, Run
-from broker.wire.frame import Fault
+from broker.store.sending import left
+from broker.wire.frame import Fault, decode_envelope, encode_envelope
 
 SEALERS_MAX = 16_384  # dialogs whose keys are kept, some 50 MB; one above it makes a new key with its next frame
 NO_BINDING, NO_CERTIFICATE = -9727, -9731  # the original's numbers
@@ -46,6 +50,14 @@ class Framing:
     def message(self, contact: Contact, fragment: Fragment, seal: Seal | None) -> bytes:
         """One fragment of a message, sealed as `seal` gave it. Raises CannotSealError: not behind `seal`."""
         return message_frame(contact, self.travel, self.message_id(), fragment, seal)
+
+    def body(self, fragment: Outgoing) -> bytes:
+        """The body of a fragment as it goes out now: what is left of a lifetime shrinks while a message waits."""
+        if not fragment.lifetime:
+            return fragment.body
+        envelope, payload = decode_envelope(fragment.body)
+        now = time.time()
+        return encode_envelope(structs.replace(envelope, lifetime=left(fragment.lifetime, now))) + payload
 
     def ack(
         self, contact: Contact, way: Way, stored: Place, held: tuple[Run, ...] = (), *, is_urgent: bool = True

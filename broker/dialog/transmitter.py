@@ -298,7 +298,7 @@ class Transmitter:
         size = sent = resent = 0
         while sender.credit > 0 and outbound.has_unsent:
             fragment, is_resend = outbound.take(now)
-            piece = Fragment(fragment.place, fragment.flags, fragment.body, stored)
+            piece = Fragment(fragment.place, fragment.flags, framing.body(fragment), stored)
             frame = framing.message(contact, piece, seal if seal is None or not is_resend else seal.again)
             frames.append((way, frame))
             if is_followed or fragment.trace_parent:

@@ -11,10 +11,13 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.conversation.validation import Rule, SentBy, Validation
 from broker.conversation.well_known import DEFAULT
-from broker.routing.route import RouteRow
+
+if TYPE_CHECKING:
+    from broker.routing.route import RouteRow
 
 PRIORITY_DEFAULT = 5  # of a conversation that no priority is about; the original's
 FIRST_ID = 65536  # of what statements make; below it is what is built in, as in the original

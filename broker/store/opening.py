@@ -165,8 +165,11 @@ def _begin(db: sqlite3.Connection, arrived: Arrived, first: tuple[Header, bytes]
     if contracts and envelope.contract not in contracts:
         text = f"the service {contact.service_name!r} does not accept the contract {envelope.contract!r}"
         raise _RefusedError(Disposition.CONTRACT_REFUSED, Fault(-8408, text))
+    lifetime = _lifetime(envelope) - header.time_consumed / 1000
+    if lifetime <= 0:
+        raise _RefusedError(Disposition.LIFETIME_EXCEEDED)  # it was held for that long on its way
     is_named = header.to_broker_instance == contact.broker_instance
-    return create_side(db, contact, envelope.contract, now + _lifetime(envelope), now, is_named=is_named)
+    return create_side(db, contact, envelope.contract, now + lifetime, now, is_named=is_named)
 
 
 def _headers(group: Group) -> list[Header]:

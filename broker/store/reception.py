@@ -24,7 +24,8 @@ from broker.store.ledger import Reason, fail
 from broker.store.receipt import Receipt, Run, Standing
 from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_of, is_name, save_side
 from broker.store.tombstone import close
-from broker.wire.frame import Envelope, Fault, Header, are_bounded, decode_envelope, decode_fault, decode_stored
+from broker.wire.frame import Envelope, Fault, Header, decode_envelope, decode_fault, decode_stored
+from broker.wire.headers import are_bounded
 from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, NO_GUID, Flag, Kind
 from broker.wire.trace_context import TRACE_PARENT
 

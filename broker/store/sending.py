@@ -134,19 +134,21 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
     left = min(want.max_bytes, room)
     for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
         first = number if row_sequence == sequence else 0
-        envelope = b""
+        envelope, lifetime = b"", 0.0
         carried = None if headers is None else json.loads(headers)
         parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
         if first == 0:
-            opening = _opening(db, want.endpoint_id, now) if row_sequence == 0 else _NOT_OPENING
+            opening, lifetime = _opening(db, want.endpoint_id, now) if row_sequence == 0 else (_NOT_OPENING, 0.0)
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
         fragments: Iterable[Outgoing]
         if first == 0 and body is not None and len(body) <= fragment_size:
             one = Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued, trace_parent=parent)
+            one.lifetime = lifetime
             fragments = (one,)
         else:
-            message = _Message(transmission_id, row_sequence, flags, enqueued, envelope, body, length, parent)
+            opens = _Opens(envelope, lifetime)
+            message = _Message(transmission_id, row_sequence, flags, enqueued, opens, body, length, parent)
             fragments = _cut(db, message, first, fragment_size)
         for fragment in fragments:
             size = len(fragment.body)
@@ -167,6 +169,13 @@ def say_in_writer(db: sqlite3.Connection, statuses: Mapping[int, str | None], no
     )
 
 
+class _Opens(NamedTuple):
+    """What fragment 0 begins with. Shape: `lifetime` as `Outgoing` has it."""
+
+    envelope: bytes
+    lifetime: float
+
+
 class _Message(NamedTuple):
     """
     A row of the transmission queue.
@@ -178,7 +187,7 @@ class _Message(NamedTuple):
     sequence: int
     flags: int
     enqueued_at: float
-    envelope: bytes
+    opens: _Opens
     body: bytes | None
     length: int | None
     trace_parent: str
@@ -192,12 +201,22 @@ class _Opening(TypedDict, total=False):
 _NOT_OPENING = _Opening()
 
 
-def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> _Opening:
-    """What the first message of an initiator tells beside what every message tells; nothing for a target."""
+def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Opening, float]:
+    """
+    What the first message of an initiator tells beside what every message tells, and the instant at which its dialog is
+    over; nothing and 0 for a target.
+    """
     contract, lifetime, is_initiator = db.execute(
         "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
     ).fetchone()
-    return {"contract": contract, "lifetime": max(1, int(lifetime - now))} if is_initiator else {}
+    if not is_initiator:
+        return _NOT_OPENING, 0.0
+    return {"contract": contract, "lifetime": left(lifetime, now)}, lifetime
+
+
+def left(lifetime: float, now: float) -> int:
+    """Whole seconds that a dialog may still live, as its first message tells them: 1 at least."""
+    return max(1, int(lifetime - now))
 
 
 def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: int) -> Iterator[Outgoing]:
@@ -215,9 +234,11 @@ def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: i
         pieces = (body[start : start + fragment_size] for start in range(first * fragment_size, length, fragment_size))
     for number, piece in enumerate(pieces, first):
         flags = message.flags | (_LAST if number == last else 0)
-        content = piece if number else message.envelope + piece
+        content = piece if number else message.opens.envelope + piece
         enqueued, parent = message.enqueued_at, message.trace_parent
-        yield Outgoing((message.sequence, number), flags, content, enqueued_at=enqueued, trace_parent=parent)
+        one = Outgoing((message.sequence, number), flags, content, enqueued_at=enqueued, trace_parent=parent)
+        one.lifetime = 0.0 if number else message.opens.lifetime
+        yield one
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:

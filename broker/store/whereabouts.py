@@ -7,20 +7,16 @@ looked at, but for that of an Error message, which says why the dialog failed.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from dataclasses import dataclass
-from html import unescape
 
-from broker.conversation.well_known import ERROR, ERROR_PRIORITY
+from broker.conversation.well_known import ERROR, ERROR_PRIORITY, error_parts
 from broker.store.group_lock import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.group_lock import records as reader_records
 from broker.store.rows import ask, path_of
 from broker.store.secured import sentence_sql
 
 _ERROR_BODY_MAX = 32_768  # bytes of an Error message that are looked at
-_CODE = re.compile(rb"<Code>\s*(-?\d{1,10})\s*</Code>")
-_DESCRIPTION = re.compile(r"<Description>(.*?)</Description>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +189,7 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
     poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
     body = b"" if error is None or not isinstance(error[0], bytes) else error[0]
-    code = _CODE.search(body)
-    text = _DESCRIPTION.search(body.decode("utf-8", "replace"))
+    error_code, error_text = error_parts(body)
     return Inbound(
         queue_name=name,
         is_receive_enabled=bool(is_enabled),
@@ -206,8 +201,8 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
         is_taken=_is_taken(db, endpoint_id, now),
         readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),
         poison=None if poison is None else Poison(*poison),
-        error_code=None if code is None else int(code[1]),
-        error_text="" if text is None else unescape(text[1]),
+        error_code=error_code,
+        error_text=error_text,
     )
 
 

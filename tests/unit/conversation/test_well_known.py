@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from broker.conversation.well_known import ERROR_PRIORITY, TIMER_PRIORITY, error_body
+from broker.conversation.well_known import ERROR_PRIORITY, TIMER_PRIORITY, error_body, error_parts
 
 
 @pytest.mark.parametrize("description", ["", "plain", "<&>\"'", "żółw 🐢"])
@@ -18,6 +18,26 @@ def test_error_body_is_the_documented_xml(description: str) -> None:
     assert [(f"{namespace}Code", "42"), (f"{namespace}Description", description or None)] == [
         (child.tag, child.text) for child in root
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        (error_body(-8490, 'no <service> & "more"'), (-8490, 'no <service> & "more"')),
+        (b"<Code> 7 </Code><Description>&#65;&#x42;&apos;&nope;&#0;</Description>", (7, "AB'&nope;\ufffd")),
+        (b"<Code>7<Description>one<Description>two</Description></Description>", (None, "one<Description>two")),
+        (b"<Description>" * 100_000, (None, "")),  # one pass: a search from each of them would take minutes
+        (
+            b"<Description>&#" + b"9" * 5000 + b";</Description>",
+            (None, f"&#{'9' * 5000};"),
+        ),  # no number that Python reads
+        (b"<Code>" + b" " * 100_000, (None, "")),
+        (b"\xff", (None, "")),
+    ],
+    ids=range(7),
+)
+def test_error_body_of_whomever_is_read_in_one_pass(body: bytes, parts: tuple[int | None, str]) -> None:
+    assert parts == error_parts(body)
 
 
 @pytest.mark.parametrize("bad", ["\0", "\x0b", "\x1f", "\ud800", "\ufffe", "\uffff"])

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from broker.conversation.contact import Contact, Fragment, Travel
+from broker.conversation.outbound import Outgoing
 from broker.dialog import framing as module
 from broker.dialog.framing import NO_BINDING, NO_CERTIFICATE, Framing
 from broker.flow import Disposition
@@ -17,7 +18,15 @@ from broker.security.opening import Opener
 from broker.security.seal import read_box
 from broker.security.session import CannotSealError, Credentials, Secured
 from broker.store.receipt import Heard
-from broker.wire.frame import Fault, decode_dialog, decode_fault, decode_stored
+from broker.wire.frame import (
+    Envelope,
+    Fault,
+    decode_dialog,
+    decode_envelope,
+    decode_fault,
+    decode_stored,
+    encode_envelope,
+)
 from broker.wire.layout import Flag, Kind
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
@@ -169,3 +178,26 @@ def test_ids_of_transmissions_are_all_different() -> None:
 
     assert 1000 == len({made.message_id() for _ in range(1000)})
     assert {16} == {len(made.message_id()) for _ in range(10)}
+
+
+# --- what is told anew ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("waits", "told"), [(0.0, 60), (10.5, 49), (59.5, 1), (1000.0, 1)])
+def test_lifetime_told_is_what_is_left_when_the_message_goes_out(
+    monkeypatch: pytest.MonkeyPatch, waits: float, told: int
+) -> None:
+    envelope = Envelope(type="T", contract="C", lifetime=60, headers={"a": "b"})
+    fragment = Outgoing((0, 0), 2, encode_envelope(envelope) + b"payload", lifetime=1060.0)
+    monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: 1000.0 + waits)}))
+
+    body = framing().body(fragment)
+
+    expected = Envelope(type="T", contract="C", lifetime=told, headers={"a": "b"})
+    assert (expected, b"payload") == decode_envelope(body)
+
+
+def test_body_without_a_lifetime_goes_out_as_it_is() -> None:
+    fragment = Outgoing((1, 0), 2, b"whatever this is")
+
+    assert fragment.body is framing().body(fragment)

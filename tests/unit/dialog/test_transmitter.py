@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from broker.routing.facts import Hosted
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sending import Found, Loaded, Want
-from broker.wire.frame import Header, Rejected, decode_dialog
+from broker.wire.frame import Envelope, Header, Rejected, decode_dialog, decode_envelope, encode_envelope
 from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.virtual_time import virtual_time
 
@@ -97,6 +98,17 @@ class Message:
         pieces = [self.body[start : start + size] for start in range(0, max(1, len(self.body)), size)]
         flags = [self.flags] * (len(pieces) - 1) + [self.flags | Flag.LAST_FRAGMENT]
         return [Outgoing((self.sequence, n), flags[n], piece) for n, piece in enumerate(pieces)]
+
+
+@dataclass(frozen=True)
+class Opening(Message):
+    """The first message of a dialog; its envelope was made when more of the lifetime was left. Shape: UTC seconds."""
+
+    lifetime: float = 0.0
+
+    def cut(self, size: int) -> list[Outgoing]:
+        body = encode_envelope(Envelope(lifetime=3600))
+        return [Outgoing((0, 0), Flag.LAST_FRAGMENT, body, lifetime=self.lifetime)]
 
 
 def contact(endpoint_id: int) -> Contact:
@@ -407,6 +419,17 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
     assert waits == [1, 2, 4, 8, 8]
     assert [want.place for want in stage.wanted].count((0, 0)) == 6
     assert (stage.transmitter.sent, stage.transmitter.resent) == (Counter(Orders=2), Counter(Orders=10))
+
+
+@virtual_time
+async def test_message_that_has_waited_tells_what_is_left_of_the_lifetime_then() -> None:
+    stage = Stage()
+    stage.stored[1].append(Opening(0, b"", lifetime=time.time() + 30.5))
+    stage.transmitter.found(Found(1, contact(1), 0, (0, 0)))
+
+    await settle()
+
+    assert [30] == [decode_envelope(decode_dialog(frame)[1])[0].lifetime for frame in stage.link.frames]
 
 
 @virtual_time

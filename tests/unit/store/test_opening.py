@@ -27,6 +27,11 @@ NOW = 1_750_000_000.0
 Take = Callable[..., Receipt]
 
 
+def held(frame: bytes, time_consumed: int) -> bytes:
+    """The same frame after so many milliseconds on its way."""
+    return frame[:12] + time_consumed.to_bytes(4, "big") + frame[16:]
+
+
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db = open_database(tmp_path / "bank.db", "Billing")
@@ -77,6 +82,29 @@ def test_contract_has_a_name_of_at_most_512_bytes(db: sqlite3.Connection, take: 
     assert [fault.code for _, fault in receipt.faults] == [-8430]
     assert receipt.dropped == Counter({Disposition.CORRUPTED: 1})
     assert rows(db, "SELECT count(*) FROM broker_conversation") == [0]
+
+
+@pytest.mark.parametrize(("time_consumed", "lifetime"), [(0, NOW + 60), (2_500, NOW + 57.5), (59_999, NOW + 0.001)])
+def test_time_on_the_way_is_part_of_the_lifetime(
+    db: sqlite3.Connection, take: Take, far: FarSide, time_consumed: int, lifetime: float
+) -> None:
+    far.envelope = Envelope(type="T", lifetime=60)
+
+    take(held(far.message(0), time_consumed))
+
+    assert [pytest.approx(lifetime, abs=1e-4)] == rows(db, "SELECT lifetime FROM broker_conversation")
+
+
+@pytest.mark.parametrize("time_consumed", [60_000, 2**32 - 1])
+def test_dialog_that_was_over_before_its_first_message_came_does_not_begin(
+    db: sqlite3.Connection, take: Take, far: FarSide, time_consumed: int
+) -> None:
+    far.envelope = Envelope(type="T", lifetime=60)
+
+    receipt = take(held(far.message(0), time_consumed))
+
+    assert Counter({Disposition.LIFETIME_EXCEEDED: 1}) == receipt.dropped
+    assert ([], [], []) == (receipt.faults, states(db), queued(db))
 
 
 @pytest.mark.parametrize(("is_named", "opening"), [(False, 0), (True, -1)])

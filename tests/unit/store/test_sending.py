@@ -285,6 +285,12 @@ def test_first_message_of_the_initiator_tells_contract_and_lifetime(db: sqlite3.
     assert (Envelope("T", "", sent_us[1]), b"b") == second
 
 
+def test_fragment_that_tells_the_lifetime_knows_when_it_is_over(db: sqlite3.Connection) -> None:
+    begin(db, b"abcd", b"e")
+
+    assert [lifetime_of(db), 0.0, 0.0] == [fragment.lifetime for fragment in load(db, size=2)]
+
+
 def test_headers_of_a_message_travel_in_its_envelope_and_its_flags_with_each_fragment(db: sqlite3.Connection) -> None:
     begin(db, b"abcd", b"e")
     db.execute('UPDATE broker_transmission SET headers = \'{"a": "b"}\', flags = 32 WHERE message_sequence_number = 0')

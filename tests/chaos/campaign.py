@@ -1,0 +1,210 @@
+"""
+A fault run: phases, each with traffic, its faults, the time to recover, and a judgement.
+
+In each phase the applications begin and end dialogs of their own. Once traffic flows everywhere the faults begin, last,
+and end; then every initiator has to get an answer of every service to something it sent since; then nothing new is
+begun, everything that was has to be finished and acknowledged, and the judge reads the histories.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.demo.topology import TimedOutError
+from broker.errors import BrokerError
+from tests.chaos import pair
+from tests.chaos.faults.catalog import FAULTS
+from tests.chaos.faults.fault import Fault, NoVictimError
+from tests.chaos.fleet import Fleet, wait_until
+from tests.chaos.history import read_history, together
+from tests.chaos.job import Orders
+from tests.chaos.judge import Circumstances, judge
+from tests.chaos.progress import Progress
+
+WARM_SECONDS = 30.0
+HOLD_SECONDS = (3.0, 8.0)
+RECOVER_SECONDS = 60.0
+SETTLE_SECONDS = 90.0
+SLACK_SECONDS = 3.5  # three heartbeats until a dead connection is given up, and two for a busy machine
+MIXTURE = (2, 4)  # faults at one time, least and most
+POLL_SECONDS = 0.2
+
+
+@dataclass
+class Report:
+    """
+    What came of a phase.
+
+    Shape: `faults` what was done; `wrong` sentences, none when all is well; times in seconds.
+    """
+
+    name: str
+    faults: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    dialogs: int = 0
+    messages: int = 0
+    resent: int = 0
+    duplicates: int = 0
+    recovery: float = 0.0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        told = (
+            f"{self.name:<24} {self.messages:>6} messages {self.dialogs:>4} dialogs {self.resent:>5} resent"
+            f" {self.duplicates:>5} duplicates dropped, recovered in {self.recovery:4.1f} s, {self.seconds:5.1f} s"
+        )
+        return f"{told}  {'; '.join(self.faults)}"
+
+
+class Campaign:
+    """Phases on one fleet, which runs already."""
+
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self.fleet = fleet
+        self.seed = seed
+        self._phases = 0
+
+    @property
+    def possible(self) -> list[str]:
+        """Names of faults that this network can do."""
+        return [name for name, kind in FAULTS.items() if all(self.fleet.network.can(need) for need in kind.needs)]
+
+    def alone(self, name: str) -> Report:
+        """One fault alone."""
+        return self._phase(name, [name])
+
+    def mixture(self, number: int) -> Report:
+        """Some faults at one time, by the seed and the number."""
+        dice = random.Random(f"{self.seed} mixture {number}")
+        names = dice.sample(self.possible, k=dice.randint(*MIXTURE))
+        return self._phase(f"mixture-{number}", names)
+
+    def _phase(self, name: str, names: Sequence[str]) -> Report:
+        self._phases += 1
+        report = Report(name)
+        phase = f"{self._phases:03d}-{name}"
+        dice = random.Random(f"{self.seed} {name}")
+        began, counts = time.monotonic(), self.fleet.counts.copy()
+        progress = Progress(self.fleet.histories / phase)
+        Orders(phase, is_sending=True).write(self.fleet.orders)
+        pair.tell_roles(self.fleet)
+        faults: list[Fault] = []
+        is_over = False
+        try:
+            self._answered(progress, since=began, seconds=WARM_SECONDS, what="traffic everywhere")
+            faults = self._chosen(names, dice)
+            report.faults = [f"{one.name}: {one.told}" for one in faults]
+            report.recovery = self._strike(faults, dice, progress, report)
+            Orders(phase, is_sending=False).write(self.fleet.orders)
+            is_over = True
+            self._settled(progress)
+        except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
+            report.wrong.append(f"{type(error).__name__}: {error}")
+        self._judge(phase, faults, report, held_for=time.monotonic() - began, is_over=is_over)
+        self.fleet.sample()
+        report.dialogs, report.messages = progress.dialogs, progress.messages
+        report.resent = self.fleet.counts["resent"] - counts["resent"]
+        report.duplicates = self.fleet.counts["duplicates"] - counts["duplicates"]
+        report.seconds = time.monotonic() - began
+        return report
+
+    def _chosen(self, names: Sequence[str], dice: random.Random) -> list[Fault]:
+        """Faults whose victims are different ones; whichever finds none is left out."""
+        faults: list[Fault] = []
+        free = set(self.fleet.names)
+        for name in names:
+            try:
+                fault = FAULTS[name](self.fleet, dice, free)
+            except NoVictimError:
+                continue
+            free -= fault.victims
+            faults.append(fault)
+        return faults
+
+    def _strike(self, faults: Sequence[Fault], dice: random.Random, progress: Progress, report: Report) -> float:
+        """The faults begin, last and end, each in its turn; seconds until everything is answered again."""
+        for fault in faults:
+            fault.begin()
+            self.fleet.pause(dice.uniform(0.0, 1.0))
+        self.fleet.pause(dice.uniform(*HOLD_SECONDS))
+        for fault in faults:
+            fault.end()
+        ended = time.monotonic()
+        report.wrong += [f"{name} has ended by itself" for name in self.fleet.revive()]
+        self._answered(progress, since=ended, seconds=RECOVER_SECONDS, what="answers after the faults")
+        return time.monotonic() - ended
+
+    def _answered(self, progress: Progress, *, since: float, seconds: float, what: str) -> None:
+        names = [f"application-{name}" for home in self.fleet.initiators for name in home.hosts]
+        services = [home.service for home in self.fleet.targets]
+        due = time.monotonic()
+
+        def is_so() -> bool:
+            nonlocal due
+            if time.monotonic() < due:
+                return False
+            due = time.monotonic() + POLL_SECONDS
+            progress.read()
+            return progress.is_answered(names, services, since)
+
+        wait_until(is_so, seconds=seconds, what=what)
+
+    def _settled(self, progress: Progress) -> None:
+        """Wait until every dialog is over at both sides."""
+        due = time.monotonic()
+
+        def is_so() -> bool:
+            nonlocal due
+            if time.monotonic() < due:
+                return False
+            due = time.monotonic() + POLL_SECONDS
+            progress.read()
+            return not progress.unfinished and not self.fleet.open_dialogs()
+
+        try:
+            wait_until(is_so, seconds=SETTLE_SECONDS, what="all dialogs over")
+        except TimedOutError as error:
+            left = f"{len(progress.unfinished)} not ended by their initiator, {self.fleet.open_dialogs()} sides open"
+            raise TimedOutError(f"{error}: {left}") from None
+
+    def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, held_for: float, is_over: bool) -> None:
+        """With `is_over` everything had the time to arrive."""
+        paths = sorted((self.fleet.histories / phase).glob("*.history"))
+        if (
+            report.wrong
+        ):  # what is under way could still come: what is there is judged all the same, when it stands still
+            for application in self.fleet.applications.values():
+                application.stop()
+        hidden = held_for if any(fault.hides for fault in faults) else 0.0
+        known = Circumstances(
+            held=self.fleet.held(),
+            waiting=self.fleet.waiting(),
+            is_over=is_over,
+            lateness=SLACK_SECONDS + hidden,
+            astray=frozenset().union(*(fault.astray for fault in faults)),
+        )
+        entries = together([read_history(path) for path in paths])
+        report.wrong += [str(verdict) for verdict in judge(entries, known)]
+
+
+def keep(fleet: Fleet) -> None:
+    """Copy what is on the disks of hosts, which end with the network, to what stays."""
+    for name, host in fleet.network.hosts.items():
+        shutil.copytree(
+            host.directory,
+            fleet.directory / "files" / name,
+            ignore=shutil.ignore_patterns("ballast"),
+            dirs_exist_ok=True,
+        )
+
+
+def evidence(directory: Path) -> str:
+    """Where what remains of a run is, in one line for each kind."""
+    kinds = {"histories": "histories", "daemons": "configurations and logs", "journals": "journals"}
+    return "\n".join(f"  {what}: {directory / name}" for name, what in kinds.items())

@@ -1,0 +1,60 @@
+"""An application of a fault run as a child process, in the namespace of its host."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.chaos.history import answer_open_question
+from tests.chaos.job import Job, Orders, history_of
+from tests.chaos.network.host import Host
+
+ROOT = Path(__file__).parents[2]
+STOP_SECONDS = 20.0
+
+
+class Application:
+    """One application as a child process in its host's namespace."""
+
+    def __init__(self, host: Host, job: Job, path: Path) -> None:
+        self.host = host
+        self.job = job
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+        self.is_wanted = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, job: Job | None = None) -> None:
+        """Start it, with another job if one is given."""
+        self.job = job or self.job
+        self.job.write(self._path)
+        command = [sys.executable, "-m", "tests.chaos.application", str(self._path)]
+        with self._path.with_suffix(".log").open("ab") as log:
+            self._process = self.host.popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.is_wanted = True
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it for good, and have every question that it leaves answered."""
+        self.is_wanted = False
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        orders = Orders.read(Path(self.job.orders))
+        path = history_of(Path(self.job.histories), orders.phase, self.job.name)
+        answer_open_question(path, self.job.name, Path(self.job.database))

@@ -1,0 +1,140 @@
+"""What operators do in the middle of traffic."""
+
+from __future__ import annotations
+
+from tests.chaos import pair
+from tests.chaos.faults.fault import Fault
+from tests.chaos.fleet import STOCK
+from tests.support.certificates import authority
+
+NOTICED_SECONDS = 6.0  # two looks at files, two seconds apart, and some slack
+
+
+class Reload(Fault):
+    """Other settings for a while, at a few daemons, several times."""
+
+    name = "reload"
+    TIMES = 5
+    CHANGES = (
+        ('heartbeat = "500ms"', 'heartbeat = "700ms"'),
+        ('resend_first = "300ms"', 'resend_first = "500ms"'),
+        ('time_to_live = "10s"', 'time_to_live = "5s"'),
+    )
+
+    def choose(self) -> str:
+        """Two gateways or ends."""
+        self._chosen = [self.take(self.fleet.names), self.take(self.fleet.names)]
+        return " and ".join(self._chosen)
+
+    def begin(self) -> None:
+        """Back and forth."""
+        for number in range(self.TIMES):
+            for name in self._chosen:
+                self._write(name, is_changed=number % 2 == 0)
+            self.fleet.pause(0.3)
+
+    def end(self) -> None:
+        """As before."""
+        for name in self._chosen:
+            self._write(name, is_changed=False)
+
+    def _write(self, name: str, *, is_changed: bool) -> None:
+        daemon = self.fleet.daemons[name]
+        text = daemon.config.read_text(encoding="utf-8")
+        for plain, changed in self.CHANGES:
+            text = text.replace(plain, changed) if is_changed else text.replace(changed, plain)
+        daemon.config.write_text(text, encoding="utf-8")
+        daemon.admin.request("POST", "/v1/reload", {})
+
+
+class RouteChange(Fault):
+    """A gateway loses its route to a database, and an initiator one of its routes to the other."""
+
+    name = "routes"
+
+    def choose(self) -> str:
+        """A gateway, and an initiator's way by another gateway."""
+        fleet = self.fleet
+        self._gateway = self.take(fleet.gateways)
+        self._far = self.dice.choice(fleet.homes)
+        self._home = self.dice.choice(fleet.initiators)
+        self._host = self.take(self._home.hosts)
+        self._by = self.dice.choice([name for name in fleet.gateways if name != self._gateway])
+        self._lost = self.dice.choice(fleet.targets)
+        return f"{self._gateway} to {self._far.name}, {self._host} to {self._lost.name} by {self._by}"
+
+    def begin(self) -> None:
+        """Dropped."""
+        self.fleet.daemons[self._gateway].admin.sql(f"DROP ROUTE [{self._far.name}];")
+        statement = f"DROP ROUTE [{self._lost.name} by {self._by}];"
+        self.fleet.daemons[self._host].admin.sql(statement, self._home.name)
+
+    def end(self) -> None:
+        """Made again."""
+        self.fleet.daemons[self._gateway].admin.sql(self.fleet.route(self._gateway, self._far))
+        statement = self.fleet.route(self._host, self._lost, by=self._by)
+        self.fleet.daemons[self._host].admin.sql(statement, self._home.name)
+
+
+class Rotation(Fault):
+    """A new CA: first trusted beside the old one, then all certificates are issued by it, then it alone is trusted."""
+
+    name = "rotation"
+
+    def choose(self) -> str:
+        """Every host, whatever else befalls it."""
+        return "all hosts, a new CA"
+
+    def begin(self) -> None:
+        """Trusted, then used."""
+        fleet = self.fleet
+        self._new = authority(f"fault run CA {self.dice.randrange(1000)}")
+        fleet.trust(fleet.authority, self._new)
+        fleet.pause(NOTICED_SECONDS)
+        for name in fleet.names:
+            fleet.certify(name, self._new)
+        fleet.pause(NOTICED_SECONDS)
+
+    def end(self) -> None:
+        """The old one is trusted no more."""
+        self.fleet.authority = self._new
+        self.fleet.trust(self._new)
+
+
+class FailOver(Fault):
+    """The pair changes its roles, and changes them again."""
+
+    name = "failover"
+
+    def choose(self) -> str:
+        """Both partners."""
+        self.take_all(STOCK)
+        return f"{self.fleet.principal} hands over"
+
+    def begin(self) -> None:
+        """To the partner."""
+        pair.fail_over(self.fleet)
+
+    def end(self) -> None:
+        """Back again."""
+        pair.fail_over(self.fleet)
+
+
+class LostPrincipal(Fault):
+    """The principal is killed, the partner follows; the killed one comes back as the mirror."""
+
+    name = "lost-principal"
+
+    def choose(self) -> str:
+        """Both partners."""
+        self.take_all(STOCK)
+        self._lost = self.fleet.principal
+        return f"{self._lost} is lost"
+
+    def begin(self) -> None:
+        """It dies, and somebody decides."""
+        pair.fail_over(self.fleet, is_lost=True)
+
+    def end(self) -> None:
+        """It comes back."""
+        self.fleet.daemons[self._lost].start(wait=False)

@@ -1,0 +1,390 @@
+"""
+Real daemons on hosts of their own, and applications on all of them.
+
+    initiator-1, initiator-2 ==> gateway-1 .. gateway-3 ==> billing ==> (one database)
+                                                        ==> stock-1, stock-2 (one database, a mirrored pair)
+
+Every database has a route to each far service through each gateway, every gateway a route to each database; that to the
+pair names both partners. Links are TLS with certificates on both sides. Each host has a directory of its own for what
+its daemon keeps, and what the run has to find afterwards lies elsewhere: configurations, logs, journals and histories.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker.demo.topology import Daemon, TimedOutError, wait_for
+from tests.chaos.child import Application
+from tests.chaos.job import Job, Orders
+from tests.chaos.judge import Message
+from tests.chaos.network.impairment import Fault as Ability
+from tests.chaos.network.network import Network
+from tests.support.certificates import Pair, authority, make
+
+PORT, OBSERVE_PORT = 4022, 9423
+QUEUE = "Inbox"
+INITIATORS = ("initiator-1", "initiator-2")
+BILLING = "billing"
+STOCK = ("stock-1", "stock-2")
+DISK_BYTES = 96 << 20  # of the host whose disk gets full
+START_SECONDS = 300.0
+STOP_SECONDS = 20.0
+LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy
+POLL_SECONDS = 0.05
+COUNTED = {"broker_retransmits_total": "resent", "broker_duplicates_total": "duplicates"}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "endpoint": {
+        "encryption": "required",
+        "authentication": "certificate",
+        "heartbeat": "500ms",
+        "connect_timeout": "1s",
+        "handshake_timeout": "2s",
+    },
+    "dialog": {"resend_first": "300ms", "resend_cap": "2s", "time_to_live": "10s"},
+    "drain": {"announce": "0s", "timeout": "5s"},
+    "journal": {"file_age": "10s", "keep_age": "1h", "keep_size": "256MiB"},
+}
+
+
+@dataclass(frozen=True)
+class Home:
+    """A database. Shape: `name`, of its file too; `service`; `hosts` where it lives, two of a mirrored pair."""
+
+    name: str
+    service: str
+    hosts: tuple[str, ...]
+    instance: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+class Fleet:
+    """
+    All of it.
+
+    Shape: `daemons`, `applications` by host; `counts` resent messages and duplicates since the beginning, as far as
+    daemons that were killed had been asked.
+    """
+
+    def __init__(self, directory: Path, network: Network, *, gateways: int = 3) -> None:
+        self.directory = directory
+        self.network = network
+        self.gateways = tuple(f"gateway-{number}" for number in range(1, gateways + 1))
+        self.initiators = [Home(f"orders-{n}", f"//chaos/Orders-{n}", (host,)) for n, host in enumerate(INITIATORS, 1)]
+        self.targets = [Home("billing", "//chaos/Billing", (BILLING,)), Home("stock", "//chaos/Stock", STOCK)]
+        self.homes = [*self.initiators, *self.targets]
+        self.orders = directory / "orders.json"
+        self.histories = directory / "histories"
+        self.tls = directory / "tls"
+        self.authority = authority("fault run CA")
+        self.daemons: dict[str, Daemon] = {}
+        self.applications: dict[str, Application] = {}
+        self.counts: Counter[str] = Counter()
+        self._last: dict[str, Counter[str]] = {}
+        self._excused: set[str] = set()
+        for path in (self.histories, self.tls, directory / "applications"):
+            path.mkdir(parents=True)
+        clocked, small = network.can(Ability.CLOCK), network.can(Ability.DISK)
+        self.names = (*INITIATORS, *self.gateways, BILLING, *STOCK)
+        for name in self.names:
+            has_clock = clocked and name in (INITIATORS[1], BILLING)
+            network.host(name, disk_bytes=DISK_BYTES if small and name == BILLING else None, has_clock=has_clock)
+        self.trust(self.authority)
+        for name in self.names:
+            self.certify(name, self.authority)
+            self._add(name)
+        for name in self.names:
+            self._write_scripts(name)
+
+    # --- what is where ---
+
+    def homes_of(self, name: str) -> list[Home]:
+        """The databases of a host."""
+        return [home for home in self.homes if name in home.hosts]
+
+    def file(self, home: Home, name: str) -> Path:
+        """The file of a database on a host."""
+        return self.network.hosts[name].directory / f"{home.name}.db"
+
+    def address(self, near: str, far: str) -> str:
+        """What one host dials to reach the daemon of another."""
+        hosts = self.network.hosts
+        return f"tcp://{self.network.address(hosts[near], hosts[far], PORT)}"
+
+    def neighbours(self, name: str) -> list[str]:
+        """Who talks to it directly."""
+        if name in self.gateways:
+            return [other for other in self.names if other not in self.gateways]
+        return list(self.gateways)
+
+    @property
+    def principal(self) -> str:
+        """The host of the pair whose role file says so."""
+        return next((name for name in STOCK if self.role_file(name).read_text().startswith("principal")), STOCK[0])
+
+    def role_file(self, name: str) -> Path:
+        """What the role command of a partner prints."""
+        return self.directory / f"{name}.role"
+
+    def serving(self, home: Home) -> str:
+        """The host whose file of a database counts."""
+        return self.principal if len(home.hosts) > 1 else home.hosts[0]
+
+    # --- certificates ---
+
+    def certify(self, name: str, by: Pair) -> None:
+        """Give a host a new certificate; a daemon that runs finds it by itself."""
+        hosts, near = self.network.hosts, self.network.hosts[name]
+        addresses = {near.address}
+        for other in self.neighbours(name):
+            addresses.add(self.network.address(hosts[other], near, PORT).rpartition(":")[0])
+        pair = make(name, *sorted(addresses), by=by)
+        for suffix, data in (("key", pair.key_pem()), ("pem", pair.pem)):
+            fresh = self.tls / f"{name}.{suffix}.fresh"
+            fresh.write_bytes(data)
+            fresh.chmod(0o600)
+            fresh.replace(self.tls / f"{name}.{suffix}")
+
+    def trust(self, *authorities: Pair) -> None:
+        """Whom all hosts trust."""
+        fresh = self.tls / "trust.fresh"
+        fresh.write_bytes(b"".join(one.pem for one in authorities))
+        fresh.replace(self.tls / "trust.pem")
+
+    # --- starting and ending ---
+
+    def start(self, phase: str) -> None:
+        """Everything, in an order in which nobody is missed."""
+        Orders(phase, is_sending=False).write(self.orders)
+        for name, role in zip(STOCK, ("principal 1", "mirror"), strict=True):
+            self.role_file(name).write_text(role, encoding="ascii")
+        for daemon in self.daemons.values():
+            daemon.start(wait=False)
+        for daemon in self.daemons.values():
+            wait_ready(daemon)
+        for name, application in self.applications.items():
+            if name != STOCK[1]:
+                application.start()
+
+    def stop(self, name: str) -> None:
+        """
+        SIGTERM, and wait for the end of a daemon; with SIGABRT one that has not ended tells in its log where it is.
+
+        Raises:
+            TimedOutError: it did not end.
+        """
+        daemon = self.daemons[name]
+        os.kill(daemon.pid, signal.SIGTERM)
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while daemon.is_running:
+            if time.monotonic() > deadline:
+                os.kill(daemon.pid, signal.SIGABRT)
+                raise TimedOutError(
+                    f"{name} has not ended {LEAVE_SECONDS:g} s after SIGTERM; its log tells where it is"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def revive(self) -> list[str]:
+        """Start again what does not run, and wait; the names of what had ended without an excuse."""
+        dead = [name for name, daemon in self.daemons.items() if not daemon.is_running]
+        for name in dead:
+            self.daemons[name].start(wait=False)
+        for name in dead:
+            wait_ready(self.daemons[name])
+        for name, application in self.applications.items():
+            if application.is_wanted and not application.is_running:
+                dead.append(name)
+                application.start()
+        unexcused = [name for name in dead if name not in self._excused]
+        self._excused.clear()
+        return unexcused
+
+    def excuse(self, name: str) -> None:
+        """What runs on this host may have ended; `revive` does not count it."""
+        self._excused.add(name)
+
+    def pause(self, seconds: float) -> None:
+        """Let the traffic go on for a while."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 1.0))
+            self.sample()
+
+    def close(self) -> None:
+        """End all, whatever state they are in."""
+        for application in self.applications.values():
+            application.stop()
+        running = [daemon for daemon in self.daemons.values() if daemon.is_running]
+        for daemon in running:
+            daemon.thaw()
+            os.kill(daemon.pid, signal.SIGTERM)
+        for daemon in running:
+            try:
+                daemon.stop()
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+    # --- looking ---
+
+    def held(self) -> set[Message]:
+        """Messages that are in the transmission queues."""
+        found = set()
+        for home in self.homes:
+            rows = self.rows(
+                home,
+                "SELECT conversation_id, is_initiator, message_sequence_number"
+                " FROM broker_transmission JOIN broker_conversation USING (endpoint_id)",
+            )
+            found |= {(str(uuid.UUID(bytes=one)), bool(is_initiator), number) for one, is_initiator, number in rows}
+        return found
+
+    def waiting(self) -> set[Message]:
+        """Messages that are in the queues of their receivers."""
+        found = set()
+        for home in self.homes:
+            rows = self.rows(
+                home,
+                "SELECT conversation_id, is_initiator, message_sequence_number"
+                " FROM broker_message JOIN broker_conversation USING (endpoint_id)",
+            )
+            found |= {(str(uuid.UUID(bytes=one)), not is_initiator, number) for one, is_initiator, number in rows}
+        return found
+
+    def open_dialogs(self) -> int:
+        """Sides of dialogs that are not closed."""
+        query = "SELECT count(*) FROM broker_conversation"
+        return sum(self.rows(home, query)[0][0] for home in self.homes)
+
+    def rows(self, home: Home, query: str) -> list[tuple[Any, ...]]:
+        """What the file that counts answers."""
+        path = self.file(home, self.serving(home))
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=STOP_SECONDS)) as db:
+            return db.execute(query).fetchall()
+
+    def sample(self) -> None:
+        """Add up what the daemons have counted since they were last asked."""
+        for name in self.names:
+            found: Counter[str] = Counter()
+            for metric, value in re.findall(r"^(\w+?)(?:\{.*\})? ([0-9.e+]+)$", self._metrics(name), re.MULTILINE):
+                if metric in COUNTED:
+                    found[COUNTED[metric]] += int(float(value))
+            if not found:
+                continue
+            last = self._last.get(name, Counter())
+            for key, value in found.items():
+                self.counts[key] += value - last[key] if value >= last[key] else value
+            self._last[name] = found
+
+    def _metrics(self, name: str) -> str:
+        host = self.network.hosts[name]
+        try:
+            with (
+                host.inside(),
+                urllib.request.urlopen(f"http://{host.address}:{OBSERVE_PORT}/metrics", timeout=1) as answer,
+            ):
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    # --- configurations ---
+
+    def _add(self, name: str) -> None:
+        host = self.network.hosts[name]
+        sections = {section: dict(values) for section, values in SETTINGS.items()}
+        sections["instance"] = {"state_dir": str(host.directory)}
+        sections["endpoint"] |= {
+            "listen": [f"{host.address}:{PORT}"],
+            "message_forwarding": name in self.gateways,
+            "certificate": str(self.tls / f"{name}.pem"),
+            "private_key": str(self.tls / f"{name}.key"),
+            "trust": [str(self.tls / "trust.pem")],
+        }
+        sections["observe"] = {"listen": f"{host.address}:{OBSERVE_PORT}"}
+        sections["journal"]["directory"] = str(self.directory / "journals" / name)
+        directory = self.directory / "daemons" / name
+        sections["admin"] = {"socket": str(directory / "admin.sock")}
+        sections["routes"] = {"files": ["msdb*.sql"]}
+        for home in self.homes_of(name):
+            values = {"path": str(self.file(home, name)), "scripts": [f"{home.name}*.sql"]}
+            values["broker_instance"] = home.instance
+            sections[f"databases.{home.name}"] = values
+            if len(home.hosts) > 1:
+                role = {"mirroring": "command", "role_command": ["cat", str(self.role_file(name))]}
+                sections[f"databases.{home.name}"] |= role | {"role_interval": "200ms", "role_timeout": "3s"}
+        daemon = Daemon(directory, name, sections)
+        daemon.prefix, daemon.environ = host.words(), {"PYTHONFAULTHANDLER": "1"}
+        self.daemons[name] = daemon
+        for home in self.homes_of(name):
+            is_initiator = home in self.initiators
+            job = Job(
+                name=f"application-{name}",
+                kind="initiator" if is_initiator else "target",
+                database=str(self.file(home, name)),
+                histories=str(self.histories),
+                orders=str(self.orders),
+                queue=QUEUE,
+                service=home.service,
+                targets=[target.service for target in self.targets] if is_initiator else [],
+            )
+            self.applications[name] = Application(host, job, self.directory / "applications" / f"{name}.json")
+
+    def _write_scripts(self, name: str) -> None:
+        directory = self.daemons[name].directory
+        ways = [self.route(name, home) for home in self.homes] if name in self.gateways else []
+        grants = ["GRANT CONNECT ON ENDPOINT::[*] TO public;", "GRANT SEND ON SERVICE::[*] TO public;"]
+        lines = [*grants, *(["DROP ROUTE AutoCreatedLocal;"] if ways else []), *ways]
+        text = "\n".join(lines)
+        (directory / "msdb.sql").write_text(text, encoding="utf-8")
+        for home in self.homes_of(name):
+            far = self.targets if home in self.initiators else self.initiators
+            routes = [self.route(name, one, by=gateway) for one in far for gateway in self.gateways]
+            service = f"CREATE QUEUE {QUEUE};\nCREATE SERVICE [{home.service}] ON QUEUE {QUEUE};"
+            lines = [service, f"GRANT SEND ON SERVICE::[{home.service}] TO public;", *routes]
+            (directory / f"{home.name}.sql").write_text("\n".join(lines), encoding="utf-8")
+
+    def route(self, name: str, far: Home, *, by: str = "") -> str:
+        """The statement that makes a route of one host to a database: by a gateway, or of a gateway straight to it."""
+        next_hops = [by] if by else far.hosts
+        words = zip(("ADDRESS", "MIRROR_ADDRESS"), next_hops, strict=False)
+        addresses = ", ".join(f"{word} = '{self.address(name, next_hop)}'" for word, next_hop in words)
+        title = f"{far.name} by {by}" if by else far.name
+        return (
+            f"CREATE ROUTE [{title}] WITH SERVICE_NAME = '{far.service}',"
+            f" BROKER_INSTANCE = '{far.instance}', {addresses};"
+        )
+
+
+def wait_ready(daemon: Daemon) -> None:
+    """As `Daemon.wait_ready`, with the patience that many daemons at once on a busy machine need."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            daemon.wait_ready()
+        except TimedOutError:
+            if not daemon.is_running or time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def wait_until(is_so: Any, *, seconds: float, what: str) -> None:
+    """As `wait_for`, for conditions that may fail while files or sockets come and go."""
+
+    def holds() -> bool:
+        try:
+            return bool(is_so())
+        except (OSError, sqlite3.Error):
+            return False
+
+    wait_for(holds, seconds=seconds, what=what)

@@ -1,0 +1,195 @@
+"""
+What an application did, written by itself to a file that is no part of the system.
+
+A history is a text of JSON objects, one a line, only ever appended to. A transaction is told in two lines: what it is
+about to do, before its commit (`intent`), and what became of it (`outcome`). In the same transaction the application
+puts the number of the intent into a table of its own. So a process that is killed between the two lines leaves a
+question that the file of the database answers, whoever asks later: SQLite has committed all of the transaction or
+nothing of it. A process that is killed while it writes a line leaves half of one at the end; what it was about to do
+had not been committed then, or is answered like any other open question, so that half counts for nothing.
+
+`write` goes to the page cache: it outlives the process, not the machine, and nothing here kills the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+BUSY_SECONDS = 60.0
+APPLIED = "CREATE TABLE IF NOT EXISTS applied (application TEXT PRIMARY KEY, number INTEGER NOT NULL)"
+NOTE = "INSERT OR REPLACE INTO applied (application, number) VALUES (?, ?)"
+
+
+class What(StrEnum):
+    """What an application does, or is told. FOUND: it saw that something was stored where nothing may be."""
+
+    BEGAN = "began"
+    SENT = "sent"
+    RECEIVED = "received"
+    FOUND = "found"
+    END = "end"  # the far side's
+    ENDED = "ended"  # its own
+    ERROR = "error"
+    ROLE = "role"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """
+    One thing that was done.
+
+    Shape: `conversation` the conversation id, the same at both sides; `is_initiator` the side on which it was done;
+    `number` the message's sequence number, or the code of an ERROR; `digest` of its body; `until` UTC seconds at which
+    the lifetime of the dialog is over, of BEGAN; `stored_at` UTC seconds at which the daemon had it, of RECEIVED;
+    `note` the far service of BEGAN, the handle of its own side in it, or the role of ROLE.
+    """
+
+    what: What
+    conversation: str = ""
+    is_initiator: bool = True
+    number: int = -1
+    digest: str = ""
+    until: float = 0.0
+    stored_at: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    An event that was committed.
+
+    Shape: `application` whose history it stands in, on `line` (from 1); `database` in which it was done; `at` monotonic
+    seconds of this machine, just before the commit.
+    """
+
+    application: str
+    database: str
+    line: int
+    at: float
+    event: Event
+
+
+_DEFAULTS = {one.name: one.default for one in fields(Event)}
+
+
+class OpenQuestionError(Exception):
+    """A history has an intent of which nobody has asked what became of it."""
+
+
+class History:
+    """
+    The history of one application, for appending.
+
+    A half line at the end is cut off. Nothing else may write to the file meanwhile.
+    """
+
+    def __init__(self, path: Path, application: str, database: str) -> None:
+        self.application = application
+        self._database = database
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        text = path.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        os.ftruncate(self._file, whole)
+        os.lseek(self._file, whole, os.SEEK_SET)
+        self._number = max((line["number"] for line in _lines(text[:whole])), default=0)
+
+    def intend(self, events: Iterable[Event]) -> int:
+        """Say what the transaction that is about to be committed does; the number to be noted in it."""
+        self._number += 1
+        told = [{key: value for key, value in asdict(event).items() if value != _DEFAULTS.get(key)} for event in events]
+        self._write(
+            kind="intent",
+            number=self._number,
+            at=time.monotonic(),
+            application=self.application,
+            database=self._database,
+            events=told,
+        )
+        return self._number
+
+    def settle(self, number: int, *, is_committed: bool) -> None:
+        """Say what became of it."""
+        self._write(kind="outcome", number=number, is_committed=is_committed)
+
+    def tell(self, *events: Event) -> None:
+        """What is no transaction: it is so at once."""
+        self.settle(self.intend(events), is_committed=True)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        os.close(self._file)
+
+    def _write(self, **line: Any) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        while data:
+            data = data[os.write(self._file, data) :]
+
+
+def is_applied(database: Path, application: str, number: int) -> bool:
+    """Whether the transaction with this number was committed, as the file of the database says."""
+    with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as db:
+        row = db.execute("SELECT number FROM applied WHERE application = ?", (application,)).fetchone()
+    return row is not None and row[0] >= number
+
+
+def answer_open_question(path: Path, application: str, database: Path) -> None:
+    """Settle the intent that a process left behind when it was killed, if it did; the process has to be gone."""
+    if not path.exists():
+        return
+    history = History(path, application, str(database))
+    try:
+        text = path.read_bytes()
+        for number in _open(text):
+            history.settle(number, is_committed=is_applied(database, application, number))
+    finally:
+        history.close()
+
+
+def read_history(path: Path) -> Iterator[Entry]:
+    """
+    What was committed, in order.
+
+    Raises:
+        OpenQuestionError: it is not known of an intent what became of it.
+    """
+    yield from read_text(path.read_bytes(), str(path))
+
+
+def read_text(text: bytes, name: str) -> Iterator[Entry]:
+    """The same of a text; `name` for the error."""
+    text = text[: text.rfind(b"\n") + 1]
+    if still := _open(text):
+        raise OpenQuestionError(f"{name}: it is not known what became of {sorted(still)}")
+    lines = list(_lines(text))
+    committed = {line["number"] for line in lines if line["kind"] == "outcome" and line["is_committed"]}
+    for place, line in enumerate(lines, 1):
+        if line["kind"] == "intent" and line["number"] in committed:
+            for told in line["events"]:
+                event = Event(**{**told, "what": What(told["what"])})
+                yield Entry(line["application"], line["database"], place, line["at"], event)
+
+
+def together(histories: Sequence[Iterable[Entry]]) -> list[Entry]:
+    """Entries of all, by time; those of one application stay in their order."""
+    return sorted((entry for history in histories for entry in history), key=lambda entry: entry.at)
+
+
+def _open(text: bytes) -> set[int]:
+    lines = list(_lines(text[: text.rfind(b"\n") + 1]))
+    numbers = {kind: {line["number"] for line in lines if line["kind"] == kind} for kind in ("intent", "outcome")}
+    return numbers["intent"] - numbers["outcome"]
+
+
+def _lines(text: bytes) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        yield json.loads(line)

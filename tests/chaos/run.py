@@ -1,0 +1,129 @@
+"""
+Faults on real daemons, and the judgement of what their applications saw.
+
+    python -m tests.chaos.run [--fault NAME] [--seed N] [--minutes M] [--keep DIRECTORY]
+
+Without --fault every fault alone, then mixtures by the seed until the minutes are over. The first phase in which
+anything is wrong ends the run: it prints the seed, what the judge says, and where histories, journals, logs and
+database files are. Exit code: 0 nothing was wrong; 1 something was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count, cycle
+from pathlib import Path
+
+import click
+
+from tests.chaos.campaign import Campaign, Report, evidence, keep
+from tests.chaos.faults.catalog import FAULTS
+from tests.chaos.fleet import Fleet
+from tests.chaos.network.opening import open_network
+
+VERDICTS_SHOWN = 20
+MIXTURE = "mixture"  # as the name of a fault: several at one time
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit code."""
+    asked = _parser().parse_args(arguments)
+    seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
+    directory = Path(asked.keep or tempfile.mkdtemp(prefix="chaos-")).resolve()
+    if any((directory / name).exists() for name in ("hosts", "histories")):
+        click.echo(f"{directory} holds another run: name an empty directory", err=True)
+        return 2
+    click.echo(f"seed {seed}, {directory}")
+    is_well = False
+    with ExitStack() as stack:
+        network = stack.enter_context(open_network(directory / "hosts", seed=seed, kind=asked.network))
+        fleet = Fleet(directory, network, gateways=asked.gateways)
+        stack.callback(fleet.close)
+        campaign = Campaign(fleet, seed)
+        _tell_left_out(campaign)
+        fleet.start("000-start")
+        try:
+            is_well = _go(campaign, asked.fault, asked.minutes * 60.0)
+        finally:
+            if not is_well:
+                keep(fleet)
+    if not is_well:
+        command = f"python -m tests.chaos.run --seed {seed} --minutes {asked.minutes:g}"
+        again = "".join(f" --fault {name}" for name in asked.fault)
+        click.echo(
+            f"FAILED with seed {seed}; again: {command}{again}\n{evidence(directory)}\n  files: {directory / 'files'}"
+        )
+        return 1
+    if not asked.keep:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+def _go(campaign: Campaign, names: Sequence[str], seconds: float) -> bool:
+    """Phase after phase until the time is over, and every fault that was asked for has come; whether all was well."""
+    deadline = time.monotonic() + seconds
+    least = len(names or campaign.possible)
+    reports: list[Report] = []
+    for number, phase in enumerate(_phases(campaign, names)):
+        if number >= least and time.monotonic() > deadline:
+            break
+        name, index = phase
+        reports.append(campaign.alone(name) if name else campaign.mixture(index))
+        click.echo(reports[-1])
+        if reports[-1].wrong:
+            _tell_wrong(reports[-1].wrong)
+            return False
+    total = f"{len(reports)} phases, {sum(one.messages for one in reports)} messages"
+    click.echo(f"{total}, {sum(one.dialogs for one in reports)} dialogs: nothing wrong")
+    return True
+
+
+def _tell_wrong(wrong: Sequence[str]) -> None:
+    for sentence in wrong[:VERDICTS_SHOWN]:
+        click.echo(f"  {sentence}")
+    if len(wrong) > VERDICTS_SHOWN:
+        counts = Counter(sentence.partition(":")[0] for sentence in wrong)
+        click.echo("  all: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+
+
+def _phases(campaign: Campaign, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Names of faults, each with 0; for a mixture "" and its number."""
+    mixtures = count(1)
+    if not names:
+        yield from ((name, 0) for name in campaign.possible)
+    for name in cycle(names or [MIXTURE]):
+        yield ("", next(mixtures)) if name == MIXTURE else (name, 0)
+
+
+def _tell_left_out(campaign: Campaign) -> None:
+    network = campaign.fleet.network
+    why = f" ({network.reason})" if network.reason else ""
+    left = [name for name in FAULTS if name not in campaign.possible]
+    click.echo(f"hosts: {network.kind}{why}" + (f"; left out: {', '.join(left)}" if left else ""))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description="Fault runs on real daemons.")
+    parser.add_argument(
+        "--fault", action="append", default=[], choices=[*FAULTS, MIXTURE], help="only this one; repeatable"
+    )
+    parser.add_argument("--seed", type=int, help="of everything that is left to chance; one by chance if not given")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long new phases are begun; %(default)s")
+    parser.add_argument("--keep", help="directory, empty or new, for what is left, which stays also when all is well")
+    parser.add_argument("--gateways", type=int, default=3, choices=range(2, 5), help="how many; %(default)s")
+    parser.add_argument("--network", choices=["namespaces", "loopback"], help="only this kind of hosts")
+    return parser
+
+
+if __name__ == "__main__":
+    os.environ.pop("BROKER_CONFIG", None)
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""The judge finds each thing that must not be, names it with the lines that prove it, and finds nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.history import Entry, Event, What
+from tests.chaos.judge import Circumstances, Kind, judge
+
+DIALOG = "0d000000-0000-4000-8000-000000000001"
+UNTIL = 1000.0
+
+
+def entries(*told: tuple[str, Event]) -> list[Entry]:
+    """One a second; `told` application and event. The database has the application's name."""
+    lines: dict[str, int] = {}
+    made = []
+    for at, (application, event) in enumerate(told):
+        lines[application] = lines.get(application, 0) + 1
+        made.append(Entry(application, application, lines[application], float(at), event))
+    return made
+
+
+def sent(number: int, *, is_initiator: bool = True) -> Event:
+    return Event(What.SENT, DIALOG, is_initiator=is_initiator, number=number, digest=f"{is_initiator}{number}")
+
+
+def received(number: int, *, by_initiator: bool = False, stored_at: float = 1.0) -> Event:
+    digest = f"{not by_initiator}{number}"
+    return Event(What.RECEIVED, DIALOG, is_initiator=by_initiator, number=number, digest=digest, stored_at=stored_at)
+
+
+def error(code: int, *, is_initiator: bool = True, stored_at: float = UNTIL + 0.5) -> Event:
+    return Event(What.ERROR, DIALOG, is_initiator=is_initiator, number=code, stored_at=stored_at)
+
+
+BEGAN = ("orders", Event(What.BEGAN, DIALOG, until=UNTIL))
+TWO_SENT = [BEGAN, ("orders", sent(0)), ("orders", sent(1))]
+TWO_THERE = [*TWO_SENT, ("billing", received(0)), ("billing", received(1))]
+SOUND = [
+    *TWO_THERE,
+    ("billing", sent(0, is_initiator=False)),
+    ("orders", received(0, by_initiator=True)),
+    ("billing", Event(What.ENDED, DIALOG, is_initiator=False)),
+    ("orders", Event(What.END, DIALOG)),
+    ("orders", Event(What.ENDED, DIALOG)),
+    ("billing", Event(What.END, DIALOG, is_initiator=False)),
+]
+EXPIRED = [*TWO_SENT, ("billing", received(0)), ("orders", error(-8489)), ("billing", error(-8489, is_initiator=False))]
+
+CASES = {
+    "lost": ([*TWO_SENT, ("billing", received(0))], None, [(Kind.LOST, 1, [("orders", 3)])]),
+    "lost, and its sender keeps it": (
+        [*TWO_SENT, ("billing", received(0))],
+        Circumstances(held=[(DIALOG, True, 1)]),
+        [(Kind.LOST, 1, [("orders", 3)])],
+    ),
+    "acknowledged but gone": (
+        [*TWO_SENT, ("billing", received(0))],
+        Circumstances(held=[]),
+        [(Kind.GONE, 1, [("orders", 3)])],
+    ),
+    "lost on the way back": (
+        [*TWO_THERE, ("billing", sent(0, is_initiator=False))],
+        None,
+        [(Kind.LOST, 0, [("billing", 3)])],
+    ),
+    "doubled": (
+        [*TWO_THERE, ("billing", received(1))],
+        None,
+        [(Kind.DOUBLED, 1, [("orders", 3), ("billing", 2), ("billing", 3)])],
+    ),
+    "doubled in another database": (
+        [*TWO_THERE, ("billing-2", received(1))],
+        None,
+        [(Kind.DOUBLED, 1, [("orders", 3), ("billing", 2), ("billing-2", 1)])],
+    ),
+    "reordered": (
+        [*TWO_SENT, ("billing", received(1)), ("billing", received(0))],
+        None,
+        [(Kind.REORDERED, 0, [("orders", 2), ("billing", 1), ("billing", 2)])],
+    ),
+    "received behind the end": (
+        [
+            *TWO_SENT,
+            ("orders", Event(What.ENDED, DIALOG)),
+            ("billing", received(0)),
+            ("billing", Event(What.END, DIALOG, is_initiator=False)),
+            ("billing", received(1)),
+        ],
+        None,
+        [(Kind.REORDERED, 1, [("orders", 3), ("billing", 2), ("billing", 3)])],
+    ),
+    "the end came, and a message before it did not": (
+        [
+            *TWO_SENT,
+            ("orders", Event(What.ENDED, DIALOG)),
+            ("billing", received(0)),
+            ("billing", Event(What.END, DIALOG, is_initiator=False)),
+            ("orders", error(-8489)),
+        ],
+        None,
+        [(Kind.LOST, 1, [("orders", 3)])],
+    ),
+    "the end was lost": ([*TWO_THERE, ("orders", Event(What.ENDED, DIALOG))], None, [(Kind.LOST, -1, [("orders", 4)])]),
+    "an end that nobody made": (
+        [*TWO_THERE, ("billing", Event(What.END, DIALOG, is_initiator=False))],
+        None,
+        [(Kind.INVENTED, -1, [("billing", 3)])],
+    ),
+    "an end received twice": (
+        [*SOUND, ("orders", Event(What.END, DIALOG))],
+        None,
+        [(Kind.DOUBLED, -1, [("billing", 4), ("orders", 5), ("orders", 7)])],
+    ),
+    "content that nobody sent": (
+        [*TWO_THERE, ("billing", replace(received(1), digest="other"))],
+        None,
+        [(Kind.INVENTED, 1, [("billing", 3)])],
+    ),
+    "a dialog that nobody began": ([("billing", received(0))], None, [(Kind.INVENTED, 0, [("billing", 1)])]),
+    "one's own message": (
+        [*TWO_THERE, ("orders", replace(received(0), is_initiator=True))],
+        None,
+        [(Kind.INVENTED, 0, [("orders", 4)])],
+    ),
+    "received at a mirror": (
+        [*TWO_SENT, ("billing", received(0)), ("billing", Event(What.ROLE, note="mirror")), ("billing", received(1))],
+        None,
+        [(Kind.TO_MIRROR, 1, [("billing", 3)])],
+    ),
+    "stored at a mirror": (
+        [*TWO_THERE, ("billing-2", Event(What.FOUND, DIALOG, number=1))],
+        None,
+        [(Kind.TO_MIRROR, 1, [("billing-2", 1)])],
+    ),
+    "received after the lifetime": (
+        [*TWO_SENT, ("billing", received(0)), ("billing", received(1, stored_at=UNTIL + 2.5))],
+        None,
+        [(Kind.LATE, 1, [("orders", 3), ("orders", 1), ("billing", 2)])],
+    ),
+    "failed before the lifetime": (
+        [*TWO_THERE, ("orders", error(-8489, stored_at=UNTIL - 5))],
+        None,
+        [(Kind.FAILED, -1, [("orders", 4), ("orders", 1)])],
+    ),
+    "failed for another reason": (
+        [*TWO_THERE, ("orders", error(-8462))],
+        None,
+        [(Kind.FAILED, -1, [("orders", 4), ("orders", 1)])],
+    ),
+    "a gap in a dialog that failed": (
+        [*TWO_SENT, ("billing", received(1)), ("orders", error(-8489))],
+        None,
+        [(Kind.LOST, 0, [("orders", 2)])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_wrong_is_found_and_named(name: str) -> None:
+    told, circumstances, expected = CASES[name]
+
+    found = [(verdict.kind, verdict.number, list(verdict.lines)) for verdict in judge(entries(*told), circumstances)]
+
+    assert expected == found
+
+
+SOUND_HISTORIES = {
+    "a whole dialog": SOUND,
+    "one that failed at its lifetime": EXPIRED,
+    "sent in a file that is read later": [BEGAN, ("billing", received(0)), ("orders", sent(0))],
+    "a mirror that became the principal": [
+        ("billing", Event(What.ROLE, note="mirror")), ("billing", Event(What.ROLE, note="principal")), *TWO_THERE,
+    ],
+    "received in time as far as clocks can tell": [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 1.5))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND_HISTORIES)
+def test_nothing_is_found_where_nothing_is_wrong(name: str) -> None:
+    assert [] == judge(entries(*SOUND_HISTORIES[name]), Circumstances(held=[]))
+
+
+def test_what_is_still_on_its_way_is_not_lost_yet() -> None:
+    assert [] == judge(entries(*TWO_SENT), Circumstances(is_over=False))
+
+
+def test_what_waits_in_the_queue_of_its_receiver_is_neither_lost_nor_gone() -> None:
+    told = [*TWO_SENT, ("billing", received(0))]
+
+    assert [] == judge(entries(*told), Circumstances(held=[], waiting=[(DIALOG, True, 1)]))
+
+
+def test_a_clock_that_was_wrong_proves_nothing_about_lifetimes() -> None:
+    told = [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3600))]
+
+    assert [] == judge(entries(*told), Circumstances(astray=["billing"]))
+
+
+def test_a_verdict_is_a_sentence_with_its_proof() -> None:
+    [verdict] = judge(entries(*TWO_THERE, ("billing", received(1))))
+
+    expected = f"doubled: orders: message 1 of dialog {DIALOG}: received twice (orders:3, billing:2, billing:3)"
+    assert expected == str(verdict)
+
+
+def long_history(dialogs: int = 6, messages: int = 20) -> list[tuple[str, Event]]:
+    """A sound one, of several dialogs side by side, each message answered."""
+    told: list[tuple[str, Event]] = []
+    names = [f"0d000000-0000-4000-8000-00000000000{number}" for number in range(dialogs)]
+    told += [("orders", Event(What.BEGAN, name, until=UNTIL)) for name in names]
+    for number in range(messages):
+        for name in names:
+            for application, is_initiator in (("orders", True), ("billing", False)):
+                digest = f"{name}{is_initiator}{number}"
+                far = "billing" if is_initiator else "orders"
+                one = Event(What.SENT, name, is_initiator=is_initiator, number=number, digest=digest)
+                told += [
+                    (application, one),
+                    (far, replace(one, what=What.RECEIVED, is_initiator=not is_initiator, stored_at=1.0)),
+                ]
+    return told
+
+
+def places(told: list[tuple[str, Event]], what: What) -> list[int]:
+    return [place for place, (_, event) in enumerate(told) if event.what is what]
+
+
+def drop(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    del told[dice.choice(places(told, What.RECEIVED))]
+    return Kind.GONE
+
+
+def double(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    told.insert(dice.randrange(place + 1, len(told) + 1), told[place])
+    return Kind.DOUBLED
+
+
+def exchange(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    one = dice.choice(places(told, What.RECEIVED))
+    like = told[one][1]
+    others = [
+        place
+        for place in places(told, What.RECEIVED)
+        if place != one
+        and (told[place][1].conversation, told[place][1].is_initiator) == (like.conversation, like.is_initiator)
+    ]
+    other = dice.choice(others)
+    told[one], told[other] = told[other], told[one]
+    return Kind.REORDERED
+
+
+def corrupt(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    told[place] = told[place][0], replace(told[place][1], digest="corrupted")
+    return Kind.INVENTED
+
+
+def confuse(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    wrong = dice.choice(sorted({event.conversation for _, event in told} - {told[place][1].conversation}))
+    told[place] = told[place][0], replace(told[place][1], conversation=wrong)
+    return Kind.INVENTED
+
+
+def delay(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    told[place] = told[place][0], replace(told[place][1], stored_at=UNTIL + 3)
+    return Kind.LATE
+
+
+def unsend(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    del told[dice.choice(places(told, What.SENT))]
+    return Kind.INVENTED
+
+
+def mislead(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    role = [(told[place][0], Event(What.ROLE, note=note)) for note in ("mirror", "principal")]
+    told[place : place + 1] = [role[0], told[place], role[1]]
+    return Kind.TO_MIRROR
+
+
+def fail(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    name = told[dice.choice(places(told, What.BEGAN))][1].conversation
+    told.insert(dice.randrange(len(told)), ("orders", Event(What.ERROR, name, number=-8495, stored_at=1.0)))
+    return Kind.FAILED
+
+
+MUTATIONS = [drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.__name__)
+def test_any_one_change_of_a_sound_history_is_found(
+    mutation: Callable[[list[tuple[str, Event]], random.Random], Kind],
+) -> None:
+    assert [] == judge(entries(*long_history()), Circumstances(held=[]))
+
+    for seed in range(20):
+        told = long_history()
+        kind = mutation(told, random.Random(seed))
+
+        assert kind in {verdict.kind for verdict in judge(entries(*told), Circumstances(held=[]))}, f"seed {seed}"

@@ -1,0 +1,39 @@
+"""A fault run as people start it: one fault on real daemons, and the judgement of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.chaos.run", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_with_one_fault_tells_its_counts_and_leaves_the_histories(tmp_path: Path) -> None:
+    run = chaos("--fault", "kill", "--minutes", "0", "--seed", "1", "--gateways", "2", "--keep", str(tmp_path))
+
+    assert 0 == run.returncode, run.stdout + run.stderr
+    told = re.search(r"^kill +(\d+) messages +(\d+) dialogs .* recovered in +[0-9.]+ s", run.stdout, re.MULTILINE)
+    assert told is not None, run.stdout
+    assert int(told[1]) > int(told[2]) > 0
+    assert "1 phases" in run.stdout
+    histories = {path.name for path in (tmp_path / "histories" / "001-kill").iterdir()}
+    assert {f"application-{name}.history" for name in ("initiator-1", "initiator-2", "billing", "stock-1")} < histories
+
+
+def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "histories").mkdir()
+
+    run = chaos("--keep", str(tmp_path))
+
+    assert 2 == run.returncode
+    assert "holds another run" in run.stderr
