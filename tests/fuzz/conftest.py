@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz import live
+from tests.fuzz import door
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     yield
-    live.close()
+    door.close()

@@ -28,19 +28,18 @@ from tests.fuzz.target import CORPUS, Target
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
-GROUPS = ("peer", "operator", "live")
 INSTRUMENTED = (
     "broker",
-    "lark",
     "sqlglot",
     "tomllib",
     "aiohttp",
+    "dns",
 )  # what reads strangers' words
 INPUT_SECONDS = 5
 RSS_MB = 1024  # of a target's process, atheris and its tables in it
 KEPT_MAX = 120  # inputs of a target, the smallest first
 KEPT_BYTES_MAX = 64 * 1024
-MERGE_SECONDS = 300
+MERGE_SECONDS = 120
 _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 _SECONDS = re.compile(r"Done \d+ runs in (\d+) second")
 _PEAK = re.compile(r"stat::peak_rss_mb:\s*(\d+)")
@@ -71,11 +70,11 @@ class Outcome:
 # --- the process of one target ------------------------------------------------------------------------------
 
 
-def child(name: str, arguments: list[str]) -> None:
-    """Fuzz one target in this process, which libFuzzer ends."""
+def child(group: str, name: str, arguments: list[str]) -> None:
+    """Fuzz one target of a module in this process, which libFuzzer ends; other modules are not imported."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=list(INSTRUMENTED)):
-        target = find(name)
+        target = next(one for one in importlib.import_module(group).targets() if one.name == name)
 
         def take(data: bytes) -> None:
             target.attempt(data)
@@ -84,35 +83,28 @@ def child(name: str, arguments: list[str]) -> None:
             take(seed)
     # A merge runs its own command again, for an input may end the process.
     again = Path(tempfile.gettempdir(), "again")
-    again.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.fuzz.run --child {name} "$@"\n')
+    again.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.fuzz.run --child {group} {name} "$@"\n')
     again.chmod(0o700)
     atheris.Setup([str(again), *arguments], take)
     atheris.Fuzz()
 
 
-def names() -> list[str]:
-    """Every target."""
-    return [target.name for group in GROUPS for target in _targets(group)]
+def targets() -> dict[str, Target]:
+    """Every target by name; imported by the parent only."""
+    found: dict[str, Target] = importlib.import_module("tests.fuzz.door").targets()
+    return found
 
 
-def find(name: str) -> Target:
-    """The target of this name."""
-    for group in GROUPS:
-        for target in _targets(group):
-            if target.name == name:
-                return target
-    raise LookupError(f"there is no target {name}; there are: {', '.join(names())}")
-
-
-def _targets(group: str) -> tuple[Target, ...]:
-    targets: tuple[Target, ...] = importlib.import_module(f"tests.fuzz.{group}").targets()
-    return targets
+def group_of(name: str) -> str:
+    """The module that has this target."""
+    groups = importlib.import_module("tests.fuzz.door").GROUPS
+    return next(str(group.__name__) for group in groups if any(one.name == name for one in group.targets()))
 
 
 # --- all of them --------------------------------------------------------------------------------------------
 
 
-def fuzz(target: Target, seconds: int) -> Outcome:
+def fuzz(target: Target, seconds: int, *, merge_seconds: int) -> Outcome:
     """Fuzz one target, and keep what is worth it."""
     outcome = Outcome(target.name)
     grown, findings = BUILD / "corpus" / target.name, BUILD / "findings" / target.name
@@ -139,7 +131,7 @@ def fuzz(target: Target, seconds: int) -> Outcome:
     outcome.peak_mb = _last(_PEAK, said)
     outcome.findings = sorted(findings.iterdir())
     outcome.covered = _last(_COVERED, said)
-    outcome.kept = _keep(target, grown, kept)
+    outcome.kept = _keep(target, grown, kept, merge_seconds)
     return outcome
 
 
@@ -151,11 +143,19 @@ def _dictionary(target: Target) -> Path:
     return path
 
 
-def _keep(target: Target, grown: Path, kept: Path) -> int:
-    """Replace the corpus by the smallest inputs that reach as much, within a bound; how many there are."""
+def _keep(target: Target, grown: Path, kept: Path, seconds: int) -> int:
+    """
+    Replace the corpus by the smallest inputs that reach as much, within a bound; how many there are.
+
+    In less than a second nothing is compared: then it is the smallest of all that have reached something new.
+    """
     with tempfile.TemporaryDirectory(prefix="broker-merge-") as merged:
         options = ["-merge=1", f"-max_len={target.input_max}", f"-timeout={INPUT_SECONDS}", "-verbosity=0"]
-        _run(target.name, [*options, f"-max_total_time={MERGE_SECONDS}", merged, str(kept), str(grown)])
+        if seconds:
+            _run(target.name, [*options, f"-max_total_time={seconds}", merged, str(kept), str(grown)])
+        else:
+            for path in (*kept.iterdir(), *grown.iterdir()):
+                shutil.copy(path, merged)
         smallest = sorted(Path(merged).iterdir(), key=lambda path: (path.stat().st_size, path.name))
         if not smallest:
             return len(list(kept.iterdir()))
@@ -174,7 +174,7 @@ def _run(name: str, arguments: list[str]) -> str:
     """What a target's process writes."""
     with tempfile.TemporaryDirectory(prefix="broker-fuzz-") as scratch:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.run", "--child", name, *arguments],
+            [sys.executable, "-m", "tests.fuzz.run", "--child", group_of(name), name, *arguments],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": scratch},
             stdout=subprocess.PIPE,
@@ -193,18 +193,21 @@ def _last(pattern: re.Pattern[str], text: str) -> int:
 def main() -> int:
     """The command."""
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3:])
+        child(sys.argv[2], sys.argv[3], sys.argv[4:])
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=300, help="for all targets together; default %(default)s")
-    parser.add_argument("--target", action="append", choices=names(), help="only this one; several times for several")
+    parser.add_argument(
+        "--target", action="append", choices=list(targets()), help="only this one; several times for several"
+    )
+    parser.add_argument("--merge-seconds", type=int, default=MERGE_SECONDS, help="to choose what is kept of a target")
     arguments = parser.parse_args()
-    chosen = [find(name) for name in arguments.target or names()]
+    chosen = [targets()[name] for name in arguments.target or targets()]
     sys.stdout.write("| target | seconds | inputs | inputs/s | edges | peak MB | kept | findings |\n")
     sys.stdout.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
     outcomes = []
     for target in chosen:
-        outcomes.append(fuzz(target, max(1, arguments.seconds // len(chosen))))
+        outcomes.append(fuzz(target, max(1, arguments.seconds // len(chosen)), merge_seconds=arguments.merge_seconds))
         sys.stdout.write(outcomes[-1].row() + "\n")
         sys.stdout.flush()
     idle = [outcome.name for outcome in outcomes if not outcome.executed]

@@ -5,22 +5,17 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
 
 from broker.errors import FrameMalformedError, PeerError
-from tests.fuzz import live, operator, peer
-from tests.fuzz.target import KIB, SECONDS_MAX, Target
+from tests.fuzz.door import inputs, targets
+from tests.fuzz.target import CORPUS, KIB, SECONDS_MAX, Target
 
-TARGETS = [*peer.targets(), *operator.targets(), *live.targets()]
-ROUNDS = 3
+TARGETS = list(targets().values())
+ROUNDS = 2
 GROWTH_MAX = 16 * KIB * KIB  # of the process, over that many rounds of everything
-
-
-def inputs(target: Target) -> list[bytes]:
-    return [*target.seeds(), *(path.read_bytes() for path in target.corpus())]
 
 
 def tell(target: Target, data: bytes) -> str:
@@ -111,6 +106,6 @@ def test_memory_of_an_input_is_measured() -> None:
 
 
 def test_folders_of_the_corpus_are_targets() -> None:
-    folders = {path.name for path in Path(peer.__file__).with_name("corpus").iterdir()}
+    folders = {path.name for path in CORPUS.iterdir()}
 
     assert {target.name for target in TARGETS} == folders

@@ -12,13 +12,13 @@ import pytest
 
 from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.wire.frame import Hello, encode_link
-from tests.fuzz import live, peer
-from tests.fuzz.target import KIB, Target
+from tests.fuzz.door import inputs, targets
+from tests.fuzz.target import KIB
 from tests.support.certificates import authority, make
 
-TARGETS = {target.name: target for target in (*peer.targets(), *live.targets())}
+TARGETS = targets()
 GREETING = encode_link(Hello(arbitration=b"f" * 16, name="fuzz"))
-ROUNDS = 4
+ROUNDS = 2
 GROWTH_MAX = 8 * KIB * KIB
 SECONDS = 30.0
 
@@ -42,10 +42,6 @@ def net(tmp_path: Path) -> Iterator[Topology]:
         net.add("secured", databases=["orders"], settings={"endpoint": tls})
         net.start()
         yield net
-
-
-def inputs(target: Target) -> list[bytes]:
-    return [*target.seeds(), *(path.read_bytes() for path in target.corpus())]
 
 
 def say(port: int, data: bytes) -> None:

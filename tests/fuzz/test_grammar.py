@@ -12,10 +12,11 @@ from functools import cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import live, operator, peer
+from tests.fuzz import operator, peer
+from tests.fuzz.door import targets
 from tests.fuzz.target import KIB, Target
 
-TARGETS = {target.name: target for target in (*peer.targets(), *operator.targets(), *live.targets())}
+TARGETS = targets()
 MANY = settings(max_examples=200, deadline=None)
 LIVE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -1,0 +1,193 @@
+"""What stands in files that an instance reads again, and that anything may have been written into meanwhile."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sqlite3
+import ssl
+import tempfile
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from broker.control.certificate_file import read_certificates, read_keys
+from broker.control.token_file import TokenFileError, find_token, read_tokens
+from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.journal.newest import Wanted, newest
+from broker.journal.survey import survey
+from broker.net.certificate import identify
+from broker.observe.audit import audit_rows
+from broker.observe.query import shown_value
+from broker.routing_service.route_file import RouteFile
+from broker.security.identity import parse_own, parse_peers
+from broker.store.role_file import read_reign, role_path, told_epoch
+from tests.fuzz.target import KIB, Target
+from tests.support.identities import issued
+from tests.support.journalled import visit, write
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@cache
+def _directory() -> Path:
+    """Files of this process; gone when it ends."""
+    directory = tempfile.TemporaryDirectory(prefix="broker-fuzz-")
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _directory() / name
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+# --- records of the instance itself ---
+
+
+def _role(data: bytes) -> None:
+    """Who took a database over: it is read, or the file is named as damaged; either way the next one may go on."""
+    database = _directory() / "orders.db"
+    role_path(database).write_bytes(data)
+    assert told_epoch(database) >= 0
+    read_reign(database)
+
+
+def _tokens(data: bytes) -> None:
+    """Of a file of tokens, what is read can be looked for and has an end that can be compared."""
+    tokens = read_tokens(_file("tokens", data))
+    assert find_token(tokens, "broker_none") is None
+    assert all(token.is_valid_at(NOW) in {True, False} for token in tokens)
+
+
+def _audit(data: bytes) -> None:
+    """Of the audit, every line that is one is a row that SQLite takes, and the others are passed over."""
+    rows = audit_rows(_file("audit.jsonl", data), keep=0)
+    with closing(sqlite3.connect(":memory:")) as db:
+        for row in rows:
+            db.execute(f"SELECT {', '.join('?' * len(row))}", tuple(map(shown_value, row)))
+
+
+def _audit_seeds() -> list[bytes]:
+    line = {"at": "2026-11-22T09:14:02+00:00", "request": "9f", "who": "user:a", "role": "operator", "from": "socket"}
+    more = {
+        "operation": "ALTER QUEUE",
+        "database": "orders",
+        "before": {"STATUS": "ON"},
+        "outcome": "done",
+        "unsaid": 3,
+    }
+    return [
+        json.dumps(line | more).encode() + b"\n",
+        b'{"at": "2026-11-22", "unsaid": 99999999999999999999999}\n',
+        b'{"at": "2026-11-22", "who": [1], "before": "x", "after": {"a": [[]]}}\n[1]\n"at"\nnull\n',
+        b'{"at": 5}\n{"at": "0001-01-01T00:00:00+23:59"}\n{"at": "9999-12-31T23:59:59-23:59"}\n',
+        b"[" * 2000,
+        b'{"at": "2026-11-22", "unsaid": ' + b"9" * 5000 + b"}",
+        b'{"at": "2026-11-22", "who": "\\ud800", "unsaid": 1e999}\n',
+    ]
+
+
+# --- a journal ---
+
+
+def _journal(data: bytes) -> None:
+    """A file that is no Parquet, or not all of one, is told as unreadable, and the others are read."""
+    directory = _directory() / "flows"
+    directory.mkdir(exist_ok=True)
+    path = directory / "000001-0123abcd.parquet"
+    path.write_bytes(data)
+    found = newest(directory, Wanted(), 10)
+    assert len(found.visits) <= 10
+    for state in survey([path]):
+        assert state.path == path
+
+
+@cache
+def _parquet() -> bytes:
+    path = write(_directory() / "good" / "one.parquet", visit(), visit(1, took=None, outcome="dropped"))
+    return path.read_bytes()
+
+
+# --- certificates, keys, routes ---
+
+
+def _pem(data: bytes) -> None:
+    """Certificates and keys in PEM: read by everything that reads them, each with its own refusal."""
+    path = _file("any.pem", data)
+    for read in (read_certificates, read_keys):
+        try:
+            read(path)
+        except (ValueError, BrokerError) as error:
+            assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
+    try:
+        parse_own(data, data)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - likewise
+    for signing in parse_peers(data):
+        assert signing.who.name
+
+
+def _der(data: bytes) -> None:
+    """A certificate as it comes in a handshake: names, hosts and days of it, or a ValueError."""
+    identity = identify(data)
+    assert len(identity.fingerprint) == 64
+    assert identity.covers("gateway.example") in {True, False}
+
+
+def _routes(data: bytes) -> None:
+    """A file of routes to give out holds CREATE ROUTE only."""
+    RouteFile(_file("routes.sql", data), lifetime=60)
+
+
+@cache
+def targets() -> tuple[Target, ...]:
+    """The targets of this file."""
+    pem = issued("fuzzed")
+    reign = b'{"broker_instance": "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", "epoch": 3, "principal": "a", "since": 1.5}'
+    token = (
+        b'{"name": "ci", "role": "viewer", "sha256": "%s", "made_at": "2026-01-01T00:00:00+00:00", "expires_at": null}'
+    )
+    return (
+        Target("role", _role, (StoreUnavailableError,), lambda: [reign, reign.replace(b"3", b"1e99"), b"[" * 999, b""]),
+        Target(
+            "tokens",
+            _tokens,
+            (TokenFileError,),
+            lambda: [token % (b"0" * 64), (token % (b"0" * 64)).replace(b"null", b'"2026-01-01"'), b"[" * 999, b"\n\n"],
+        ),
+        Target("audit", _audit, (StoreUnavailableError,), _audit_seeds, input_max=8 * KIB),
+        Target(
+            "journal",
+            _journal,
+            (),
+            lambda: [_parquet(), _parquet()[:200], b"PAR1PAR1", b""],
+            input_max=32 * KIB,
+            memory_max=32 * KIB * KIB,
+        ),
+        Target(
+            "pem",
+            _pem,
+            (ValueError,),
+            lambda: [pem.certificate_pem + pem.key_pem, pem.certificate_pem[:300], pem.key_pem, b"-----BEGIN"],
+            words=("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----"),
+        ),
+        Target("der", _der, (ValueError,), lambda: [*_ders(pem.certificate_pem), b"0\x80", b"0\x82\xff\xff"]),
+        Target(
+            "routes",
+            _routes,
+            (StatementError, ValueError),
+            lambda: [b"CREATE ROUTE r WITH SERVICE_NAME = '//a', ADDRESS = 'tcp://a:4022'", b"DROP ROUTE r", b"\xff"],
+        ),
+    )
+
+
+def _ders(pem: bytes) -> list[bytes]:
+    """The first one, and the same of a version that there is not."""
+    good = ssl.PEM_cert_to_DER_cert(
+        pem.decode().partition("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
+    )
+    return [good, good.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x1c")]

@@ -1,0 +1,197 @@
+"""Short texts: names, addresses, amounts, times, subjects, tokens, trace contexts, what is typed at a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from broker.application.header import context_of, headers_of
+from broker.cli.typed_batch import is_blank, is_go, is_open, is_secret, is_whole, used_database
+from broker.control.admin_role import parse_holder
+from broker.control.listen import parse_listen
+from broker.control.quantity import parse_duration, parse_size, render_duration, render_size
+from broker.conversation.well_known import error_body, error_parts
+from broker.dialog.inquiry import Inquiry, parse_inquiry, render_inquiry
+from broker.errors import StatementError
+from broker.observe.tsql import Statement
+from broker.routing.address import parse_address, transport_address
+from broker.routing_service.srv import record_name, route_name
+from broker.security.pairing import Offer, Token, decode_token, encode_token, offer_bytes, partner_of, read_offer
+from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
+from broker.wire.trace_context import TRACE_PARENT, maybe_trace_parent
+from tests.fuzz.target import KIB, Target
+from tests.support.certificates import make
+from tests.support.identities import issued
+
+PLAIN = 64 * KIB  # as long as a body that is looked at as XML
+
+
+def _refused(read: Callable[[], object]) -> None:
+    """Every refusal of a short text is a ValueError, and says something."""
+    try:
+        read()
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - most inputs are no such thing, and the other readers are asked as well
+
+
+# --- names, addresses, amounts ---
+
+
+def _word(data: bytes) -> None:
+    """Whatever a text is taken for, it is that, or a ValueError; what is read can be written and read again."""
+    text = data.decode("utf-8", "replace")
+    _refused(lambda: parse_listen(text))
+    _refused(lambda: parse_holder(text))
+    _refused(lambda: _same_address(text))
+    _refused(lambda: _same_amounts(text))
+    transport_address(text)
+    record_name(text, domain="example")
+    assert len(route_name(text)) <= 128 + 16
+    for domain in (None, "x"):
+        record_name(text, domain=domain)
+    pattern, _, subject = text.partition("\n")
+    assert covers_text(pattern, subject) in {True, False}
+    _refused(lambda: parse_principal(pattern).covers(who_is(subject)))
+    _refused(lambda: parse_principal(text).covers(NOBODY))
+
+
+def _same_address(text: str) -> None:
+    address = parse_address(text)
+    assert address == parse_address(str(address))
+
+
+def _same_amounts(text: str) -> None:
+    for read, render in ((parse_size, render_size), (parse_duration, render_duration)):
+        try:
+            value = read(text)
+        except ValueError:
+            continue
+        assert value == read(render(value))  # type: ignore[arg-type]
+
+
+WORDS = [
+    "tcp://gateway.example:4022",
+    "tcp://[::1]:4022",
+    "[fe80::1%eth0]:4022",
+    "LOCAL",
+    "10.5s",
+    "64MiB",
+    "CN=billing,O=shop\nCN=billing,O=shop",
+    "CN=*,OU=\\2C\\+x+O=y\nCN=a,OU=\\,+O=y",
+    "sha256:" + "0" * 64,
+    "spiffe://shop.example/billing\nspiffe://shop.example/billing",
+    "certificate:CN=deploy,O=shop",
+    "user:alice",
+    "*" * 40 + "\n" + "a" * 80 + "b",
+    "CN=" + "*a" * 30 + "\nCN=" + "a" * 90,
+    ",".join(["CN=*"] * 20) + "\n" + ",".join(["CN=a"] * 30),
+    "//shop/Billing",
+    "net.tcp://user@host.example:1/x",
+    "9" * 5000 + "s",
+    "xn--\u00e4.\u00df.example",
+    "CN=\\",
+    "CN=#30",
+]
+
+
+# --- what a message carries besides its body ---
+
+
+def _trace(data: bytes) -> None:
+    """A `traceparent` is one, or none; the headers of a row are a map of texts."""
+    text = data.decode("utf-8", "replace")
+    found = maybe_trace_parent(text)
+    assert found is None or (len(found.trace_id), len(found.span_id)) == (16, 8)
+    context_of({TRACE_PARENT: text, "tracestate": text})
+    _refused(lambda: headers_of(text))
+
+
+# --- bodies of the broker's own messages ---
+
+
+def _told(data: bytes) -> None:
+    """An Error message of any application is read in one pass; a request for a route is one, or a ValueError."""
+    code, text = error_parts(data)
+    assert error_parts(error_body(code or 0, text))[0] == (code or 0)
+    inquiry = parse_inquiry(data)
+    assert inquiry == parse_inquiry(render_inquiry(inquiry))
+
+
+def _told_seeds() -> list[bytes]:
+    return [
+        error_body(-8490, "no <service> & more"),
+        b"<Description>" * 4000,
+        b"<Code>" + b" " * 60_000,
+        b"<Description>&#" + b"9" * 5000 + b";</Description>",
+        b"<Code>1</Code><Description>&#0;&#x110000;&#55296;&lt;&nope;</Description>",
+        render_inquiry(Inquiry("//shop/Billing")),
+        render_inquiry(Inquiry("//a&<b>\r\n")).replace(b"http:", b"https:"),
+        b'<?xml version="1.0" encoding="utf-16"?><MissingRoute/>',
+    ]
+
+
+# --- pairing ---
+
+
+def _pairing(data: bytes) -> None:
+    """A token that somebody was sent, and what the other side says of itself."""
+    _refused(lambda: _same_token(data.decode("utf-8", "replace")))
+    partner = partner_of(read_offer(data))
+    assert partner.certificate_pem
+
+
+def _same_token(text: str) -> None:
+    token = decode_token(text)
+    assert token == decode_token(encode_token(token))
+
+
+def _pairing_seeds() -> list[bytes]:
+    token = Token("192.0.2.7", 4023, "tcp://a.example:4022", b"c" * 32, b"i" * 32, b"s" * 32, 1_800_000_000)
+    text = encode_token(token).encode()
+    identity = issued("fuzzed").certificate_pem.decode()
+    offer = offer_bytes(Offer("a", "tcp://a.example", "//a", make("a", "a.example").pem.decode(), identity))
+    return [text, text[:40], b"broker-pair-\xc4", offer, offer[:99], offer.replace(b"BEGIN", b"")]
+
+
+# --- a prompt ---
+
+
+def _typed(data: bytes) -> None:
+    """What is typed at `broker sql`: whether it is whole, what it names; and then it is a question, or none."""
+    text = data.decode("utf-8", "replace")
+    for ask in (is_go, is_open, is_whole, is_blank, is_secret):
+        assert ask(text) in {True, False}
+    used_database(text)
+    _refused(lambda: _understood(text))
+
+
+def _understood(text: str) -> None:
+    try:
+        Statement(text)
+    except StatementError as error:
+        assert str(error)  # noqa: PT017 - most inputs are no SELECT
+
+
+TYPED = [
+    "USE [a]]b];",
+    "SELECT 1\nGO\n",
+    "SELECT 1\nGO" + " " * 3000 + "x",
+    "/* /* */ 'x",
+    "USE " + "[a" * 900,
+    "-- PASSWORD\n[x",
+    "SELECT 'a''b', [c]]d], \"e\"\ngo ;",
+    "PRIVATE" + " _\t" * 900 + "KEX",
+]
+
+
+@cache
+def targets() -> tuple[Target, ...]:
+    """The targets of this file."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    return (
+        Target("word", _word, (), lambda: [one.encode() for one in WORDS]),
+        Target("trace", _trace, (), lambda: [trace.encode(), trace.replace("00-", "cc-").encode() + b"-x", b"{}"]),
+        Target("told", _told, (ValueError,), _told_seeds, input_max=PLAIN),
+        Target("pairing", _pairing, (ValueError,), _pairing_seeds),
+        Target("typed", _typed, (), lambda: [one.encode() for one in TYPED]),
+    )
