@@ -28,7 +28,8 @@ OWN = {
     "decisions": (decisions.run, "CPU microseconds of one routing decision"),
     "routes": (routes.run, "a million routes: seconds, milliseconds, bytes"),
 }
-QUICK = (*suite.BENCHES, "memory")
+USUAL = tuple(name for name in suite.BENCHES if name not in suite.LOAD)
+QUICK = (*USUAL, "memory")
 
 
 def own_rows(name: str) -> list[Row]:
@@ -54,7 +55,7 @@ def main() -> None:
     unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"{unknown[0]!r} is not measured here: there are {', '.join(known)}")
-    names = options.names or (known if options.full else QUICK)
+    names = options.names or ((*USUAL, *OWN) if options.full else QUICK)
     earlier = result.load(options.compare) if options.compare else None
     packaged = [name for name in names if name in suite.BENCHES]
     told = suite.run(packaged, is_full=options.full, tell=lambda what: print(what, flush=True))

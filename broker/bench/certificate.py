@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-LIFE = timedelta(days=1)
+LIFE = timedelta(days=90)  # longer than the month before an end that is warned of
 
 
 def make_pair(directory: Path) -> tuple[Path, Path]:

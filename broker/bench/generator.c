@@ -2,7 +2,7 @@
  * The load generator: sends prepared frames through a hop and receives them behind it, in one process and one loop.
  *
  *   generator -p PORT -c CONNECTIONS -f FRAMES -s FRAME_BYTES -t STAMP_AT [-g GREETINGS -n GREETING_BYTES]
- *             [-e CERTIFICATE -k KEY] LISTEN...
+ *             [-e CERTIFICATE -k KEY] [-w] LISTEN...
  *
  * Connects so often to PORT on 127.0.0.1, listens on every LISTEN port, and then obeys lines on standard input, each
  * answered with one line of JSON:
@@ -10,12 +10,20 @@
  *   flood COUNT       as fast as the hop takes them, at most WINDOW_BYTES on the way
  *   rate COUNT HZ     an open loop: message i is due at i / HZ, and its latency counts from then, late or not
  *   ping COUNT        one message in flight
+ *   press SECONDS HZ LIMIT_US REST_MS
+ *                     an open loop that takes no for an answer: what is due while 16 KiB wait for its socket is refused
+ *                     and never sent. Counts what arrives meanwhile, whenever it was sent, and how much of it within
+ *                     LIMIT_US; then goes on listening, for REST_MS at most, until all has arrived or nothing comes.
+ *                     Nothing is awaited before it: one line after the other is one load. Latencies of the last LISTEN
+ *                     port and of all others are told by themselves as well, `slow_` and `fast_`.
+ *   drink BYTES_S     from now on so much is read from the last LISTEN port; 0 is as much as there is
  *
  * FRAMES holds frames of equal length, GREETINGS one HELLO for each connection; without it nobody says HELLO, as through
  * a relay. Each connection has its own share of the frames and sends it over and over; message id and sequence number
  * differ every time, so no frame is a copy of one that is still held on the way. A latency is from the stamp in the
  * body, at STAMP_AT, to the read that completed the frame, CLOCK_MONOTONIC of one machine. Where latencies are measured
- * the generator polls and never sleeps: waking it is no part of them, waking the hop is.
+ * the generator polls and never sleeps: waking it is no part of them, waking the hop is. With -w `press` sleeps a
+ * millisecond where nothing is due, for a generator that shares its core; that is in its latencies.
  *
  * With CERTIFICATE and KEY all connections speak TLS 1.3; that takes libssl, and WITH_TLS when this is compiled. Nobody
  * is asked who it is.
@@ -50,6 +58,14 @@
 #define STALLED_MS 20000
 #define QUIET_MS 20
 #define EVENTS 256
+#define FRAMES_A_TURN 64      /* of each connection, before the receivers have their turn */
+#define PENDING_BYTES (16 << 10) /* of each connection that wait for its socket; one write takes them all */
+#define DRINK_NS 50000        /* between two looks at what may be read */
+#define STRAGGLER_MS 200      /* so long nothing more came: nothing will */
+#define DRINK_BYTES (64u << 10)
+#define DRINK_MAX_NS 100000000ull /* what was not read for longer is not made up for */
+#define BUCKET_BITS 6         /* of a latency, the leading ones: told within 1.6 % */
+#define BUCKETS ((64u - BUCKET_BITS) << BUCKET_BITS)
 #define MESSAGE_NUMBER_AT 24 /* the second half of message_id */
 #define SEQUENCE_AT 48
 
@@ -67,9 +83,16 @@ struct socket_state {
     unsigned char head[5];
     unsigned char stamp[8];
     int is_greeted;
+    int is_last; /* a listener, and what it accepts: of the last LISTEN port */
+    struct socket_state *next;
 #ifdef WITH_TLS
     SSL *tls; /* NULL in plain text */
 #endif
+};
+
+/* How often which latency was met: bounded memory, however long it goes on. */
+struct histogram {
+    uint64_t count, in_time, max_ns, buckets[BUCKETS];
 };
 
 static int epoll_fd;
@@ -81,6 +104,11 @@ static uint64_t received_bytes, received_frames; /* of this command; frames only
 static uint64_t *latencies;
 static char *scratch;
 static int is_counting; /* a flood: bytes are thrown away unread */
+static struct histogram everywhere, at_last, elsewhere; /* of this `press`: all arrivals, and where they arrived */
+static int is_pressing, is_sleeping;
+static uint64_t limit_ns, taken_ever, arrived_ever;
+static uint64_t drink_bytes_s, drink_at, drink_left; /* 0: whatever is there is read */
+static struct socket_state *drinkers;                /* connections of the last port, linked by `next` */
 
 static void fail(const char *what)
 {
@@ -220,12 +248,13 @@ static struct sockaddr_in loopback(int port)
     return address;
 }
 
-static void listen_on(int port)
+static void listen_on(int port, int is_last)
 {
     struct socket_state *state = calloc(1, sizeof *state);
     struct sockaddr_in address = loopback(port);
     int on = 1;
     state->role = LISTENER;
+    state->is_last = is_last;
     state->fd = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(state->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(state->fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(state->fd, 4096) < 0)
@@ -245,7 +274,17 @@ static void accept_on(struct socket_state *listener)
     secure(state);
 #endif
     greet(state);
-    watch(state, EPOLLIN);
+    state->is_last = listener->is_last;
+    if (!state->is_last) {
+        watch(state, EPOLLIN);
+        return;
+    }
+    if (fcntl(state->fd, F_SETFL, O_NONBLOCK) < 0)
+        fail("watch a socket");
+    state->next = drinkers;
+    drinkers = state;
+    if (!drink_bytes_s)
+        watch(state, EPOLLIN);
 }
 
 static void connect_to(int port, struct socket_state *state)
@@ -262,6 +301,40 @@ static void connect_to(int port, struct socket_state *state)
 #endif
     greet(state);
     watch(state, EPOLLIN | EPOLLOUT | EPOLLET);
+}
+
+static uint32_t bucket_of(uint64_t ns)
+{
+    if (ns < 1u << BUCKET_BITS)
+        return (uint32_t)ns;
+    int shift = 63 - __builtin_clzll(ns) - BUCKET_BITS;
+    return (uint32_t)(((uint64_t)shift << BUCKET_BITS) + (ns >> shift));
+}
+
+static uint64_t least_of(uint32_t bucket)
+{
+    if (bucket < 2u << BUCKET_BITS)
+        return bucket;
+    int shift = (int)(bucket >> BUCKET_BITS) - 1;
+    return (uint64_t)((bucket & ((1u << BUCKET_BITS) - 1)) | 1u << BUCKET_BITS) << shift;
+}
+
+static void note(struct histogram *histogram, uint64_t ns)
+{
+    histogram->count++;
+    histogram->in_time += ns <= limit_ns;
+    if (ns > histogram->max_ns)
+        histogram->max_ns = ns;
+    histogram->buckets[bucket_of(ns)]++;
+}
+
+static double quantile_us(const struct histogram *histogram, double part)
+{
+    uint64_t rank = (uint64_t)((double)histogram->count * part), seen = 0;
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        if ((seen += histogram->buckets[i]) > rank)
+            return (double)least_of(i) / 1e3;
+    return (double)histogram->max_ns / 1e3;
 }
 
 /* What was read of one connection; frames may be cut anywhere. */
@@ -293,25 +366,30 @@ static void take(struct socket_state *state, const unsigned char *data, uint64_t
         } else if (state->head[4] >= 0x10) { /* a dialog frame; PING and the like are not for us */
             uint64_t stamp;
             memcpy(&stamp, state->stamp, sizeof stamp);
-            if (latencies && length == frame_bytes)
+            if (is_pressing && length == frame_bytes) {
+                arrived_ever++;
+                note(&everywhere, now - stamp);
+                note(state->is_last ? &at_last : &elsewhere, now - stamp);
+            } else if (latencies && length == frame_bytes) {
                 latencies[received_frames] = now - stamp;
+            }
             received_frames++;
             received_bytes += length;
         }
     }
 }
 
-static void read_from(struct socket_state *state)
+static ssize_t read_from(struct socket_state *state, uint64_t most)
 {
     int is_discarding = is_counting && state->is_greeted && state->role == RECEIVER;
-    ssize_t size = receive_bytes(state, scratch, READ_BYTES, is_discarding);
+    ssize_t size = receive_bytes(state, scratch, most, is_discarding);
     if (size == 0) {
         errno = 0;
         fail("the hop closed a connection; receive");
     }
     if (size < 0) {
         if (errno == EAGAIN)
-            return;
+            return 0;
         fail("receive");
     }
     if (is_discarding)
@@ -322,22 +400,62 @@ static void read_from(struct socket_state *state)
         received_bytes += state->got;
         state->got = 0;
     }
+    return size;
+}
+
+/* The last port: no more of it than `drink` allows. Whether anything came. */
+static int drink(void)
+{
+    uint64_t now = now_ns(CLOCK_MONOTONIC), passed = now - drink_at;
+    int has_come = 0;
+    if (passed < DRINK_NS)
+        return 0;
+    if (passed > DRINK_MAX_NS)
+        passed = DRINK_MAX_NS;
+    drink_at = now;
+    drink_left += (uint64_t)((double)passed * 1e-9 * (double)drink_bytes_s);
+    for (struct socket_state *state = drinkers; state; state = state->next)
+        while (drink_left >= DRINK_BYTES) {
+            ssize_t size = read_from(state, DRINK_BYTES);
+            if (size <= 0)
+                break;
+            drink_left -= (uint64_t)size;
+            has_come = 1;
+        }
+    uint64_t most = 2 * DRINK_BYTES + drink_bytes_s / 10;
+    if (drink_left > most)
+        drink_left = most; /* there was less to read than is allowed */
+    return has_come;
+}
+
+static void set_drink(uint64_t bytes_s)
+{
+    for (struct socket_state *state = drinkers; state; state = state->next) {
+        if (!drink_bytes_s && bytes_s && epoll_ctl(epoll_fd, EPOLL_CTL_DEL, state->fd, NULL) < 0)
+            fail("watch a socket");
+        if (drink_bytes_s && !bytes_s)
+            watch(state, EPOLLIN);
+    }
+    drink_bytes_s = bytes_s;
+    drink_at = now_ns(CLOCK_MONOTONIC);
+    drink_left = 0;
 }
 
 static int poll_once(int timeout_ms)
 {
     static struct epoll_event events[EVENTS];
-    int count = epoll_wait(epoll_fd, events, EVENTS, timeout_ms);
+    int has_drunk = drink_bytes_s && drink();
+    int count = epoll_wait(epoll_fd, events, EVENTS, drink_bytes_s && timeout_ms > 1 ? 1 : timeout_ms);
     for (int i = 0; i < count; i++) {
         struct socket_state *state = events[i].data.ptr;
         if (state->role == LISTENER)
             accept_on(state);
         else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-            read_from(state);
+            read_from(state, READ_BYTES);
         if (state->role == SENDER && events[i].events & EPOLLOUT)
             state->is_blocked = 0;
     }
-    return count;
+    return count + has_drunk;
 }
 
 /* Everything is on its way again from the beginning of a share: no frame may be a copy of an earlier one. */
@@ -516,6 +634,79 @@ static void ping(uint64_t count)
     report(count, begun, cpu);
 }
 
+static void tell_pressed(uint64_t due, uint64_t taken, double late_us, double seconds, double busy)
+{
+    printf("{\"messages\": %llu, \"taken\": %llu, \"refused\": %llu, \"arrived\": %llu, \"in_time\": %llu,"
+           " \"on_the_way\": %llu, \"late_us\": %.1f, \"seconds\": %.6f, \"cpu_seconds\": %.6f",
+           (unsigned long long)due, (unsigned long long)taken, (unsigned long long)(due - taken),
+           (unsigned long long)everywhere.count, (unsigned long long)everywhere.in_time,
+           (unsigned long long)(taken_ever - arrived_ever), late_us, seconds, busy);
+    const struct histogram *told[] = {&everywhere, &at_last, &elsewhere};
+    const char *prefixes[] = {"", "slow_", "fast_"};
+    for (int i = 0; i < 3; i++)
+        printf(", \"%sp50_us\": %.1f, \"%sp99_us\": %.1f, \"%sp999_us\": %.1f, \"%smax_us\": %.1f", prefixes[i],
+               quantile_us(told[i], 0.5), prefixes[i], quantile_us(told[i], 0.99), prefixes[i],
+               quantile_us(told[i], 0.999), prefixes[i], (double)told[i]->max_ns / 1e3);
+    printf(", \"slow_arrived\": %llu}\n", (unsigned long long)at_last.count);
+}
+
+/* Have the next message sent, unless too many wait for its connection: then it is refused. */
+static int offer(struct socket_state *sender, uint64_t due_at)
+{
+    if (sender->due == sender->end || sender->due - sender->at >= PENDING_BYTES) {
+        write_due(sender);
+        if (sender->at < sender->due)
+            return 0;
+        if (sender->due == sender->end)
+            renew(sender);
+    }
+    stamp(sender, due_at);
+    return 1;
+}
+
+static void press(double seconds, double hertz, uint64_t rest_ms)
+{
+    is_counting = 0;
+    is_pressing = 1;
+    memset(&everywhere, 0, sizeof everywhere);
+    memset(&at_last, 0, sizeof at_last);
+    memset(&elsewhere, 0, sizeof elsewhere);
+    for (uint64_t i = 0; i < connections; i++)
+        if (senders[i].due < senders[i].at)
+            senders[i].due = senders[i].at;
+    uint64_t begun = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), end = begun + (uint64_t)(seconds * 1e9);
+    uint64_t due = 0, taken = 0, latest = 0, last_news = end, last_arrived, now;
+    while ((now = now_ns(CLOCK_MONOTONIC)) < end) {
+        uint64_t wanted = (uint64_t)((double)(now - begun) * 1e-9 * hertz), first = due;
+        for (; due < wanted && due - first < connections * FRAMES_A_TURN; due++) {
+            uint64_t due_at = begun + (uint64_t)((double)due / hertz * 1e9);
+            if (offer(&senders[due % connections], due_at))
+                taken++;
+            if (now - due_at > latest)
+                latest = now - due_at;
+        }
+        for (uint64_t i = 0; due != first && i < connections; i++)
+            write_due(&senders[i]);
+        poll_once(is_sleeping && due == wanted ? 1 : 0);
+    }
+    taken_ever += taken;
+    last_arrived = arrived_ever;
+    while (rest_ms && arrived_ever < taken_ever && (now = now_ns(CLOCK_MONOTONIC)) < end + rest_ms * 1000000ull) {
+        for (uint64_t i = 0; i < connections; i++)
+            write_due(&senders[i]);
+        poll_once(is_sleeping ? 1 : 0);
+        if (arrived_ever != last_arrived) {
+            last_arrived = arrived_ever;
+            last_news = now;
+        } else if (now - last_news > STRAGGLER_MS * 1000000ull) {
+            break;
+        }
+    }
+    double busy = (double)(now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu) / 1e9;
+    tell_pressed(due, taken, (double)latest / 1e3, (double)(now_ns(CLOCK_MONOTONIC) - begun) / 1e9, busy);
+    is_pressing = 0;
+}
+
 static void share_out(char *frames)
 {
     char *at = frames;
@@ -530,7 +721,7 @@ int main(int argc, char **argv)
 {
     const char *frames_path = NULL, *greetings_path = NULL, *certificate = NULL, *key = NULL;
     int port = 0, option;
-    while ((option = getopt(argc, argv, "p:c:f:s:t:g:n:e:k:")) != -1) {
+    while ((option = getopt(argc, argv, "p:c:f:s:t:g:n:e:k:w")) != -1) {
         switch (option) {
         case 'p': port = atoi(optarg); break;
         case 'c': connections = strtoull(optarg, NULL, 10); break;
@@ -541,6 +732,7 @@ int main(int argc, char **argv)
         case 'n': greeting_bytes = strtoull(optarg, NULL, 10); break;
         case 'e': certificate = optarg; break;
         case 'k': key = optarg; break;
+        case 'w': is_sleeping = 1; break;
         default: return 2;
         }
     }
@@ -574,7 +766,7 @@ int main(int argc, char **argv)
     senders = calloc(connections, sizeof *senders);
     epoll_fd = epoll_create1(0);
     for (int i = optind; i < argc; i++)
-        listen_on(atoi(argv[i]));
+        listen_on(atoi(argv[i]), i == argc - 1);
     for (uint64_t i = 0; i < connections; i++)
         connect_to(port, &senders[i]);
     share_out(frames);
@@ -582,19 +774,26 @@ int main(int argc, char **argv)
     char line[128], word[16];
     for (;;) {
         fflush(stdout);
-        unsigned long long count;
-        double hertz = 0;
+        double first, hertz = 0, limit_us = 0, rest_ms = 0;
         if (!fgets(line, sizeof line, stdin))
             return 0;
-        if (sscanf(line, "%15s %llu %lf", word, &count, &hertz) < 2 || !count)
+        if (sscanf(line, "%15s %lf %lf %lf %lf", word, &first, &hertz, &limit_us, &rest_ms) < 2 || first < 0)
             return 2;
-        if (!strcmp(word, "flood"))
+        uint64_t count = (uint64_t)first;
+        if (!strcmp(word, "press")) {
+            limit_ns = (uint64_t)(limit_us * 1e3);
+            press(first, hertz, (uint64_t)rest_ms);
+        } else if (!strcmp(word, "drink")) {
+            set_drink(count);
+            puts("{}");
+        } else if (!strcmp(word, "flood") && count) {
             flood(count);
-        else if (!strcmp(word, "ping"))
+        } else if (!strcmp(word, "ping") && count) {
             ping(count);
-        else if (!strcmp(word, "rate") && hertz > 0)
+        } else if (!strcmp(word, "rate") && count && hertz > 0) {
             rate(count, hertz);
-        else
+        } else {
             return 2;
+        }
     }
 }

@@ -13,8 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,8 @@ WITH_TLS = "generator-tls"
 TWIN = (sys.executable, "-m", "broker.bench.twin")
 
 Answer = dict[str, float]
-"""Of one line: messages, seconds, cpu_seconds of the generator; of `ping` and `rate` also p50_us, p99_us, p999_us."""
+"""Of one line: messages, seconds, cpu_seconds of the generator; of `ping` and `rate` also p50_us, p99_us, p999_us; of
+`press` besides what `generator.c` says there."""
 
 
 class GeneratorError(BrokerError):
@@ -80,7 +81,7 @@ class Generator:
     A running load generator, connected to the hop. Use as a context manager.
 
     Shape: `port` of the hop on 127.0.0.1, `listen` the ports behind it; without `is_greeting` nobody says HELLO;
-    `pair` certificate and key when it speaks TLS.
+    `pair` certificate and key when it speaks TLS; with `is_sleeping` it shares its core.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Generator:
         listen: Sequence[int],
         is_greeting: bool,
         pair: tuple[Path, Path] | None = None,
+        is_sleeping: bool = False,
     ) -> None:
         frames, greetings = directory / "frames", directory / "greetings"
         frames.write_bytes(traffic.frames)
@@ -103,6 +105,8 @@ class Generator:
             arguments += ["-g", greetings, "-n", traffic.greeting_bytes]
         if pair is not None:
             arguments += ["-e", pair[0], "-k", pair[1]]
+        if is_sleeping:
+            arguments.append("-w")
         self._process = subprocess.Popen(  # noqa: S603 - our own program
             [*tied(), *command, *map(str, arguments), *map(str, listen)],
             stdin=subprocess.PIPE,
@@ -134,6 +138,38 @@ class Generator:
         """So many messages, one in flight."""
         return self._ask(f"ping {count}")
 
+    @contextmanager
+    def pressing(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Iterator[Answer]:
+        """
+        So many seconds of an open loop that takes no for an answer, while the caller does what it has to do meanwhile.
+
+        Args:
+            seconds: How long messages are due.
+            hertz: How many in each of them.
+            limit: Seconds within which an arrival is in time.
+            rest: Seconds it goes on listening at most, until all has arrived or nothing comes.
+
+        Returns:
+            What is empty inside, and behind it what `generator.c` tells of this line.
+
+        Raises:
+            GeneratorError: it has ended; tells what it said.
+        """
+        answer: Answer = {}
+        self._say(f"press {seconds} {hertz} {limit * 1e6:.0f} {rest * 1e3:.0f}")
+        yield answer
+        answer |= self._answer()
+
+    def press(self, seconds: float, hertz: float, *, limit: float, rest: float = 0.0) -> Answer:
+        """As `pressing`, and wait for it."""
+        with self.pressing(seconds, hertz, limit=limit, rest=rest) as answer:
+            pass
+        return answer
+
+    def drink(self, bytes_s: int) -> None:
+        """From now on read so much a second from the last port; 0 is as much as there is."""
+        self._ask(f"drink {bytes_s}")
+
     def close(self) -> None:
         """End it."""
         self._process.kill()
@@ -148,10 +184,13 @@ class Generator:
         self.close()
 
     def _ask(self, line: str) -> Answer:
+        self._say(line)
+        return self._answer()
+
+    def _say(self, line: str) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended; what it said before is the answer
             self._process.stdin.write(line + "\n")
-        return self._answer()
 
     def _answer(self) -> Answer:
         assert self._process.stdout is not None

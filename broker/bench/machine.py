@@ -47,10 +47,12 @@ def thread_seconds(pid: int, thread: int) -> float:
 
 def peak_mib(pid: int) -> float:
     """MiB of a process that were in memory at most, since its start or the last `forget_peak`."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(f"process {pid} has no memory any more")
+    return _memory_mib(pid, "VmHWM:")
+
+
+def resident_mib(pid: int) -> float:
+    """MiB of a process that are in memory now."""
+    return _memory_mib(pid, "VmRSS:")
 
 
 def forget_peak(pid: int) -> None:
@@ -68,6 +70,13 @@ def unpin(pid: int) -> None:
     """Let a process use every core again."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), CORES)
+
+
+def _memory_mib(pid: int, word: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(word):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(f"process {pid} has no memory any more")
 
 
 def _processor(cpuinfo: Path) -> str:

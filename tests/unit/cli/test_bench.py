@@ -12,7 +12,7 @@ import pytest
 from broker.bench import suite
 from broker.bench.generator import GeneratorError
 from broker.bench.result import Result, Row, load
-from broker.cli.bench import NAMES, WHEN_NAMED
+from broker.cli.bench import LASTING, NAMES, WHEN_NAMED
 from tests.support.command import run
 
 ROWS = (
@@ -26,8 +26,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was asked for; nothing is measured."""
     seen: list[tuple[Any, ...]] = []
 
-    def fake(names: Sequence[str], *, is_full: bool, tell: suite.Tell) -> Result:
-        seen.append((*names, is_full))
+    def fake(names: Sequence[str], *, is_full: bool, minutes: float | None, tell: suite.Tell) -> Result:
+        seen.append((*names, is_full) if minutes is None else (*names, is_full, minutes))
         tell("codec: measuring")
         return Result({"cpu": "abacus"}, "2026-01-01T00:00:00+00:00", {"before": "0"}, ROWS)
 
@@ -36,7 +36,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_the_names_are_those_of_the_benchmarks() -> None:
-    assert [*NAMES, WHEN_NAMED] == list(suite.BENCHES)
+    assert [*NAMES, *WHEN_NAMED] == list(suite.BENCHES)
+    assert (suite.LASTING, suite.LOAD) == (LASTING, WHEN_NAMED[1:])
 
 
 def test_without_a_name_everything_is_measured(asked: list[tuple[Any, ...]]) -> None:
@@ -52,6 +53,22 @@ def test_what_is_named_is_measured_in_full(asked: list[tuple[Any, ...]]) -> None
     run("bench", "codec", "--full")
 
     assert [("codec", True)] == asked
+
+
+def test_how_long_a_lasting_one_goes_on_can_be_said(asked: list[tuple[Any, ...]]) -> None:
+    result = run("bench", "day", "--minutes", "0.5")
+
+    assert (0, [("day", False, 0.5)]) == (result.exit_code, asked)
+
+
+@pytest.mark.parametrize("arguments", [("codec", "--minutes", "5"), ("day", "--minutes", "0"), ("--minutes", "5")])
+def test_minutes_of_nothing_that_lasts_are_wrong_usage(
+    asked: list[tuple[Any, ...]], arguments: tuple[str, ...]
+) -> None:
+    result = run("bench", *arguments)
+
+    assert (2, []) == (result.exit_code, asked)
+    assert "--minutes" in result.stderr
 
 
 def test_figures_are_kept_and_compared_with(asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
