@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from broker.admin.caller import Caller
 from broker.admin.census import CensusAnswer, CensusRequest, census_of
 from broker.admin.configuration import ConfigAnswer, config_answer
 from broker.admin.draining import DrainAnswer, DrainQuestion, drain_now, drain_state
+from broker.admin.dropped import drops_of, read_dropped
 from broker.admin.explaining import answer, find_contact
 from broker.admin.log_level import LogLevelAnswer, LogLevelRequest, change_log_level, log_level_state
 from broker.admin.message import (
@@ -41,6 +43,7 @@ from broker.admin.permission import STATEMENT_LEAST
 from broker.admin.planning import plan_script
 from broker.admin.reloading import ReloadAnswer, ReloadRequest, reload_now
 from broker.admin.subject import Subject
+from broker.admin.turn import Turns
 from broker.admin.wanted import asker
 from broker.admin.why import WhyAnswer, WhyRequest
 from broker.admin.why_here import FORWARDED, answer_why, look
@@ -50,13 +53,16 @@ from broker.control.check import check_running
 from broker.control.concern import Concern
 from broker.control.execute import execute
 from broker.control.progress import Progress
+from broker.control.writable import room_problem
 from broker.ddl.parser import read_script
-from broker.errors import BrokerError, SettingError, StatementError, UnknownNameError
+from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.audit import AUDIT
 from broker.observe.backlog import read_backlog
 from broker.observe.ledger import add_ledgers, read_ledger
 from broker.observe.query import Snapshot, Views, find_name
+from broker.observe.standstill import add_standstills, read_standstill
 from broker.observe.status import add_backlog
+from broker.observe.view import DISPOSITIONS
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL)
@@ -67,11 +73,20 @@ _T = TypeVar("_T")
 
 
 class Api:
-    """The operations on one instance. Loop-only; `executor` has threads for what blocks, `audit` sees every change."""
+    """
+    The operations on one instance. Loop-only.
 
-    def __init__(self, subject: Subject, executor: Executor, audit: Audit) -> None:
+    Args:
+        subject: The instance.
+        turns: Threads for questions.
+        executor: Threads for what never takes long, and must not wait for questions.
+        audit: Sees every change.
+    """
+
+    def __init__(self, subject: Subject, turns: Turns, executor: Executor, audit: Audit) -> None:
         snapshots = subject.views()
         self._subject = subject
+        self._turns = turns
         self._executor = executor
         self._snapshots: dict[str, Snapshot] = {**snapshots.by_view(), AUDIT: audit.rows}
         self._audit = audit
@@ -153,11 +168,23 @@ class Api:
 
     async def status(self, _: Nothing) -> dict[str, Any]:
         """The state of the instance; what is in files that cannot be read is null."""
-        status = await self._subject.status()
+        status, drops = await asyncio.gather(self._subject.status(), self._drops())
         paths = self._subject.backlog_paths()
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
         ledgers = await self._run(lambda: {name: read_ledger(path) for name, path in paths.items()})
-        return add_ledgers(add_backlog(status, backlogs), ledgers)
+        still = await self._run(lambda: {name: read_standstill(path) for name, path in paths.items()})
+        status["drops"] = drops
+        status["room_problem"] = await self._run(lambda: room_problem(self._subject.settings.instance.state_dir)) or ""
+        return add_standstills(add_ledgers(add_backlog(status, backlogs), ledgers), still)
+
+    async def _drops(self) -> list[dict[str, Any]] | None:
+        """What was dropped, by reason; None while a worker does not answer."""
+        name = self._subject.settings.instance.name
+        try:
+            rows = await self._run(lambda: read_dropped(self._snapshots[DISPOSITIONS], name))
+        except StoreUnavailableError:
+            return None
+        return drops_of(rows, datetime.now(UTC))
 
     async def drain(self, _: Nothing, caller: Caller) -> DrainAnswer:
         """
@@ -252,7 +279,8 @@ class Api:
             StoreUnavailableError: a file that cannot be read.
         """
         database = self._database(request.database)
-        return await plan_script(self._subject, request, database=database, executor=self._executor)
+        async with self._turns.turn():
+            return await plan_script(self._subject, request, database=database, executor=self._turns.executor)
 
     async def check(self, _: Nothing) -> CheckAnswer:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
@@ -283,7 +311,7 @@ class Api:
             raise StatementError(954, f"the database {name!r} is a mirror here: ask its principal")
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await self._turns.run(work)
 
 
 def _findings(errors: Iterable[SettingError]) -> list[Finding]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,9 +40,11 @@ from broker.admin.problem import (
     kind_of,
     problem_of,
 )
+from broker.admin.room import source_of
 from broker.admin.wanted import note_request
 from broker.control.admin_role import AdminRole
 
+SMALL_BYTES = 64 * 1024  # of a body that is read at once
 OPENAPI_PATH = "/v1/openapi.json"
 _CALLER = web.RequestKey("caller", Caller)
 _BY_ROUTE: dict[tuple[str, str], Operation] = {(one.method, one.path): one for one in OPERATIONS}
@@ -56,7 +59,8 @@ class Parts:
     """
     What an application is made of.
 
-    Shape: `executor` where answers become JSON, which may take a while; `version` of the program, for the description.
+    Shape: `executor` where long texts are read and answers become JSON, which may take a while; `version` of the
+    program, for the description.
     """
 
     api: Api
@@ -145,10 +149,10 @@ def _operation(request: web.Request) -> Operation | None:
 
 def _handler(operation: Operation, parts: Parts) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        note_request(request)
-        async with _argument(operation, request, parts.bodies) as argument:
+        note_request(request, request[_CALLER].role)
+        async with _argument(operation, request, parts) as argument:
             if operation.is_stream:
-                return await parts.events.serve(request, argument)
+                return await parts.events.serve(request, argument, _owner(request))
             if operation.is_change:
                 answer = await operation.call(parts.api, argument, request[_CALLER])
             else:
@@ -160,7 +164,7 @@ def _handler(operation: Operation, parts: Parts) -> Handler:
 
 
 @asynccontextmanager
-async def _argument(operation: Operation, request: web.Request, bodies: Bodies) -> AsyncIterator[Any]:
+async def _argument(operation: Operation, request: web.Request, parts: Parts) -> AsyncIterator[Any]:
     """
     The request as a value.
 
@@ -171,8 +175,17 @@ async def _argument(operation: Operation, request: web.Request, bodies: Bodies) 
     if operation.method == hdrs.METH_GET:
         yield _value(lambda: msgspec.convert(_parameters(request), operation.request, strict=False))
         return
-    async with bodies.reading(request, operation.body_max) as body:
-        yield _value(lambda: msgspec.json.decode(body or b"{}", type=operation.request))
+    async with parts.bodies.reading(request, operation.body_max) as body:
+        read = partial(_value, lambda: msgspec.json.decode(body or b"{}", type=operation.request))
+        if len(body) <= SMALL_BYTES:
+            yield read()
+        else:  # a script of 160 MiB takes half a second, in which traffic goes on
+            yield await asyncio.get_running_loop().run_in_executor(parts.executor, read)
+
+
+def _owner(request: web.Request) -> str:
+    """Whose streams are counted together: somebody's from one place."""
+    return f"{request[_CALLER].who} {source_of(origin_of(request)[1])}"
 
 
 def _parameters(request: web.Request) -> dict[str, str]:

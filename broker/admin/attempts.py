@@ -2,7 +2,8 @@
 How often an address may fail to prove who it is: so many at once, then one now and then.
 
 The table is bounded; when it is full, the address that failed the longest ago is forgotten. While an address has to
-wait nothing that it shows is looked at, right or wrong, so guessing costs time and the log stays readable.
+wait it is told so, and nothing is logged, so the log stays readable. A right token counts all the same: nobody guesses
+256 bits, and somebody behind the same address, or on the same machine, must not be able to lock its owner out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Attempts:
         return len(self._records)
 
     def wait_s(self, address: str, *, now: float) -> float:
-        """Seconds until something shown from this address is looked at again; 0 = it is."""
+        """Seconds until one more failure from this address is free; 0 = it is."""
         record = self._records.get(_key(address))
         if record is None:
             return 0.0

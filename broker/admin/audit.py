@@ -35,7 +35,7 @@ from broker.observe.audit import audit_rows
 CHANGES_MAX = 1000  # of one script that are written one by one; of the others their number
 TEXT_MAX = 500  # characters of a name or a sentence
 REFUSALS_BURST = 60
-REFUSAL_SECONDS = 1.0  # for one more
+REFUSAL_SECONDS = 60.0  # for one more: by being refused alone it takes a year to push the changes out of the files
 
 log = structlog.get_logger(__name__)
 

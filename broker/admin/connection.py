@@ -2,27 +2,30 @@
 One connection of an HTTP client: what is no HTTP is answered in the form of all refusals, and there are not too many.
 
 A client has so long for the head of its next request and is cut off then, so that those who say nothing, or one letter
-now and then, keep their places for a while only. Each listener counts its own connections: a storm on the TCP port
-leaves the Unix socket as it is.
+now and then, keep their places for a while only; and so is one who does not take what it is answered, or next to
+nothing of it. Each listener counts its own connections: a storm on the TCP port leaves the Unix socket as it is; and
+when all places are taken, those who are waited for give way (`broker.admin.room`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import cast
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from broker.admin.problem import refused_unread
-
-if TYPE_CHECKING:
-    import asyncio
+from broker.admin.room import gives_way, has_share
 
 CONNECTIONS_MAX = 128  # of one listener
 HEAD_SECONDS = 20.0  # for the head of the next request
+STUCK_SECONDS = 20.0  # in which a client takes some of its answer
+TAKEN_BYTES = 64 * 1024  # that is some of it: three KiB a second, slower than any modem
+LOOK_SECONDS = 1.0  # between two looks at what clients take
 LINGER_SECONDS = 2.0  # for what still comes of a request that was refused: a client reads the answer behind it
 LINE_MAX_BYTES = 8190  # a request line, or one header field
 FIELDS_MAX = 64
@@ -34,11 +37,11 @@ _SECURE = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-_FULL = (
+_FULL_BODY = b'{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"too many connections"}'
+FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%s"
-)
-_FULL_BODY = b'{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"too many connections"}'
+) % (len(_FULL_BODY), _FULL_BODY)
 _OPTIONS = {
     "access_log": None,
     "keepalive_timeout": HEAD_SECONDS,
@@ -61,47 +64,116 @@ def secure(headers: MutableMapping[str, str]) -> None:
 
 
 class Connections:
-    """Makes the connections of one listener; what `asyncio` calls for each of them. Shape: `count` those open now."""
+    """
+    Those of one listener. Loop-only.
+
+    Args:
+        server: What answers them.
+        most: How many there are at one time.
+    """
 
     def __init__(self, server: web.Server, *, most: int = CONNECTIONS_MAX) -> None:
         self.server = server
         self.most = most
-        self.count = 0
+        self._loop = asyncio.get_running_loop()
+        self._taken: set[Connection] = set()
+        self._look: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> web.RequestHandler:
-        """The protocol of one more."""
-        return _Connection(self)
+    @property
+    def count(self) -> int:
+        """How many places are taken now."""
+        return len(self._taken)
+
+    def take(self, source: str) -> Connection | None:
+        """A place for somebody who has just connected; None when there is none."""
+        if has_share(self._taken, source, most=self.most):
+            return None
+        if len(self._taken) >= self.most:
+            other = gives_way(self._taken, source, now=self._loop.time())
+            if other is None:
+                return None
+            other.give_way()
+        connection = Connection(self, source)
+        self._taken.add(connection)
+        if self._look is None:
+            self._look = self._loop.call_later(LOOK_SECONDS, self._look_at_all)
+        return connection
+
+    def leave(self, connection: Connection) -> None:
+        """Its place is another's from now on."""
+        self._taken.discard(connection)
+
+    def _look_at_all(self) -> None:
+        now = self._loop.time()
+        for connection in self._taken.copy():
+            connection.look(now)
+        self._look = self._loop.call_later(LOOK_SECONDS, self._look_at_all) if self._taken else None
 
 
-class _Connection(web.RequestHandler):
-    __slots__ = ("_all", "_is_counted")
+class Connection(web.RequestHandler):
+    """
+    One client.
 
-    def __init__(self, connections: Connections) -> None:
-        super().__init__(connections.server, loop=connections.server._loop, **_OPTIONS)  # type: ignore[arg-type]  # noqa: SLF001 - as `web.Server` makes them
+    Shape: `source` whom it is counted by; `beginning` its handshake while that lasts.
+    """
+
+    __slots__ = ("_all", "_moved_at", "_rested_at", "_unsent", "_wire", "beginning", "source")
+
+    def __init__(self, connections: Connections, source: str) -> None:
+        super().__init__(connections.server, loop=connections._loop, **_OPTIONS)  # type: ignore[arg-type]  # noqa: SLF001 - as `web.Server` makes them
         self._all = connections
-        self._is_counted = False
+        self.source = source
+        self.beginning: asyncio.Task[None] | None = None
+        self._wire: asyncio.Transport | None = None
+        self._rested_at = self._moved_at = self._loop.time()
+        self._unsent = 0
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it is waited for: it says nothing, or takes nothing; None while it is served."""
+        if self._unsent:
+            return self._moved_at
+        is_served = self._wire is not None and (self._waiter is None or self._waiter.done())
+        return None if is_served else max(self._rested_at, self._next_keepalive_close_time - self._keepalive_timeout)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve it, or tell that there are too many."""
-        if self._all.count >= self._all.most:
-            transport.write(_FULL % (len(_FULL_BODY), _FULL_BODY))  # type: ignore[attr-defined]
-            transport.close()
-            return
-        self._all.count += 1
-        self._is_counted = True
+        """Serve it."""
+        self._wire = cast("asyncio.Transport", transport)
         super().connection_made(transport)
+
+    def has_come_about(self) -> None:
+        """It has, or will not: then its place is given back."""
+        if self._wire is None:
+            self._all.leave(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Give its place to another."""
-        if self._is_counted:
-            self._all.count -= 1
-            self._is_counted = False
-            super().connection_lost(exc)
+        self._all.leave(self)
+        super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """Nothing is read where there was no place."""
-        if self._is_counted:
-            super().data_received(data)
+    def give_way(self) -> None:
+        """End at once: its place is another's."""
+        self._all.leave(self)
+        if self._wire is not None:
+            self._wire.abort()
+        elif self.beginning is not None:
+            self.beginning.cancel()
+
+    def resume_writing(self) -> None:
+        """It has taken most of what was for it."""
+        self._moved_at = self._loop.time()
+        super().resume_writing()
+
+    def look(self, now: float) -> None:
+        """Cut it off when it takes nothing; also one that was closed, and waits for that to end what it was sent."""
+        unsent = 0 if self._wire is None else self._wire.get_write_buffer_size()
+        if not unsent or not self._unsent or unsent <= self._unsent - TAKEN_BYTES:
+            self._unsent, self._moved_at = unsent, now
+        elif now - self._moved_at >= STUCK_SECONDS:
+            log.info("connection cut off", source=self.source, reason="its client does not read the answer")
+            self.give_way()
+        else:
+            self._unsent = max(self._unsent, unsent)
 
     def handle_error(
         self,

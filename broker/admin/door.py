@@ -19,22 +19,21 @@ from datetime import UTC, datetime
 
 import structlog
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.x509.oid import NameOID
 
 from broker.admin.attempts import Attempts
 from broker.admin.caller import Caller
+from broker.admin.guard import FORWARDED
 from broker.admin.peer import Peer, peer_of
 from broker.admin.problem import TooManyAttemptsError, UnauthorizedError
 from broker.admin.token_store import TokenStore
 from broker.control.admin_role import AdminRole, role_of
 from broker.control.administration import AdminSettings, Holders, is_owner, user_name
+from broker.security.certificate import load_der
+from broker.security.identity import who_of
 from broker.security.principal import Who
 
 ANONYMOUS = "anonymous"
 _SCHEME = "bearer"
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 log = structlog.get_logger(__name__)
 
@@ -82,21 +81,22 @@ class Door:
         certificate = _certificate(request)
         if certificate is not None:
             return self._of_certificate(certificate, origin)
-        if self._of_everybody is AdminRole.NONE or any(name in request.headers for name in _FORWARDED):
+        if self._of_everybody is AdminRole.NONE or any(name in request.headers for name in FORWARDED):
             raise UnauthorizedError("nothing in the request tells who asks")
         way = 'show a token, or have admin.loopback_role = "{role}"'
         return Caller(ANONYMOUS, origin, self._of_everybody, way)
 
     async def _of_token(self, shown: str, address: str, origin: str) -> Caller:
-        wait = self.attempts.wait_s(address, now=self._clock())
-        if wait:
-            raise TooManyAttemptsError(wait)
         scheme, _, secret = shown.partition(" ")
         token = None
         if scheme.lower() == _SCHEME:
             loop, now = asyncio.get_running_loop(), datetime.now(UTC)
             token = await loop.run_in_executor(self._executor, lambda: self._tokens.find(secret.strip(), now=now))
         if token is None:
+            # Only now: whoever shares the address with one who guesses gets in with what is right.
+            wait = self.attempts.wait_s(address, now=self._clock())
+            if wait:
+                raise TooManyAttemptsError(wait)
             self.attempts.fail(address, now=self._clock())
             log.warning("admin token refused", origin=origin)
             raise UnauthorizedError("the token is not known here, was revoked or has expired")
@@ -139,19 +139,10 @@ def origin_of(request: web.Request) -> tuple[Peer | None, str, str]:
 
 def who_shows(der: bytes) -> Who:
     """What somebody with this certificate has proved to be; only of one that TLS has verified."""
-    certificate = x509.load_der_x509_certificate(der)
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     try:
-        others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
-    except x509.ExtensionNotFound:
-        uris = ()
-    return Who(
-        subject=certificate.subject.rfc4514_string(),
-        common_name=str(names[-1].value) if names else "",
-        uris=uris,
-        fingerprint=certificate.fingerprint(SHA256()).hex(),
-    )
+        return who_of(load_der(der))
+    except ValueError as error:
+        raise UnauthorizedError(f"the certificate that was shown is not understood: {error}") from None
 
 
 def _certificate(request: web.Request) -> bytes | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
@@ -26,27 +27,27 @@ import structlog
 from aiohttp import web
 from msgspec import Meta
 
+from broker.admin.dropped import read_dropped
 from broker.admin.problem import TooManyStreamsError
 from broker.admin.subject import Subject
-from broker.admin.why_remedy import remedy_of
+from broker.control.writable import room_problem
 from broker.errors import BrokerError
 from broker.observe.count import Counts
 from broker.observe.latency import Latency
 from broker.observe.past import LATENCIES, PastRing
 from broker.observe.pulse import Facts, Pulse
-from broker.observe.query import shown_value
 from broker.observe.stock import Stock, read_stocks
-from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
+from broker.observe.view import DISPOSITIONS
 
 BEAT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
 BEAT_MAX_SECONDS = 5.0  # whatever it costs
 STREAMS_MAX = 32  # at one time
+NUMBER_MAX = 18  # digits of an id; a row a second never gets there
 STUCK_SECONDS = 10.0  # for which a stream may take nothing before it is cut off
 STREAM_SECONDS = 300.0  # of life, after which who listens has to show again who it is
 STOCK_SECONDS, STOCK_SHARE = 5.0, 50  # between two looks into the files, and times as long as the last one took
 MEDIA_TYPE = "text/event-stream"
-_DROP_COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
 _RETRY_MS = 1000
 
 log = structlog.get_logger(__name__)
@@ -66,11 +67,13 @@ class Stream:
     """
     One who listens.
 
-    Shape: `newest` what it has yet to be given; `is_over` when it shall get nothing more; `woken` by either.
+    Shape: `owner` whose it is; `newest` what it has yet to be given; `reason` why it shall get nothing more, "" as long
+    as it shall; `woken` by either.
     """
 
+    owner: str = ""
     newest: bytes = b""
-    is_over: bool = False
+    reason: str = ""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def give(self, data: bytes) -> None:
@@ -78,9 +81,9 @@ class Stream:
         self.newest = data
         self.woken.set()
 
-    def end(self) -> None:
+    def end(self, reason: str) -> None:
         """Nothing more comes."""
-        self.is_over = True
+        self.reason = reason
         self.woken.set()
 
     async def take(self) -> bytes:
@@ -102,7 +105,7 @@ class Events:
     """
 
     def __init__(self, subject: Subject, executor: Executor, *, cpu: Callable[[], float] = time.thread_time) -> None:
-        self.streams: set[Stream] = set()
+        self.streams: dict[Stream, None] = {}  # the oldest first
         self.past = PastRing()
         self._subject = subject
         self._executor = executor
@@ -115,6 +118,7 @@ class Events:
         self._drops: list[dict[str, Any]] = []
         self._dropped = -1  # by which count the rows were asked for
         self._stocks: Mapping[str, Stock | None] = {}
+        self._room = ""
         self._stocks_due = 0.0
         self._stocking: asyncio.Task[None] | None = None
         self._newest = b""
@@ -137,20 +141,26 @@ class Events:
         """Tell those who listen that the instance stops, and let them go."""
         self._is_closed = True
         for stream in self.streams:
-            stream.end()
+            stream.end("the instance stops")
 
-    async def serve(self, request: web.Request, asked: EventsRequest) -> web.StreamResponse:
+    async def serve(self, request: web.Request, asked: EventsRequest, owner: str) -> web.StreamResponse:
         """
         Answer with events for as long as the client listens, some minutes at most.
+
+        Args:
+            request: Of the client.
+            asked: What it is told.
+            owner: Whose stream it is: where all are taken, who has most of them gives one up for somebody else.
 
         Raises:
             TooManyStreamsError: `STREAMS_MAX` listen already, or the instance stops.
         """
-        if len(self.streams) >= STREAMS_MAX or self._is_closed:
+        if self._is_closed:
             raise TooManyStreamsError(STREAMS_MAX)
+        self._make_room(owner)
         response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, "X-Accel-Buffering": "no"})
-        stream = Stream()
-        self.streams.add(stream)
+        stream = Stream(owner)
+        self.streams[stream] = None
         self._asked.set()
         try:
             await response.prepare(request)
@@ -159,17 +169,28 @@ class Events:
                 stream.give(self._newest)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STREAM_SECONDS):
-                    while not stream.is_over:
+                    while not stream.reason:
                         await self._write(response, request, await stream.take())
-            reason = "the instance stops" if stream.is_over else "this stream is old: listen again"
+            reason = stream.reason or "this stream is old: listen again"
             await self._write(response, request, _event("end", {"reason": reason}))
         except ConnectionError:
             pass
         finally:
-            self.streams.discard(stream)
+            del self.streams[stream]
             if not self.streams:
                 self._forget()
         return response
+
+    def _make_room(self, owner: str) -> None:
+        """Raises TooManyStreamsError where there is none, and nobody has more streams than this one would have."""
+        open_ones = [stream for stream in self.streams if not stream.reason]
+        if len(open_ones) < STREAMS_MAX:
+            return
+        counts = Counter(stream.owner for stream in open_ones)
+        ((most, count),) = counts.most_common(1)
+        if count <= counts[owner] + 1:
+            raise TooManyStreamsError(STREAMS_MAX)
+        next(stream for stream in open_ones if stream.owner == most).end("others listen as well: there are too many")
 
     def _beginning(self, request: web.Request, asked: EventsRequest) -> bytes:
         """When to come again, and the past."""
@@ -177,7 +198,8 @@ class Events:
         if not asked.history:
             return retry
         run, _, number = (asked.since or request.headers.get("Last-Event-ID") or "").rpartition("-")
-        known = int(number) if run == self._run and number.isascii() and number.isdigit() else 0
+        is_known = run == self._run and number.isascii() and number.isdigit() and len(number) <= NUMBER_MAX
+        known = int(number) if is_known else 0
         return retry + _event("history", self.past.since(known), self._id)
 
     @property
@@ -230,7 +252,7 @@ class Events:
     async def _snapshot(self) -> bytes:
         loop = asyncio.get_running_loop()
         self._look_into_files(loop.time())
-        status = await self._subject.status()
+        status = {**await self._subject.status(), "room_problem": self._room}
         facts = Facts(
             status=status,
             counts=self._subject.counts(),
@@ -255,11 +277,7 @@ class Events:
         parts = [status["forwarding"], *status["databases"].values()]
         dropped = sum(sum(part["dropped"].values()) for part in parts)
         if dropped != self._dropped:
-            rows = await self._in_thread(lambda: list(self._dispositions()))
-            self._drops = [dict(zip(_DROP_COLUMNS, map(shown_value, row), strict=True)) for row in rows]
-            for row in self._drops:
-                service = row["to_service_name"] or "SERVICE"
-                row["do"] = remedy_of(row["disposition"], instance=status["name"], service=service)
+            self._drops = await self._in_thread(lambda: read_dropped(self._dispositions, status["name"]))
             self._dropped = dropped
         return self._drops
 
@@ -271,7 +289,8 @@ class Events:
     async def _read_stocks(self) -> None:
         loop, paths = asyncio.get_running_loop(), self._subject.backlog_paths()
         began = loop.time()
-        self._stocks = await self._in_thread(lambda: read_stocks(paths))
+        state_dir = self._subject.settings.instance.state_dir
+        self._room, self._stocks = await self._in_thread(lambda: (room_problem(state_dir) or "", read_stocks(paths)))
         ended = loop.time()
         self._stocks_due = ended + max(STOCK_SECONDS, STOCK_SHARE * (ended - began))
 

@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from broker.admin.message import ExplainAnswer, ExplainRequest
-from broker.admin.problem import BadRequestError
 from broker.control.catalog import MSDB
 from broker.control.permission import grants_of
 from broker.control.rehearsal import rehearse
-from broker.conversation.contact import Contact
 from broker.errors import SettingsError, UnknownNameError
-from broker.net.certificate import Identity
-from broker.net.listener import own_addresses
-from broker.observe.conversation import find_conversation
-from broker.observe.instance import Running
-from broker.observe.query import find_name
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
@@ -38,9 +31,13 @@ from broker.security.grants import Grants
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
 from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to import, and an instance that does not run is asked without them: see broker.cli.group
+    from broker.admin.problem import BadRequestError
     from broker.control.config import Settings
     from broker.control.listen import ListenAddress
+    from broker.conversation.contact import Contact
+    from broker.net.certificate import Identity
+    from broker.observe.instance import Running
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +131,9 @@ def find_contact(place: Place, request: ExplainRequest) -> Contact:
         UnknownNameError: 911, no such database; 8426, no database has the conversation.
     """
     if request.conversation is None:
-        raise BadRequestError("name the service that a message is for, or a conversation that lives here")
+        raise _bad_request("name the service that a message is for, or a conversation that lives here")
+    from broker.observe.conversation import find_conversation  # noqa: PLC0415 - as above
+
     name = None if request.database is None else _home_name(place, request.database)
     homes = place.homes if name is None or name == MSDB else {name: place.homes[name]}
     found = (find_conversation(home.path, request.conversation) for home in homes.values())
@@ -181,7 +180,7 @@ def _who(place: Place, peer: str) -> Who:
     try:
         who = who_is(peer)
     except PrincipalError as error:
-        raise BadRequestError(str(error)) from None
+        raise _bad_request(str(error)) from None
     return who if place.grants.is_default_deny else NOBODY
 
 
@@ -196,7 +195,7 @@ def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tu
         return replace(facts, to_broker_instance=named or facts.to_broker_instance, database=sender), table
     assert request.to is not None, "a question without a service comes with its conversation"
     if not 1 <= len(request.to.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
-        raise BadRequestError(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
+        raise _bad_request(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
     conversation = (request.conversation or uuid4()).bytes
     return Facts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
 
@@ -206,7 +205,7 @@ def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Hom
     name = None if request.database is None else _home_name(place, request.database)
     is_incoming = request.incoming or request.peer is not None
     if is_incoming and name not in {None, MSDB}:
-        raise BadRequestError("a message begins in a database or comes from outside: leave out one of the two")
+        raise _bad_request("a message begins in a database or comes from outside: leave out one of the two")
     if is_incoming or name == MSDB:
         return None
     if contact is not None:
@@ -218,6 +217,8 @@ def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Hom
 
 def _home_name(place: Place, name: str) -> str:
     """The database that is meant, in the spelling of the configuration."""
+    from broker.observe.query import find_name  # noqa: PLC0415 - as above
+
     known = [MSDB, *place.homes]
     found = find_name(name, known)
     if found is None:
@@ -227,7 +228,15 @@ def _home_name(place: Place, name: str) -> str:
 
 def _addresses_of(listen: ListenAddress) -> set[NetworkAddress]:
     """What leads to a listener of the configuration, without asking a resolver."""
+    from broker.net.own_address import own_addresses  # noqa: PLC0415 - as above
+
     try:
         return own_addresses("127.0.0.1" if listen.host == "localhost" else listen.host, listen.port)
     except ValueError:
         return {NetworkAddress(listen.host, listen.port)}
+
+
+def _bad_request(problem: str) -> BadRequestError:
+    from broker.admin.problem import BadRequestError  # noqa: PLC0415 - as above
+
+    return BadRequestError(problem)

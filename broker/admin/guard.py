@@ -32,6 +32,7 @@ _AMBIGUOUS = re.compile(r"%(?:2[EeFf]|5[Cc]|25|[01][0-9A-Fa-f]|7[Ff])")
 _DOTS = frozenset({".", ".."})
 _OVERRIDES = ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL")
 _ONCE = ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Sec-Fetch-Site")
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")  # a proxy writes: somebody else asks
 _SITES = frozenset({"same-origin", "none"})  # this server's own page, or a person who typed the address
 _UNASKED = "application/x-www-form-urlencoded"  # what curl and urllib write where nobody told them anything
 _BROWSERS = ("Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")  # they write
@@ -98,7 +99,7 @@ def check_site(
         ForbiddenError: it says which header is not that of this server.
     """
     host = _first(headers, "Host")
-    if answers_to is not None and not answers_to(_name_of(host)):
+    if answers_to is not None and not answers_to(host_name(host)):
         raise ForbiddenError(f"Host is {host!r}; only loopback addresses and names of this server are answered")
     origin, site = _first(headers, "Origin"), _first(headers, "Sec-Fetch-Site")
     if origin is not None and origin.lower() != f"{scheme}://{host}".lower():
@@ -137,7 +138,7 @@ def _first(headers: Headers, name: str) -> str | None:
     return next(iter(headers.getall(name, ())), None)
 
 
-def _name_of(host: str | None) -> str:
+def host_name(host: str | None) -> str:
     """The host of a `Host` field, without port and brackets; empty when there is none."""
     if host is None or any(mark in host for mark in "/@?#\\"):
         return ""

@@ -8,7 +8,8 @@ come here. The answer is one word, with `?verbose` one line for each check; `?ex
 other databases, or its other workers, work on. An instance whose own certificate has expired is not ready: nobody
 connects to it any more. Peers have no say: a gateway whose next hop is dead is as ready as one whose next hop is well.
 
-Nobody has to say who he is here. So why a check is bad, which may name files, is told to this machine alone.
+Nobody has to say who he is here. So why a check is bad, which may name files, is told to this machine alone: not
+through a proxy on it, and not to a page in a browser on it whose name somebody points here (DNS rebinding).
 
 Source: Kubernetes documentation, "Kubernetes API health endpoints".
 """
@@ -24,6 +25,7 @@ from ipaddress import ip_address
 from aiohttp import web
 
 from broker.admin.app import tell_problems
+from broker.admin.guard import FORWARDED, host_name
 from broker.admin.scrape import Scrapes
 from broker.admin.subject import Subject
 
@@ -137,8 +139,19 @@ def _withheld(check: Check) -> Check:
 
 
 def _is_here(request: web.Request) -> bool:
-    """Whether who asks is on this machine."""
+    """Whether who asks is on this machine, and nobody behind them."""
+    name = host_name(request.headers.get("Host"))
+    is_behind = any(field in request.headers for field in FORWARDED)
+    return not is_behind and _is_own(request.remote or "") and (name in {"", "localhost"} or _is_address(name))
+
+
+def _is_own(host: str) -> bool:
+    return _is_address(host) and ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ip_address(request.remote or "").is_loopback
+        ip_address(host)
     except ValueError:
         return False
+    return True

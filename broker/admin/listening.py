@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from broker.admin.accepting import Acceptor
 from broker.admin.connection import Connections
-from broker.admin.socket_file import BACKLOG
 from broker.control.listen import ListenAddress
 
 SHUTDOWN_SECONDS = 1.0  # for answers under way when the instance stops
@@ -29,7 +29,7 @@ class Served:
 
     sock: socket.socket
     runner: web.AppRunner
-    listener: asyncio.Server
+    acceptor: Acceptor
 
     @property
     def address(self) -> ListenAddress:
@@ -39,17 +39,18 @@ class Served:
 
     async def close(self) -> None:
         """Accept nobody any more, and end what is under way."""
-        self.listener.close()
         self.sock.close()
+        await self.acceptor.finish()
         await self.runner.cleanup()
 
     async def retire(self) -> None:
         """Accept nobody any more, and end what is under way when it has had its time."""
-        self.listener.close()
+        self.acceptor.close()
         self.sock.close()
         try:
             await asyncio.sleep(RETIRE_SECONDS)
         finally:
+            await self.acceptor.finish()
             await self.runner.cleanup()
 
 
@@ -60,7 +61,6 @@ async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContex
     Raises:
         OSError: there is no descriptor for a copy of the socket.
     """
-    loop = asyncio.get_running_loop()
     runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     async with contextlib.AsyncExitStack() as undo:
         undo.callback(sock.close)
@@ -69,10 +69,6 @@ async def serve(app: web.Application, sock: socket.socket, *, tls: ssl.SSLContex
         await runner.setup()
         undo.push_async_callback(runner.cleanup)
         assert runner.server is not None, "it is set up"
-        connections = Connections(runner.server)
-        if sock.family == socket.AF_UNIX:
-            listener = await loop.create_unix_server(connections, sock=copy)
-        else:
-            listener = await loop.create_server(connections, sock=copy, ssl=tls, backlog=BACKLOG)
+        acceptor = Acceptor(copy, Connections(runner.server), tls=tls)
         undo.pop_all()
-    return Served(sock, runner, listener)
+    return Served(sock, runner, acceptor)

@@ -39,7 +39,8 @@ from broker.errors import StoreUnavailableError
 from broker.routing.decide import Decision, Surroundings
 from broker.routing.explain import Names, outcome_of, sentence
 from broker.routing.facts import Facts, hosted
-from broker.routing.plan import Fate, Flow, Plan, edits, plan
+from broker.routing.fate import Fate
+from broker.routing.plan import Flow, Plan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.store.database import open_watch
 from broker.wire.layout import NO_GUID

@@ -93,7 +93,7 @@ class UnauthorizedError(RequestError):
 
 @dataclass
 class TooManyAttemptsError(RequestError):
-    """Too many wrong tokens from one address; what it shows is not looked at for so many seconds."""
+    """Too many wrong tokens from one address; the next one is looked into in so many seconds."""
 
     seconds: float
 

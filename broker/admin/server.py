@@ -32,6 +32,7 @@ from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
 from broker.admin.socket_file import SocketFile
 from broker.admin.subject import Subject
+from broker.admin.turn import Turns
 from broker.control.administration import Holders, admin_security_of, check_ways_in, holders_of, socket_group_of
 from broker.control.certificate_use import trusted_files
 from broker.control.config import Settings
@@ -42,6 +43,7 @@ from broker.net.tls import Security
 from broker.observe.log_summary import tell_summaries
 
 THREADS = 4  # questions at once; a SELECT takes ten seconds at most
+STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
 _SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
 
 
@@ -67,7 +69,8 @@ class AdminServer:
             SettingError: a certificate, a user, a group or the file of tokens is not as `[admin]` says.
         """
         subject, settings = self._subject, self._subject.settings
-        admin_threads = _threads(THREADS, "admin", stack)
+        questions = _threads(THREADS, "question", stack)
+        admin_threads = _threads(STEERING_THREADS, "admin", stack)
         # One thread: what a metric remembers from scrape to scrape is touched by it alone.
         self._observe_threads = _threads(1, "observe", stack)
         subject.lag.start(stack, subject.supervision)
@@ -76,9 +79,9 @@ class AdminServer:
         stack.push_async_callback(self._retired.cancel)
         self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
         audit = Audit(_audit_file(settings), admin_threads)
-        api = Api(subject, admin_threads, audit)
+        api = Api(subject, Turns(questions, THREADS), admin_threads, audit)
         door = Door(settings.admin, ways.holders, admin_threads)
-        self.events = Events(subject, admin_threads)
+        self.events = Events(subject, questions)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software, self.events)
         self._file = SocketFile(settings.admin.socket, group=ways.socket_group)

@@ -1,5 +1,5 @@
 """
-Whether whoever asked is still there, for answers that take long to work out.
+Whether whoever asked is still there, and what they may, for answers that take long to work out.
 
 The application notes it for each request; what the request leads to asks, in whatever thread it runs.
 """
@@ -11,22 +11,33 @@ from contextvars import ContextVar
 
 from aiohttp import web
 
+from broker.control.admin_role import AdminRole
+
 _ASKED: ContextVar[Callable[[], bool]] = ContextVar("asked")
 
 
-def note_request(request: web.Request) -> None:
-    """What follows in this task is for this request."""
+_ROLE: ContextVar[AdminRole] = ContextVar("role")
+
+
+def note_request(request: web.Request, role: AdminRole) -> None:
+    """What follows in this task is for this request, of somebody who has this role."""
 
     def is_there() -> bool:
         transport = request.transport
         return transport is not None and not transport.is_closing()
 
     _ASKED.set(is_there)
+    _ROLE.set(role)
 
 
 def asker() -> Callable[[], bool]:
     """Says whether the client of this task is still there; one for which nothing was noted always is."""
     return _ASKED.get(_always)
+
+
+def is_for_viewer() -> bool:
+    """Whether this task is for somebody who may only ask."""
+    return _ROLE.get(AdminRole.ADMIN) <= AdminRole.VIEWER
 
 
 def _always() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ COLUMNS = {
     "unsaid": "unsaid",
 }
 ROWS_MAX = 10_000  # what one SELECT gives
+INTEGER_MAX = 2**63 - 1  # of SQLite
 BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -68,7 +69,7 @@ def _last_lines(file: Path, most: int) -> tuple[list[bytes], int]:
         size = opened.seek(0, 2)
         begin = max(0, size - most)
         opened.seek(begin)
-        data = opened.read(most)
+        data = opened.read(size - begin)  # no more: memory is taken for as much as is asked for
     lines = data.splitlines()
     return lines[1:] if begin else lines, len(data)
 
@@ -77,11 +78,15 @@ def _rows(lines: Iterator[bytes]) -> Iterator[tuple[object, ...]]:
     for line in lines:
         try:
             told = json.loads(line)
-            at = datetime.fromisoformat(told["at"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            at = datetime.fromisoformat(told["at"]).astimezone(UTC)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
         yield (at, *(_shown(told.get(key)) for key in list(COLUMNS.values())[1:]))
 
 
 def _shown(value: Any) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    """A value that a view can hold, whatever somebody has written into the file."""
+    if isinstance(value, int) and not -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
+        return str(value)
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+    return text.encode(errors="replace").decode() if isinstance(text, str) else text

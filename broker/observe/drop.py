@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from broker.flow import Disposition
+from broker.observe.function import read_instant
 from broker.observe.held import frame_values
 from broker.observe.instance import Running
 from broker.observe.status import dropped_by_reason
@@ -43,6 +44,11 @@ def read_drops(instance: Running, at: datetime) -> list[Row]:
     refusal = instance.peers.permissions.last_refusal
     rows += _rows(None, elsewhere, instance.forwarder.last_dropped, at, {Disposition.NOT_PERMITTED: refusal})
     return sorted(rows, key=lambda row: _ORDER[row[_DISPOSITION]])
+
+
+def seconds_since(last_time: str | None, at: datetime) -> float | None:
+    """How long before an instant the last frame was dropped, by `last_time` as views show it; None when none was."""
+    return None if last_time is None else max(0.0, (at - read_instant(last_time)).total_seconds())
 
 
 def add_drops(parts: Iterable[Iterable[Row]], lost: Mapping[str, int]) -> list[Row]:

@@ -1,43 +1,18 @@
-"""
-An explanation as it is read in a terminal: the question, the steps one below the other, the answer in the last line.
-
-A line is as wide as the terminal, 80 columns where there is none, and goes on indented below. A value that somebody may
-have to copy, such as a GUID, is never cut or broken. What is shown comes from peers and applications: it is never taken
-for markup, and what a terminal would obey is written out.
-"""
+"""An explanation as it is read in a terminal: the question, the steps below each other, the answer in the last line."""
 
 from __future__ import annotations
 
-import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from rich.console import Console
-from rich.text import Text
-
-from broker.observe.glance import readable
+from broker.observe.line import Line, print_lines
+from broker.observe.terminal import Terminal
 from broker.routing.explanation import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
 
-NO_TERMINAL_COLUMNS = 80
-COLUMNS_MAX = 100  # a longer line of prose is hard to read
 _ITEM, _DETAIL = 2, 6  # columns before a step, and before what belongs to it
 
 _NOTHING_STEP = 7  # the end of the list, which is no success
 
 _MARKS = {Progress.SKIPPED: "-", Progress.NOTHING: "·", Progress.MATCHED: "✓", Progress.NOT_REACHED: "-"}
-_ASCII = str.maketrans({"·": ".", "✓": "*"})
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Shape: `indent` columns; `mark` one character before the text; `style` of rich; `is_table` is never wrapped."""
-
-    text: str
-    indent: int = 0
-    mark: str = ""
-    style: str = ""
-    is_table: bool = False
 
 
 def render_explanation(
@@ -46,7 +21,7 @@ def render_explanation(
     place: str,
     is_conversation_drawn: bool,
     note: str = "",
-    console: Console | None = None,
+    terminal: Terminal | None = None,
 ) -> None:
     """
     Print an explanation.
@@ -56,18 +31,9 @@ def render_explanation(
         place: The instance, as people call it.
         is_conversation_drawn: Whether the question named no conversation.
         note: What else to know of the instance; nothing when it is empty.
-        console: Standard output when it is left out.
+        terminal: Standard output when it is left out.
     """
-    print_lines(_lines(explanation, place, note, is_drawn=is_conversation_drawn), console)
-
-
-def print_lines(lines: Iterable[Line], console: Console | None = None) -> None:
-    """Print lines, wrapped between words; marks that the encoding lacks become ASCII."""
-    console = console or Console(width=None if sys.stdout.isatty() else NO_TERMINAL_COLUMNS)
-    width = min(console.width, COLUMNS_MAX)
-    for line in lines:
-        for text in _wrapped(line, width):
-            console.print(Text(_encodable(text, console.encoding), style=line.style), soft_wrap=True)
+    print_lines(_lines(explanation, place, note, is_drawn=is_conversation_drawn), terminal)
 
 
 def _lines(explanation: Explanation, place: str, note: str, *, is_drawn: bool) -> Iterator[Line]:
@@ -211,28 +177,3 @@ def _choosing(one: PassShown) -> Iterator[Line]:
 def _marked(progress: Progress, text: str) -> Line:
     style = {Progress.MATCHED: "green", Progress.NOTHING: ""}.get(progress, "dim")
     return Line(text, _ITEM, _MARKS[progress], style)
-
-
-def _wrapped(line: Line, width: int) -> list[str]:
-    lead = " " * line.indent + (f"{line.mark} " if line.mark else "")
-    text = readable(line.text)
-    if line.is_table or not text:
-        return [lead + text]
-    hang = " " * (len(lead) + 2)
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=lead,
-        subsequent_indent=hang,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _encodable(text: str, encoding: str) -> str:
-    """The text in characters that the encoding has."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
-    return text

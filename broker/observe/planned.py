@@ -13,11 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from rich.console import Console
-
-from broker.observe.explained import Line, print_lines
+from broker.observe.line import Line, print_lines
 from broker.observe.planned_history import history_harm, history_lines
-from broker.routing.plan import HARMFUL, UNCHANGED, Fate
+from broker.observe.terminal import Terminal
+from broker.routing.fate import HARMFUL, UNCHANGED, Fate
 
 # In a terminal; -o json has more.
 EDITS_SHOWN = 50
@@ -49,16 +48,16 @@ _WOULD = {
 }
 
 
-def render_plan(plan: Mapping[str, Any], console: Console | None = None) -> None:
+def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> None:
     """
     Print a plan.
 
     Args:
         plan: As `/v1/plan` answers it; `followed` instead of the arrivals is what came of following them, or None;
             `history` what the journal says of it, or None.
-        console: Standard output when it is left out.
+        terminal: Standard output when it is left out.
     """
-    print_lines(_lines(plan), console)
+    print_lines(_lines(plan), terminal)
 
 
 def _lines(plan: Mapping[str, Any]) -> Iterator[Line]:

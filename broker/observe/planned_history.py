@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from broker.observe.explained import Line
-from broker.routing.plan import HARMFUL, Fate
+from broker.observe.line import Line
+from broker.routing.fate import HARMFUL, Fate
 
 ROWS_SHOWN = 10  # of each list; -o json has more
 

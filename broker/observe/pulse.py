@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from broker.observe.count import Counts
+from broker.observe.drop import seconds_since
 from broker.observe.fold import cut, fold, shorten
 from broker.observe.label import Labels
 from broker.observe.ledger import ledger_sentence, ledger_values
@@ -183,6 +184,7 @@ class Pulse:
                 "frames": row["frames"],
                 "frames_s": rates[row["disposition"], row["database_name"]],
                 "last_time": row["last_time"],
+                "last_s": seconds_since(row["last_time"], facts.at),
                 "detail": row["reason"],
                 "do": row.get("do", ""),
                 **{name: row[name] for name in _SAMPLE},

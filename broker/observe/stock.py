@@ -109,7 +109,7 @@ def read_stock(path: Path) -> Stock | None:
 def read_queues(db: sqlite3.Connection, now: float) -> list[QueueStock]:
     """The fullest queues, at this UTC time. Blocking; raises sqlite3.Error."""
     return [
-        QueueStock(name, ready, quarantined, _age(db, queue_id, now) if ready else 0.0, bool(is_enabled))
+        QueueStock(name, ready, quarantined, oldest_ready_s(db, queue_id, now) if ready else 0.0, bool(is_enabled))
         for name, is_enabled, queue_id, ready, quarantined in db.execute(_COUNTS).fetchall()
     ]
 
@@ -119,6 +119,7 @@ def read_stocks(paths: Mapping[str, Path]) -> dict[str, Stock | None]:
     return {name: read_stock(path) for name, path in paths.items()}
 
 
-def _age(db: sqlite3.Connection, queue_id: int, now: float) -> float:
+def oldest_ready_s(db: sqlite3.Connection, queue_id: int, now: float) -> float:
+    """The age, at this UTC time, of the first message of a queue that an application may receive; 0 without one."""
     (since,) = db.execute(_OLDEST, (queue_id,)).fetchone()
     return 0.0 if since is None else max(0.0, now - since)

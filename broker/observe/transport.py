@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from broker.control.certificate_watch import CertificateWatch
-from broker.control.certificates import plain_text_told
+from broker.control.certificates import SOON, plain_text_told
 from broker.net.certificate import Identity
 from broker.net.link import Link
 from broker.net.tls import Encryption, Security
@@ -20,7 +20,6 @@ from broker.observe.described import Described
 from broker.observe.instance import Running
 from broker.observe.label import Labels
 
-SOON = timedelta(days=30)  # what ends within it is worth a warning
 CERTIFICATES_MAX = 100  # told in a status, those that end first
 WARNINGS_MAX = 10
 _SAID = {
@@ -113,9 +112,10 @@ def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime)
     due = [(role, one) for role, one in certificates if one.not_after <= now + SOON]
     told = []
     for role, one in due[:WARNINGS_MAX]:
-        days = (one.not_after - now).days
+        left = one.not_after - now
+        time = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"
         when = f"{one.not_after:%Y-%m-%d %H:%M} UTC"
-        end = f"has expired at {when}" if one.not_after <= now else f"ends in {days} days, at {when}"
+        end = f"has expired at {when}" if one.not_after <= now else f"ends in {time}, at {when}"
         told.append(f"{_SAID[role]} {end}: {one.principal_name}")
     if len(due) > WARNINGS_MAX:
         told.append(f"{len(due) - WARNINGS_MAX} more certificates end soon")

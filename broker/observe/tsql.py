@@ -37,7 +37,7 @@ from broker.observe.view import INSTANT_COLUMNS
 TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks
 WORDS_MAX = 8192  # names, values and signs; a list of 4000 values, understood in about a second
 
-_GO = re.compile(r"\n[ \t]*GO[ \t]*;?\s*\Z", re.IGNORECASE)
+_GO = re.compile(r"[ \t]*GO[ \t]*;?", re.IGNORECASE)  # a whole line
 _WRITES = frozenset(
     ("ALTER", "CREATE", "DELETE", "DENY", "DROP", "GRANT", "INSERT", "MERGE", "REVOKE", "TRUNCATE", "UPDATE")
 )
@@ -86,10 +86,10 @@ class Statement:
     """
 
     def __init__(self, text: str) -> None:
-        self.text = _GO.sub("\n", text.replace("\r\n", "\n"))
-        self._tokens: list[Token] = []
-        if len(text) > TEXT_MAX:
+        if len(text) > TEXT_MAX:  # before anything looks at it
             raise DdlSyntaxError(102, f"a SELECT may have {TEXT_MAX} characters; this has {len(text)}")
+        self.text = _without_go(text.replace("\r\n", "\n"))
+        self._tokens: list[Token] = []
         try:
             self._tokens = self._tokenize()
             if len(self._tokens) > WORDS_MAX:
@@ -297,6 +297,12 @@ class Statement:
         for comparison in list(self._of(*_COMPARISONS)):
             _read_instants(comparison)
         _name_columns(self._tree)
+
+
+def _without_go(text: str) -> str:
+    """The text without a last line that says GO; in one pass, whatever blanks stand in it."""
+    head, line_feed, last = text.rstrip().rpartition("\n")
+    return head + line_feed if line_feed and _GO.fullmatch(last) else text
 
 
 def _read_instants(comparison: exp.Expr) -> None:

@@ -19,8 +19,11 @@ KEYS_TOLD = 10  # settings that wait for a restart, by name
 TEXT_MAX = 600  # characters of what is told of one
 POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # of the loop: what is due comes so late
+DROPPED_SECONDS = 60.0  # for which a drop is told, so that one that comes again and again does not come and go
+UNREAD_SECONDS = 300.0  # after which a message that nobody receives is worth a word, as for the alert BrokerQueueOld
 WAITING_SECONDS = 60.0  # after which a message that nobody acknowledges is worth a word
 _HARMLESS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
+RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
 Status = Mapping[str, Any]
@@ -70,7 +73,9 @@ def verdict(status: Status) -> dict[str, Any]:
 
 def findings(status: Status) -> Iterator[Finding]:
     """Everything that is not as it should be, in the order in which a person would look."""
+    transport = list(_transport(status))
     yield from _itself(status)
+    yield from (one for one in transport if one.level is Level.BAD)  # nobody connects any more, so all else may follow
     yield from _ledgers(status)
     yield from _stores(status)
     yield from _next_hops(status)
@@ -79,7 +84,7 @@ def findings(status: Status) -> Iterator[Finding]:
     yield from _pool(status)
     yield from _drops(status)
     yield from _queues(status)
-    yield from _transport(status)
+    yield from (one for one in transport if one.level is not Level.BAD)
 
 
 def _sentence(found: list[Finding], status: Status) -> str:
@@ -145,6 +150,9 @@ def _ledgers(status: Status) -> Iterator[Finding]:
 
 
 def _stores(status: Status) -> Iterator[Finding]:
+    if status.get("room_problem"):
+        do = "make room: until then changes are refused, and what lies on that disk stores nothing"
+        yield Finding(Level.BAD, "disk", status["room_problem"], do)
     for name, database in status.get("databases", {}).items():
         if database.get("problem"):
             what = f"the store of {name} has failed: {database['problem']}"
@@ -204,11 +212,13 @@ def _pool(status: Status) -> Iterator[Finding]:
 
 
 def _drops(status: Status) -> Iterator[Finding]:
-    for drop in status.get("drops", ()):
-        if drop["frames_s"] and drop["reason"] not in _HARMLESS:
-            what = f"{drop['frames_s']:,.1f} frames a second are dropped: {drop['reason']}"
-            do = "the last such frame is among the drops, with what to do"
-            yield Finding(Level.NOTICE, "drops", what, do)
+    for drop in status.get("drops") or ():
+        rate, last_s = drop.get("frames_s"), drop.get("last_s")
+        is_recent = bool(rate) or (last_s is not None and last_s < DROPPED_SECONDS)
+        if is_recent and drop["reason"] not in _HARMLESS:
+            how = f"{rate:,.1f} frames a second are" if rate else "within the last minute frames were"
+            do = drop.get("do") or "sys.dm_broker_dispositions has the last such frame"
+            yield Finding(Level.NOTICE, "drops", f"{how} dropped: {drop['reason']}", do)
 
 
 def _queues(status: Status) -> Iterator[Finding]:
@@ -219,6 +229,12 @@ def _queues(status: Status) -> Iterator[Finding]:
             what = f"{count:,} messages of {name} are not acknowledged, the oldest for {oldest:,.0f} s"
             yield Finding(Level.NOTICE, "database", what, "broker why tells of each conversation why it waits")
         for queue in database.get("queues") or ():
+            oldest = queue.get("oldest_s") or 0.0
+            if queue["is_receive_enabled"] and oldest > UNREAD_SECONDS:
+                since = f"its first message waits for {oldest:,.0f} s"
+                what = f"nobody receives from the queue {queue['name']} of {name}: {since}"
+                do = "see that its application runs and reads it; broker why tells who holds a conversation"
+                yield Finding(Level.NOTICE, "queue", what, do)
             if not queue["is_receive_enabled"]:
                 what = f"the queue {queue['name']} of {name} is off: nobody can receive from it"
                 yield Finding(Level.NOTICE, "queue", what, f"ALTER QUEUE [{queue['name']}] WITH STATUS = ON")
@@ -226,6 +242,7 @@ def _queues(status: Status) -> Iterator[Finding]:
 
 def _transport(status: Status) -> Iterator[Finding]:
     transport = status.get("transport") or {}
+    names = {one["name"] for one in transport.get("certificates", ())}
     expired = {one["name"] for one in transport.get("certificates", ()) if one["days_left"] < 0}
     problem = transport.get("problem")
     for warning in transport.get("warnings", ()):
@@ -234,4 +251,5 @@ def _transport(status: Status) -> Iterator[Finding]:
             yield Finding(Level.BAD, "transport", warning, do)
             continue
         is_over = any(name in warning and "has expired" in warning for name in expired)
-        yield Finding(Level.BAD if is_over else Level.NOTICE, "transport", warning)
+        do = RENEW if is_over or any(name in warning and " ends in " in warning for name in names) else ""
+        yield Finding(Level.BAD if is_over else Level.NOTICE, "transport", warning, do)

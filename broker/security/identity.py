@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
+from broker.security.certificate import alternative_names, load_pem
 from broker.security.described import is_signed_by, public_key
 from broker.security.principal import Principal, Who
 
@@ -176,13 +178,15 @@ def parse_peers(pem: bytes) -> list[Signing]:
 
 
 def who_of(certificate: x509.Certificate) -> Who:
-    """What a certificate says of its holder; of several common names the most specific, which stands last."""
+    """
+    What a certificate says of its holder; of several common names the most specific, which stands last.
+
+    Raises:
+        ValueError: it is one that no sensible CA makes.
+    """
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    try:
-        others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
-    except x509.ExtensionNotFound:
-        uris = ()
+    others = alternative_names(certificate)
+    uris = () if others is None else tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
     return Who(
         subject=certificate.subject.rfc4514_string(),
         common_name=str(names[-1].value) if names else "",
@@ -222,7 +226,7 @@ def _sealing(certificate: x509.Certificate, signing: x509.Certificate) -> Sealin
 
 def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
-        found = x509.load_pem_x509_certificates(pem)
+        found = load_pem(pem)
     except ValueError as error:
         raise ValueError("it holds no certificate in PEM") from error
     if len(found) > CERTIFICATES_MAX:
@@ -235,7 +239,7 @@ def _keys(pem: bytes) -> list[SigningKey | x25519.X25519PrivateKey]:
     for part in _KEY.findall(pem):
         try:
             key = load_pem_private_key(part, None)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ValueError("a private key in it cannot be read: it has to be PKCS #8 without a password") from error
         if isinstance(key, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey):
             found.append(key)

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta
 
 from broker.routing.address import Keyword, NetworkAddress, parse_address
+from broker.security.certificate import load_pem, reading
 from broker.security.identity import Signing, parse_peers, who_of
 from broker.security.principal import Who
 from broker.wire.layout import NAME_MAX_BYTES
@@ -153,9 +154,9 @@ def partner_of(offer: Offer) -> Partner:
     """
     try:
         address = parse_address(offer.address)
-        certificate = x509.load_pem_x509_certificates(offer.certificate.encode())[0]
+        certificate = load_pem(offer.certificate.encode())[0]
         [identity, *_] = parse_peers(offer.identity.encode())
-        others = x509.load_pem_x509_certificates(offer.identity.encode())
+        others = load_pem(offer.identity.encode())
     except ValueError as error:
         raise OfferError(f"what {offer.name!r} says of itself is not right: {error}") from None
     if isinstance(address, Keyword):
@@ -179,7 +180,8 @@ def partner_of(offer: Offer) -> Partner:
 
 def _is_leaf(certificate: x509.Certificate) -> bool:
     try:
-        return not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        with reading():
+            return not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
         return False
 

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from broker.flow import Disposition
-from broker.security.key_packet import KEY_ID_BYTES, PACKET_MAX, Direction
+from broker.security.key_packet import KEY_ID_BYTES, Direction
 from broker.security.refusal import SealRefusedError
 
 VERSION = 1
@@ -36,8 +36,6 @@ TAG_BYTES = 16
 KEY_BYTES = 32
 CLEAR = struct.Struct(f">BB{KEY_ID_BYTES}s{ECHO_BYTES}s{NONCE_BYTES}sH")
 NO_ECHO = bytes(ECHO_BYTES)
-OVERHEAD_MAX = CLEAR.size + PACKET_MAX + TAG_BYTES
-"""Bytes by which a sealed body may be longer than what is in it."""
 
 _LABEL = b"sbrk/1 frame key\0"
 _HOP_AT, _TIME_AT, _AFTER_TIME = 6, 12, 16  # hop_count; time_consumed, 4 bytes

@@ -1,7 +1,7 @@
 // What a person asks: the routes, where a message would go, and why one is not there.
 
 import {byId, make, name, sign, table, tell, visible} from "./dom.js";
-import {age, count, instant} from "./format.js";
+import {age, count, instant, rate} from "./format.js";
 import {get, post} from "./stream.js";
 
 const ROUTES_MAX = 200, PAUSE_MS = 250, AGAIN_MS = 30000;
@@ -9,12 +9,15 @@ const MSDB = "msdb";
 const COLUMNS = "name, remote_service_name, broker_instance, address, mirror_address, weight, lifetime";
 const PROGRESS = {matched: "good", nothing: "idle", skipped: "idle", "not reached": "idle"};
 
-let carried = new Map(), databases = null;
+const ID = /^\s*\{?[0-9a-f-]{32,36}\}?\s*$/i;
+
+let carried = new Map(), databases = null, found = null;
 
 /** What a snapshot tells that the forms and the routes need. */
 export function remember(pulse) {
   carried = new Map();
   for (const row of pulse.routes.rows) carried.set(row.route, (carried.get(row.route) ?? 0) + (row.frames_s ?? 0));
+  showRoutes();
   const names = pulse.databases.rows.map(row => row.name);
   if (databases !== null && String(names) === String(databases)) return;
   databases = names;
@@ -34,17 +37,30 @@ export function listen() {
   byId("routes-of").addEventListener("change", loadRoutes);
   byId("routes-form").addEventListener("submit", event => { event.preventDefault(); loadRoutes(); });
   byId("explain-form").addEventListener("submit", event => { event.preventDefault(); explain(); });
-  byId("why-form").addEventListener("submit", event => { event.preventDefault(); location.hash = `why=${byId("why-id").value.trim()}`; why(); });
+  byId("why-form").addEventListener("submit", event => { event.preventDefault(); search(); });
   addEventListener("hashchange", followLink);
   setInterval(() => { if (!document.hidden) loadRoutes(); }, AGAIN_MS);
   followLink();
 }
 
+const WHY = "#why=";
+
+/** Ask once: by the address, unless that says it already. */
+function search() {
+  const hash = WHY + encodeURIComponent(byId("why-id").value.trim());
+  if (location.hash === hash) why(); else location.hash = hash;
+}
+
 function followLink() {
-  if (!location.hash.startsWith("#why=")) return;
-  byId("why-id").value = decodeURIComponent(location.hash.slice(5));
+  if (!location.hash.startsWith(WHY)) return;
+  byId("why-id").value = decoded(location.hash.slice(WHY.length));
   byId("why").scrollIntoView();
   why();
+}
+
+/** What an address says; as it is, where somebody has cut it off within an escape. */
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
 }
 
 const quote = text => `N'${text.replaceAll("'", "''")}'`;
@@ -70,7 +86,17 @@ export async function loadRoutes() {
   }
   if (number !== asked) return;
   const rows = answer.rows.map(row => Object.fromEntries(answer.columns.map((column, at) => [column, row[at]])));
+  found = {rows, database, part};
   tell(byId("routes-count"), all > rows.length ? `${count(all)} routes, the first ${count(rows.length)} by name` : `${count(all)} ${all === 1 ? "route" : "routes"}`);
+  showRoutes();
+  const services = [...new Set(rows.map(row => row.remote_service_name).filter(Boolean))];
+  byId("services").replaceChildren(...services.map(one => make("option", {value: one})));
+}
+
+/** The routes as they were read, with what they carry now. */
+function showRoutes() {
+  if (!found) return;
+  const {rows, database, part} = found;
   table(byId("routes-table"), [
     {title: "Route", kind: "name", cell: row => name(row.name)},
     {title: "Service", cell: row => row.remote_service_name === null ? make("span", {class: "soft"}, "any") : name(row.remote_service_name)},
@@ -78,10 +104,8 @@ export async function loadRoutes() {
     {title: "Address", cell: row => row.mirror_address ? [name(row.address), make("br"), "or ", name(row.mirror_address)] : name(row.address)},
     {title: "Weight", kind: "number", cell: row => count(row.weight)},
     {title: "Ends", cell: row => row.lifetime ? instant(row.lifetime) : "never"},
-    {title: "Frames", kind: "number", cell: row => carried.has(row.name) && database === MSDB ? `${count(Math.round(carried.get(row.name)))}/s` : "–"},
-  ], rows, {empty: part ? "No route has that in it." : "There is no route."});
-  const services = [...new Set(rows.map(row => row.remote_service_name).filter(Boolean))];
-  byId("services").replaceChildren(...services.map(one => make("option", {value: one})));
+    {title: "Frames", kind: "number", cell: row => carried.has(row.name) && database === MSDB ? `${rate(carried.get(row.name))}/s` : "–"},
+  ], rows, {empty: part ? "No route has that in it." : "There is no route.", caption: "Routes"});
 }
 
 // --- explain ---
@@ -141,6 +165,10 @@ function stepOf(title, step) {
 async function why() {
   const box = byId("why-answer"), id = byId("why-id").value.trim();
   if (!id) return;
+  if (!ID.test(id)) {
+    box.replaceChildren(refused(new Error(`${id} is no id: handles and ids of conversations and messages are GUIDs, such as 3d766cb2-a83b-4420-8404-7060102101fd.`)));
+    return;
+  }
   try {
     box.replaceChildren(caused(await get(`/v1/why/${encodeURIComponent(id)}`)));
   } catch (error) {

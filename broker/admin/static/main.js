@@ -122,5 +122,5 @@ byId("door-form").addEventListener("submit", event => {
 addEventListener("visibilitychange", () => { if (!document.hidden && newest) show(newest); });
 addEventListener("resize", () => { if (newest) drawMap(newest); });
 setInterval(freshen, LOOK_MS);
-ask.listen();
 stream.listen();
+ask.listen();

@@ -82,8 +82,9 @@ function hopsOf({next_hops, peers, mirrors, waiting}) {
     const side = sides.get(row.address), waits = held.get(row.address);
     const level = row.problem ? "bad" : row.held ? "warn" : row.frames_s ? "good" : "idle";
     const parts = [
+      row.problem ? "not reached" : "",  // first: there may be room for a word only
       side?.role === "principal" ? "★ principal" : side?.role ?? "",
-      row.problem ? "not reached" : row.frames_s ? `${rate(row.frames_s)}/s` : row.health === "connected" ? "idle" : row.health,
+      row.problem ? "" : row.frames_s ? `${rate(row.frames_s)}/s` : row.health === "connected" ? "idle" : row.health,
       row.held ? `${count(row.held)} wait${waits ? ` ${age(waits.oldest_s)}` : ""}` : "",
     ];
     return {key: row.address, title: row.peer || names.get(row.address) || row.address.replace(/^tcp:\/\//, ""), address: row.address,

@@ -5,11 +5,12 @@ import {age, count, milliseconds, rate} from "./format.js";
 
 const ROWS_MAX = 600;
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3], [1, 2]];
+const WHOLE = Array.from({length: 12}, (_, power) => [1, 2, 5].map(one => one * 10 ** power)).flat();
 const PLOTS = [
   {id: "plot-rates", show: rate, lines: [
     ["in", "received", "--flow"], ["forwarded", "forwarded", "--good"], ["delivered", "delivered", "--held"],
     ["dropped", "dropped", "--bad"], ["sent here", "sent", "--warn"]]},
-  {id: "plot-held", show: count, lines: [["frames", "held", "--held"]], fills: "--held"},
+  {id: "plot-held", show: count, steps: WHOLE, lines: [["frames", "held", "--held"]], fills: "--held"},
   {id: "plot-latency", show: value => milliseconds(value === null || value === undefined ? value : value / 1000), scale: 1000, lines: [
     ["loop late", "loop_lag_s", "--idle"], ["hop p50", "hop_p50_s", "--flow"], ["hop p99", "hop_p99_s", "--bad"],
     ["ack p50", "ack_p50_s", "--good"], ["ack p99", "ack_p99_s", "--warn"]]},
@@ -90,7 +91,7 @@ export class Plots {
     const options = {
       ...this.#size(box),
       scales: {x: {range: (_, low, high) => [Math.min(low, high - 60), high]}, y: {range: (_, low, high) => [0, Math.max(high * 1.08, 1)]}},
-      axes: [{...axis, space: 60, size: 28, values: (_, ticks) => ticks.map(tick => new Date(tick * 1000).toLocaleTimeString("en-GB"))}, {...axis, size: 52, space: 28}],
+      axes: [{...axis, space: 60, size: 28, values: (_, ticks) => ticks.map(tick => new Date(tick * 1000).toLocaleTimeString("en-GB"))}, {...axis, size: 52, space: 28, ...(plot.steps ? {incrs: plot.steps} : {})}],
       series: [{}, ...lines.map(([label, , name], place) => ({
         label, stroke: colour(name), width: 1.6, dash: DASHES[place], points: {show: false}, spanGaps: false,
         fill: plot.fills ? `${colour(plot.fills)}33` : undefined,

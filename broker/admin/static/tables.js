@@ -61,7 +61,7 @@ function stateOf(row) {
   return say(STATES[row.state] ?? "idle", row.state.toLowerCase().replace("_", " "));
 }
 
-function showConnections({rows, folded, count: all}) {
+function showConnections({rows, folded}) {
   table(byId("connections-table"), [
     {title: "Peer", kind: "name", cell: row => name(row.name || "(says no name)")},
     {title: "State", cell: stateOf},
@@ -72,7 +72,7 @@ function showConnections({rows, folded, count: all}) {
     {title: "Bytes out", kind: "number", cell: row => `${bytes(row.bytes_sent_s)}/s`},
     {title: "Encryption", cell: row => row.encryption === "none" ? "none" : [row.encryption, row.principal ? [", ", name(row.principal)] : ""].flat(2)},
     {title: "Address", cell: row => [name(row.address), row.worker ? `, worker ${row.worker}` : ""]},
-  ], inOrder(rows, linkKey), {key: linkKey, empty: "Nobody is connected.", more: more(folded, "connections"), caption: `${count(all)} connections`});
+  ], inOrder(rows, linkKey), {key: linkKey, empty: "Nobody is connected.", more: more(folded, "connections"), caption: "Connections"});
 }
 
 function showHops({rows, folded}) {
@@ -96,7 +96,7 @@ function showMirrors(rows) {
     {title: "Epoch", kind: "number", cell: row => count(row.epoch)},
     {title: "Waiting", kind: "number", cell: row => count(row.held)},
     {title: "Alarm", kind: "wide", cell: row => row.alarm ? name(row.alarm) : "–"},
-  ], rows, {empty: "No mirrored route is in use."});
+  ], rows, {empty: "No mirrored route is in use.", caption: "Mirrored routes"});
 }
 
 function showDatabases({rows, folded}) {
@@ -141,7 +141,7 @@ function showWorkers(rows) {
     {title: "Waiting", kind: "number", cell: row => count(row.held)},
     {title: "Replaced", kind: "number", cell: row => count(row.restarts)},
     {title: "Lost with it", kind: "number", cell: row => count(row.lost)},
-  ], rows, {empty: "No worker."});
+  ], rows, {empty: "No worker.", caption: "Workers"});
 }
 
 function showCertificates(rows) {
@@ -152,5 +152,5 @@ function showCertificates(rows) {
     {title: "Ends", cell: row => row.days_left < 0 ? say("bad", "has expired") : say(row.days_left < 30 ? "warn" : "good", `in ${count(row.days_left)} days`)},
     {title: "On", cell: row => row.not_after.slice(0, 10)},
     {title: "Fingerprint", kind: "wide", cell: row => id(row.fingerprint)},
-  ], rows, {empty: "No certificate is in use."});
+  ], rows, {empty: "No certificate is in use.", caption: "Certificates"});
 }

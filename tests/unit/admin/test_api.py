@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from broker.admin.caller import Caller
 from broker.admin.census import CensusRequest
 from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.subject import OneProcess
+from broker.admin.turn import Turns
 from broker.admin.why import WhyRequest
 from broker.control.admin_role import AdminRole
 from broker.daemon import Instance
@@ -33,7 +35,10 @@ async def api(instance: Instance) -> AsyncIterator[Api]:
     executor = ThreadPoolExecutor(1)
     admin = instance.settings.admin
     yield Api(
-        OneProcess(instance), executor, Audit(AuditFile(admin.audit, admin.audit_size, admin.audit_keep), executor)
+        OneProcess(instance),
+        Turns(executor, 1),
+        executor,
+        Audit(AuditFile(admin.audit, admin.audit_size, admin.audit_keep), executor),
     )
     executor.shutdown()
 
@@ -259,6 +264,18 @@ async def test_status_tells_what_waits_in_the_files(api: Api, instance: Instance
 
     orders = status["databases"]["orders"]
     assert (orders["waiting_messages"], orders["ledger"]["unaccounted"]) == (0, 0)
+    assert (orders["quarantined"], orders["queues"], status["drops"]) == (0, [], [])
+
+
+async def test_status_tells_of_a_full_disk_before_anything_fails(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
+    before = await api.status(Nothing())
+
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    status = await api.status(Nothing())
+
+    assert "" == before["room_problem"]
+    assert "has 16 KiB left" in status["room_problem"]
 
 
 async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) -> None:
@@ -269,8 +286,8 @@ async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) ->
 
 async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None:
     path = instance.settings.databases["orders"].path.with_suffix(".sql")
-    orders = instance.settings.databases["orders"].model_copy(update={"scripts": (str(path),)})
-    instance.settings = instance.settings.model_copy(update={"databases": {"orders": orders}})
+    orders = instance.settings.databases["orders"].with_values({"scripts": (str(path),)})
+    instance.settings = instance.settings.with_values({"databases": {"orders": orders}})
     path.write_text("CREATE QUEUE Q;\nCREATE QEUE R;\n")
 
     answer = await api.check(Nothing())
@@ -283,8 +300,8 @@ async def test_file_that_went_bad_is_found(api: Api, instance: Instance) -> None
 
 async def test_what_scripts_mean_is_a_warning_with_its_code(api: Api, instance: Instance) -> None:
     path = instance.settings.databases["orders"].path.with_suffix(".sql")
-    orders = instance.settings.databases["orders"].model_copy(update={"scripts": (str(path),)})
-    instance.settings = instance.settings.model_copy(update={"databases": {"orders": orders}})
+    orders = instance.settings.databases["orders"].with_values({"scripts": (str(path),)})
+    instance.settings = instance.settings.with_values({"databases": {"orders": orders}})
     path.write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n")
 
     answer = await api.check(Nothing())
@@ -299,8 +316,8 @@ async def test_of_one_kind_of_finding_the_first_1000_are_told_and_the_others_cou
     api: Api, instance: Instance
 ) -> None:
     path = instance.settings.databases["orders"].path.with_suffix(".sql")
-    orders = instance.settings.databases["orders"].model_copy(update={"scripts": (str(path),)})
-    instance.settings = instance.settings.model_copy(update={"databases": {"orders": orders}})
+    orders = instance.settings.databases["orders"].with_values({"scripts": (str(path),)})
+    instance.settings = instance.settings.with_values({"databases": {"orders": orders}})
     path.write_text("".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://x';\n" for n in range(1003)))
 
     answer = await api.check(Nothing())

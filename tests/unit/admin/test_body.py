@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ async def serving(bodies: Bodies, gate: asyncio.Event | None = None) -> AsyncIte
 
     async def handle(asked: web.Request) -> web.Response:
         async with bodies.reading(asked, LIMIT) as body:
-            if gate is not None:
+            if gate is not None and len(body) == LIMIT:
                 await gate.wait()
             return web.json_response({"length": len(body)})
 
@@ -82,7 +83,7 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
 
 async def test_bodies_together_have_a_bound() -> None:
     gate = asyncio.Event()
-    bodies = Bodies(LIMIT + 10)
+    bodies = Bodies(LIMIT + 10, free_bytes=0)
     async with serving(bodies, gate) as where:
         first = asyncio.create_task(ask(where, "POST", "/", body=b"x" * LIMIT))
         await until(lambda: bodies.used_bytes == LIMIT)
@@ -94,6 +95,37 @@ async def test_bodies_together_have_a_bound() -> None:
     assert 0 == bodies.used_bytes
 
 
+async def test_a_small_body_has_room_whatever_others_take() -> None:
+    gate = asyncio.Event()
+    bodies = Bodies(LIMIT // 2, free_bytes=LIMIT // 2)
+    async with serving(bodies, gate) as where:
+        long = asyncio.create_task(ask(where, "POST", "/", body=b"x" * LIMIT))
+        await until(lambda: bodies.used_bytes == LIMIT // 2)
+        refused = await ask(where, "POST", "/", body=b"x" * (LIMIT // 2 + 1))
+        small = await ask(where, "POST", "/", body=b"x" * (LIMIT // 2))
+        gate.set()
+        answered = await long
+
+    assert (503, 200, 200) == (refused.status, small.status, answered.status)
+    assert 0 == bodies.used_bytes
+
+
+async def test_a_body_that_drips_is_given_up() -> None:
+    """Each byte is in time, and the whole is not."""
+    async with serving(Bodies(stall_seconds=0.3)) as where:
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        writer.write(request("POST", "/", {"Content-Length": str(LIMIT)}))
+        got = b""
+        while not got:
+            writer.write(b"x")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    got = await reader.read(65536)
+        writer.close()
+
+    assert got.startswith(b"HTTP/1.1 408 ")
+
+
 async def test_a_body_that_is_cut_wrongly_is_refused() -> None:
     async with serving(Bodies()) as where:
         answer = await speak(where, request("POST", "/", {"Transfer-Encoding": "chunked"}) + b"zz\r\nab\r\n")
@@ -102,7 +134,7 @@ async def test_a_body_that_is_cut_wrongly_is_refused() -> None:
 
 
 async def test_who_goes_away_in_the_middle_leaves_nothing_behind() -> None:
-    bodies = Bodies()
+    bodies = Bodies(free_bytes=0)
     async with serving(bodies) as where:
         _, writer = await asyncio.open_connection(where.host, where.port)
         writer.write(request("POST", "/", {"Content-Length": "1000"}) + b"x" * 500)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,8 +9,10 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from broker.admin import connection
+from broker.admin.accepting import Acceptor
 from broker.admin.connection import FIELDS_MAX, LINE_MAX_BYTES, Connections, secure
 from broker.control.listen import ListenAddress
+from broker.net.listener import bind
 from tests.support.admin import ask, read_answer, request, speak
 from tests.support.loopback import until
 
@@ -27,12 +28,12 @@ async def serving(most: int = 10) -> AsyncIterator[tuple[ListenAddress, Connecti
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, most=most)
-    sock = socket.create_server(("127.0.0.1", 0))
-    listener = await asyncio.get_running_loop().create_server(connections, sock=sock)
+    sock = bind("127.0.0.1", 0)
+    acceptor = Acceptor(sock, connections)
     try:
         yield ListenAddress("127.0.0.1", sock.getsockname()[1]), connections
     finally:
-        listener.close()
+        await acceptor.finish()
         await runner.cleanup()
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -15,6 +16,7 @@ import pytest
 import broker
 from broker.admin import events
 from broker.admin.events import STREAMS_MAX, Events, EventsRequest, Stream
+from broker.admin.problem import TooManyStreamsError
 from broker.control.execute import execute
 from broker.daemon import Instance, serve
 from broker.ddl.parser import parse_script
@@ -91,6 +93,14 @@ async def test_who_comes_again_is_told_only_what_it_missed(instance: Instance) -
     assert [whole - len(heard.told["rows"])] * 2 == [len(one.told["rows"]) for one in missed[:2]]
 
 
+async def test_an_id_of_any_length_is_no_error(instance: Instance) -> None:
+    """Python reads no number of five thousand digits."""
+    async with listening(instance) as listener:
+        run = (await listener.next("history")).number.partition("-")[0]
+    async with listening(instance, headers={"Last-Event-ID": f"{run}-{'9' * 5000}"}) as listener:
+        assert (await listener.next("history")).told["rows"]
+
+
 @pytest.mark.parametrize("since", ["", "-", "x", "-1", "1-", "1-²", "1-99999999999999999999", "%F0%9F%98%80"])
 async def test_an_id_that_is_none_of_ours_is_no_error(instance: Instance, since: str) -> None:
     async with listening(instance, f"?since={since}") as listener:
@@ -160,6 +170,21 @@ async def test_more_streams_than_there_are_places_are_refused(instance: Instance
         assert "history" == (await listener.next()).name
 
 
+async def test_who_has_most_streams_gives_one_up_for_somebody_else(instance: Instance) -> None:
+    events = events_of(instance)
+    for owner in (*["crowd"] * (STREAMS_MAX - 3), *["few"] * 3):
+        events.streams[Stream(owner)] = None
+    oldest = next(iter(events.streams))
+
+    events._make_room("admin")
+    events.streams[Stream("admin")] = None
+    with pytest.raises(TooManyStreamsError):
+        events._make_room("crowd")
+
+    assert [oldest] == [stream for stream in events.streams if stream.reason]
+    events.streams.clear()
+
+
 async def test_who_reads_nothing_is_cut_off_and_holds_little(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +248,19 @@ async def test_what_lies_in_databases_is_told(instance: Instance) -> None:
     assert ["orders → //absent"] == [one["name"] for one in pulse.told["waiting"]["rows"]]
 
 
+async def test_a_full_disk_is_told_before_anything_fails(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+
+    async with listening(instance) as listener:
+        while True:
+            verdict = (await listener.next("pulse")).told["verdict"]
+            if verdict["level"] == "bad":
+                break
+
+    assert "has 16 KiB left" in verdict["sentence"]
+
+
 async def test_head_of_a_stream_is_no_stream(instance: Instance) -> None:
     answer = await speak(instance.settings.admin.socket, request("HEAD", "/v1/events"))
 
@@ -235,8 +273,8 @@ async def test_a_stream_keeps_the_newest_only() -> None:
     stream.give(b"new")
 
     assert b"new" == await stream.take()
-    stream.end()
-    assert (b"", True) == (await stream.take(), stream.is_over)
+    stream.end("over")
+    assert (b"", "over") == (await stream.take(), stream.reason)
 
 
 async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,30 @@ async def test_reason_is_told_to_this_machine_alone(instance: Instance) -> None:
     assert f"[!] store of orders: {WITHHELD}" in texts[2]
 
 
+@pytest.mark.parametrize(
+    ("headers", "is_told"),
+    [
+        ({"Host": "127.0.0.1:9423"}, True),
+        ({"Host": "localhost"}, True),
+        ({"Host": "[::1]:9423"}, True),
+        ({"Host": "evil.example:9423"}, False),  # of a page whose name leads here
+        ({"Host": "localhost", "X-Forwarded-For": "192.0.2.7"}, False),
+    ],
+)
+async def test_reason_is_not_told_by_way_of_this_machine(
+    instance: Instance, headers: dict[str, str], *, is_told: bool
+) -> None:
+    instance.endpoints["orders"].problem = "cannot open /var/lib/broker/orders.db"
+    app = observe_app(OneProcess(instance), Executor())
+    routes: list[Any] = list(app.router.routes())
+    handler = next(route.handler for route in routes if route.resource.canonical == "/readyz")
+    asked = make_mocked_request("GET", "/readyz?verbose", headers=headers, transport=_transport("127.0.0.1"))
+
+    text = (await handler(asked)).text
+
+    assert is_told == ("/var/lib" in text)
+
+
 def _transport(address: str) -> Any:
     return SimpleNamespace(get_extra_info=lambda name, default=None: (address, 1) if name == "peername" else default)
 

@@ -270,9 +270,9 @@ async def both(tmp_path: Path) -> AsyncIterator[Both]:
         for name in ("orders", "billing"):
             port = free_port()
             side = side_of(name, tmp_path / name, port)
-            listening_on = side.settings.endpoint.model_copy(update={"listen": (ListenAddress("127.0.0.1", port),)})
-            observe = side.settings.observe.model_copy(update={"listen": None})
-            settings = side.settings.model_copy(update={"endpoint": listening_on, "observe": observe})
+            listening_on = side.settings.endpoint.with_values({"listen": (ListenAddress("127.0.0.1", port),)})
+            observe = side.settings.observe.with_values({"listen": None})
+            settings = side.settings.with_values({"endpoint": listening_on, "observe": observe})
             (tmp_path / name / "scripts.d" / "services.sql").write_text(
                 f"CREATE QUEUE Inbox; CREATE SERVICE [{side.service}] ON QUEUE Inbox;"
             )

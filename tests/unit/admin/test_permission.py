@@ -52,7 +52,7 @@ def test_what_can_be_changed_back_takes_operator_and_what_destroys_takes_admin(t
 
 
 def test_whatever_is_not_named_takes_admin() -> None:
-    class Unheard(Statement):
+    class Unheard(Statement, frozen=True):
         pass
 
     assert AdminRole.ADMIN is role_for(Unheard())

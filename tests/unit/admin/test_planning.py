@@ -28,7 +28,8 @@ from broker.errors import StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer
 from broker.routing.facts import Facts
-from broker.routing.plan import Fate, Flow
+from broker.routing.fate import Fate
+from broker.routing.plan import Flow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import Flag

@@ -9,6 +9,7 @@ import pytest
 from broker.errors import StoreUnavailableError
 from broker.observe import audit as module
 from broker.observe.audit import COLUMNS, audit_rows
+from broker.observe.query import shown_value
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -31,6 +32,26 @@ def test_rows_are_those_of_all_files_the_oldest_first(tmp_path: Path) -> None:
 
     assert [0, 1, 2, 10, 11, 12, 20, 21, 22] == _targets(path)
     assert [10, 11, 12, 20, 21, 22] == _targets(path, keep=1)
+
+
+@pytest.mark.parametrize(
+    ("line", "unsaid"),
+    [
+        ('{"at": "2026-11-22", "unsaid": 9223372036854775808}', ["9223372036854775808"]),
+        ('{"at": "2026-11-22", "unsaid": -9223372036854775808}', [-(2**63)]),
+        ('{"at": "2026-11-22", "unsaid": "\\ud800x"}', ["?x"]),
+        ('{"at": "0001-01-01T00:00:00+23:59", "unsaid": 1}', []),
+        ('{"at": "9999-12-31T23:59:59-23:59", "unsaid": 1}', []),
+    ],
+)
+def test_whatever_stands_in_the_file_a_view_can_hold_it(tmp_path: Path, line: str, unsaid: list[object]) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_text(line)
+
+    rows = audit_rows(path, 0)
+
+    assert unsaid == [row[list(COLUMNS).index("unsaid")] for row in rows]
+    assert all(shown_value(row[0]) for row in rows)
 
 
 def test_a_row_has_the_columns_of_the_view(tmp_path: Path) -> None:

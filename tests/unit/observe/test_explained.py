@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 from msgspec import structs
-from rich.console import Console
 
-from broker.observe.explained import Line, print_lines, render_explanation
+from broker.observe.explained import render_explanation
+from broker.observe.terminal import Terminal
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
@@ -55,8 +55,8 @@ def read(
     """What stands on a terminal of that width."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding)
-    console = Console(file=file, width=width)
-    render_explanation(explanation, place="shop", is_conversation_drawn=drawn, note=note, console=console)
+    terminal = Terminal(file, width=width)
+    render_explanation(explanation, place="shop", is_conversation_drawn=drawn, note=note, terminal=terminal)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -241,12 +241,6 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
 
     assert "\x1b" not in text
     assert "\\x1b[31m[bold]evil" in text
-
-
-def test_lines_go_to_standard_output_eighty_columns_wide(capsys: pytest.CaptureFixture[str]) -> None:
-    print_lines([Line("word " * 30)])
-
-    assert ["word " * 15 + "word", "  " + "word " * 13 + "word"] == capsys.readouterr().out.splitlines()
 
 
 def test_permissions_of_a_peer_stand_before_the_routes_and_the_missing_statement_in_the_answer() -> None:

@@ -7,18 +7,17 @@ import re
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from broker.observe.glance import render_status, render_table
+from broker.observe.terminal import Terminal
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
 
 def drawn(columns: list[str], rows: list[dict[str, Any]], *, width: int = 80, title: str | None = None) -> list[str]:
-    console = Console(file=io.StringIO(), width=width)
-    render_table(columns, rows, title=title, console=console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    file = io.StringIO()
+    render_table(columns, rows, title=title, terminal=Terminal(file, width=width))
+    return file.getvalue().splitlines()
 
 
 def test_a_narrow_table_is_a_table() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from broker.observe import log_writer
 from broker.observe.log_writer import LogWriter
 
+LOOK_SECONDS = 0.01
 PATIENCE_SECONDS = 20.0
 
 
@@ -107,7 +109,8 @@ def test_pipe_that_is_full_holds_nobody_up() -> None:
             writer.write("x" * 100)
         dropped, read = writer.dropped, 0
         while not writer.flush(0.0):
-            read += len(os.read(reader, 1 << 16))
+            if select.select([reader], [], [], LOOK_SECONDS)[0]:  # all may be read, and not yet known to be written
+                read += len(os.read(reader, 1 << 16))
         writer.close()
     os.close(reader)
 

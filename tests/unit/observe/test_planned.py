@@ -6,10 +6,10 @@ import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from broker.observe.planned import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, render_plan
-from broker.routing.plan import Fate
+from broker.observe.terminal import Terminal
+from broker.routing.fate import Fate
 
 HANDLES = [f"5b0f3c1e-5d5e-4f0b-8a55-0000000000{number:02x}" for number in range(100)]
 
@@ -72,7 +72,7 @@ def loop(*, was_there: bool) -> dict[str, Any]:
 
 def read(plan: dict[str, Any], *, width: int = 80) -> str:
     file = io.StringIO()
-    render_plan(plan, Console(file=file, width=width))
+    render_plan(plan, Terminal(file, width=width))
     return file.getvalue()
 
 

@@ -93,7 +93,7 @@ def test_metrics_tell_when_each_ends_and_how_reloading_went() -> None:
     [
         (31, []),
         (29.5, ["the certificate of a peer ends in 29 days, at 2026-01-30 12:00 UTC: CN=peer"]),
-        (0.5, ["the certificate of a peer ends in 0 days, at 2026-01-01 12:00 UTC: CN=peer"]),
+        (0.5, ["the certificate of a peer ends in 12 hours, at 2026-01-01 12:00 UTC: CN=peer"]),
         (-1, ["the certificate of a peer has expired at 2025-12-31 00:00 UTC: CN=peer"]),
     ],
 )

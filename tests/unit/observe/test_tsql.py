@@ -41,6 +41,7 @@ def refused(text: str) -> StatementError:
         ("SELECT a AS b, c = d FROM Q", "SELECT `a` AS `b`, `d` AS `c` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT 1 -- x\n/* /* y */ */", "SELECT 1 AS `1`"),
         ("SELECT 1\r\nGO\r\n", "SELECT 1 AS `1`"),
+        ("SELECT 1\n\t go ;\n\n \n", "SELECT 1 AS `1`"),
         ("SELECT 1; -- done", "SELECT 1 AS `1`"),
         (
             "SELECT a FROM Q ORDER BY a OFFSET 5 ROWS FETCH NEXT 3 ROWS ONLY",
@@ -108,6 +109,7 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("SELECT 1; SELECT 2", 102),
         ("SELECT 1;; DROP TABLE Q", 102),
         ("SELECT 1" + " " * TEXT_MAX, 102),
+        ("SELECT 1\nGO" + " " * (TEXT_MAX - 20) + "x", 102),  # one pass: with a search behind each blank half a minute
         ("SELECT DATEDIFF('', a, b) FROM Q", 102),
         ("SELECT DATEADD([], 1, 2)", 102),
         ("SELECT CONVERT('', 1)", 243),

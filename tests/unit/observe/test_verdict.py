@@ -81,6 +81,7 @@ EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: g
         (database(queues=[{"name": "Q", "is_receive_enabled": False}]), "notice", "the queue Q of orders is off"),
         ({"mirroring": {"shop": {"source": "lock", "problem": "no lock"}}}, "bad", "no lock"),
         ({"journal": {"problem": "no space"}}, "bad", "no space"),
+        ({"room_problem": "the disk has 0 KiB left"}, "bad", "the disk has 0 KiB left"),
         ({"workers": [{"worker": 2, "problem": "does not serve"}]}, "bad", "worker 2 does not serve"),
         ({"tasks": [{"name": "pulse", "problem": "has died"}]}, "bad", "pulse, has died"),
         ({"reload": {"problem": "line 3"}}, "bad", "line 3"),
@@ -89,6 +90,13 @@ EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: g
         ({"transport": UNUSABLE}, "bad", "certificate files are not in use: no match"),
         ({"loop_lag_s": 0.5}, "notice", "500 ms late"),
         ({"drops": [{"reason": "no route", "frames_s": 2.0}]}, "notice", "2.0 frames a second are dropped: no route"),
+        ({"drops": [{"reason": "no route", "frames_s": 0.0, "last_s": 59.0}]}, "notice", "were dropped: no route"),
+        ({"drops": [{"reason": "no route", "last_s": 5.0}]}, "notice", "were dropped: no route"),
+        (
+            database(queues=[{"name": "Q", "is_receive_enabled": True, "oldest_s": 301.0}]),
+            "notice",
+            "nobody receives from the queue Q of orders: its first message waits for 301 s",
+        ),
         ({"transport": {"warnings": ["not encrypted"], "certificates": []}}, "notice", "not encrypted"),
         ({"transport": EXPIRED}, "bad", "has expired"),
     ],
@@ -108,6 +116,10 @@ def test_what_is_not_as_it_should_be_is_found(parts: dict[str, Any], level: str,
         {"drops": [{"reason": "duplicate", "frames_s": 50.0}]},
         {"drops": [{"reason": "no route", "frames_s": 0.0}]},
         {"drops": [{"reason": "no route", "frames_s": None}]},
+        {"drops": [{"reason": "no route", "frames_s": 0.0, "last_s": 61.0}]},
+        {"drops": [{"reason": "duplicate", "last_s": 1.0}]},
+        {"drops": None},
+        database(queues=[{"name": "Q", "is_receive_enabled": True, "oldest_s": 299.0}]),
         {"mirroring": {"shop": {"source": "off", "problem": "x"}}},
         {"forwarding": forwarding(pool_limit_bytes=0)},
         {"reload": {"problem": ""}},
@@ -123,6 +135,32 @@ def test_the_worst_comes_first_and_the_others_are_counted() -> None:
 
     assert ["bad", "bad", "notice", "notice"] == [one["level"] for one in told["findings"]]
     assert "Something is wrong: the store of orders has failed: damaged, and 1 more" == told["sentence"]
+
+
+def test_an_own_certificate_that_has_ended_comes_first() -> None:
+    """Nobody connects any more, so whatever else is wrong may follow from it."""
+    told = verdict(status(**DOWN_AND_WAITED_FOR, transport=EXPIRED))
+
+    assert told["sentence"].startswith("Something is wrong: the certificate of this instance has expired")
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "the certificate of this instance ends in 5 hours, at noon: gw",
+        "the certificate of this instance has expired at noon: gw",
+    ],
+)
+def test_what_to_do_about_a_certificate_is_told(warning: str) -> None:
+    told = verdict(status(transport=EXPIRED | {"warnings": [warning]}))
+
+    assert "renewed files" in told["findings"][0]["do"]
+
+
+def test_what_to_do_about_a_drop_is_told() -> None:
+    told = verdict(status(drops=[{"reason": "no route", "last_s": 1.0, "do": "CREATE ROUTE x"}]))
+
+    assert "CREATE ROUTE x" == told["findings"][0]["do"]
 
 
 def test_notices_leave_it_working() -> None:

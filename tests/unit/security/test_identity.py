@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,6 +24,8 @@ from broker.security.issue import (
 )
 from broker.security.principal import Principal, parse_principal
 from tests.support.identities import AGES, issue, issued
+
+ED25519 = b"\x06\x03\x2b\x65\x70"  # its object identifier
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC).timestamp()
 
@@ -262,3 +265,13 @@ def test_a_day_has_begun_when_it_says() -> None:
     assert one.is_valid_at(begins.timestamp())
     assert not one.is_valid_at((begins - timedelta(seconds=1)).timestamp())
     assert not one.is_valid_at(AGES.ends.timestamp())
+
+
+def test_private_key_of_a_kind_that_nobody_knows_is_refused_like_any_other() -> None:
+    made = issued("orders")
+    first = made.key_pem.decode().partition("-----END PRIVATE KEY-----")[0]
+    der = base64.b64decode("".join(first.splitlines()[1:]))
+    unknown = base64.b64encode(der.replace(ED25519, b"\x06\x03\x2b\x65\x01")).decode()
+
+    with pytest.raises(ValueError, match="a private key in it cannot be read"):
+        parse_own(made.certificate_pem, f"-----BEGIN PRIVATE KEY-----\n{unknown}\n-----END PRIVATE KEY-----\n".encode())

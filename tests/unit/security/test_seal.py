@@ -5,21 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broker.flow import Disposition
-from broker.security.key_packet import Direction
+from broker.security.key_packet import PACKET_MAX, Direction
 from broker.security.refusal import SealRefusedError
-from broker.security.seal import (
-    CLEAR,
-    NO_ECHO,
-    OVERHEAD_MAX,
-    TAG_BYTES,
-    clear_part,
-    frame_key,
-    open_frame,
-    read_box,
-    seal,
-)
+from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, clear_part, frame_key, open_frame, read_box, seal
 from broker.wire.frame import Header, decode_dialog, encode_head
-from broker.wire.layout import HEADER_BYTES, Flag, Kind
+from broker.wire.layout import HEADER_BYTES, SEAL_MAX_BYTES, Flag, Kind
 from tests.support.sealed import VECTORS
 
 SECRET, KEY_ID = bytes(range(32)), bytes(range(16))
@@ -46,7 +36,7 @@ def test_what_is_sealed_comes_out(body: bytes, packet: bytes) -> None:
 
     assert body == opened(data)
     assert len(data) == HEADER_BYTES + 2 + CLEAR.size + len(packet) + len(body) + TAG_BYTES
-    assert len(data) - HEADER_BYTES - 2 - len(body) <= OVERHEAD_MAX
+    assert len(data) - HEADER_BYTES - 2 - len(body) <= SEAL_MAX_BYTES
 
 
 def test_the_clear_part_says_which_key_and_how() -> None:
@@ -131,3 +121,7 @@ def test_the_vector_of_the_page() -> None:
 
     assert b"plain text" == open_frame(key, box, data, len(data) - len(body))
     assert data == seal(key, nonce, encode_head(header, len(body)) + clear, b"plain text")
+
+
+def test_the_layout_knows_how_much_longer_a_sealed_body_may_be() -> None:
+    assert CLEAR.size + PACKET_MAX + TAG_BYTES == SEAL_MAX_BYTES

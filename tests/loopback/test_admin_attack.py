@@ -1,0 +1,302 @@
+"""
+A running daemon's HTTP side, attacked by somebody on the network, with rights and without.
+
+Whoever attacks comes from 127.0.0.2, whoever is attacked from 127.0.0.1: connections are counted by address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from broker.admin.connection import CONNECTIONS_MAX
+from broker.admin.events import STREAMS_MAX
+from broker.admin.operation import OPERATIONS
+from broker.admin.page import page_files
+from broker.control.admin_role import AdminRole
+from broker.control.listen import ListenAddress
+from broker.control.token_file import new_token
+from broker.demo.topology import Daemon, Topology, free_port
+from tests.support.admin import Answer, ask, bearer, read_answer, request, speak
+
+SECONDS = 30.0
+LOCKED_SECONDS = 12.0  # those who sat there kept their places for twenty
+STRANGER = "127.0.0.2"
+HOSTILE = "<script>alert(1)</script>\r\nX-Evil: 1\r\n\r\n<img src=x onerror=alert(1)>"
+MIB = 2**20
+
+
+class Attacked:
+    """The daemon. Shape: `admin` and `observe` its ports; `tokens` headers by role."""
+
+    def __init__(self, daemon: Daemon, admin: int) -> None:
+        self.daemon = daemon
+        self.admin = ListenAddress("127.0.0.1", admin)
+        self.observe = ListenAddress("127.0.0.1", daemon.observe_port)
+        path, now = daemon.directory / "tokens", datetime.now(UTC)
+        given = list(AdminRole)[1:]
+        self.tokens = {role: bearer(new_token(path, role.word, role, now=now, expires_at=None)) for role in given}
+
+    @property
+    def rss(self) -> int:
+        return int(psutil.Process(self.daemon.pid).memory_info().rss)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    admin = {"listen": f"127.0.0.1:{free_port()}", "loopback_role": "none"}
+    with Topology(tmp_path_factory.mktemp("attacked")) as net:
+        daemon = net.add("one", forwarding=True, databases=["orders"], settings={"admin": admin})
+        made = Attacked(daemon, int(admin["listen"].rpartition(":")[2]))  # with its tokens, so that it starts
+        net.start()
+        yield made
+        log = daemon.log.read_text()
+        assert "Traceback" not in log
+        assert '"level":"error"' not in log
+
+
+@pytest.fixture(autouse=True)
+def _serves_on(attacked: Attacked) -> Iterator[None]:
+    yield
+    assert attacked.daemon.status()["ready"]
+
+
+@asynccontextmanager
+async def crowd(where: ListenAddress, count: int, data: bytes, *, reads: bool = False) -> AsyncIterator[list[Any]]:
+    """So many connections of the stranger, on which this is said."""
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    try:
+        for _ in range(count):
+            sock = socket.socket()
+            if not reads:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            sock.bind((STRANGER, 0))
+            await asyncio.get_running_loop().sock_connect(sock, (where.host, where.port))
+            reader, writer = await asyncio.open_connection(sock=sock, limit=1024 if not reads else 2**20)
+            writer.write(data)
+            opened.append((reader, writer))
+        yield opened
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def served(where: ListenAddress, path: str, headers: Mapping[str, str]) -> Answer:
+    """The answer once there is a place."""
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while True:
+        with contextlib.suppress(AssertionError):  # closed without an answer
+            answer = read_answer(await speak(where, request("GET", path, headers)))
+            if answer.status != 503:
+                return answer
+        assert time.monotonic() < deadline, "locked out"
+
+
+# --- places --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\nX: ", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_crowd_that_sits_there_locks_nobody_out(attacked: Attacked, data: bytes) -> None:
+    """In silence, with half a head, or kept alive."""
+
+    async def attack() -> list[Answer]:
+        async with crowd(attacked.admin, CONNECTIONS_MAX + 20, data), crowd(attacked.observe, CONNECTIONS_MAX, data):
+            return [
+                await served(attacked.admin, "/v1/drain", attacked.tokens[AdminRole.ADMIN]),
+                await served(attacked.observe, "/livez", {}),
+            ]
+
+    assert [200, 200] == [answer.status for answer in asyncio.run(attack())]
+
+
+def test_a_crowd_that_does_not_read_what_it_asks_for_locks_nobody_out(attacked: Attacked) -> None:
+    """Metrics for who probes, the page for who steers: neither takes any right to ask for."""
+    metrics = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 40
+    page = b"GET /page/uplot.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
+    before = attacked.rss
+
+    async def attack() -> list[Answer]:
+        async with crowd(attacked.observe, CONNECTIONS_MAX, metrics), crowd(attacked.admin, CONNECTIONS_MAX, page):
+            return [
+                await served(attacked.observe, "/livez", {}),
+                await served(attacked.admin, "/v1/drain", attacked.tokens[AdminRole.ADMIN]),
+            ]
+
+    assert [200, 200] == [answer.status for answer in asyncio.run(attack())]
+    assert attacked.rss - before < 64 * MIB
+
+
+def test_a_storm_of_wrong_tokens_locks_nobody_out(attacked: Attacked) -> None:
+    """From the address of who has a right one."""
+
+    async def attack() -> list[int]:
+        wrong = [ask(attacked.admin, "GET", "/v1/status", headers=bearer(f"broker_{number}")) for number in range(60)]
+        answers = await asyncio.gather(*wrong)
+        right = await ask(attacked.admin, "GET", "/v1/drain", headers=attacked.tokens[AdminRole.VIEWER])
+        return [*sorted({answer.status for answer in answers}), right.status]
+
+    assert [401, 429, 200] == asyncio.run(attack())
+
+
+# --- who may ask, and asks too much ----------------------------------------------------------------------------
+
+
+def test_a_crowd_of_listeners_leaves_a_stream_for_somebody_else(attacked: Attacked) -> None:
+    listen = request("GET", "/v1/events", attacked.tokens[AdminRole.VIEWER] | {"Connection": "keep-alive"})
+
+    async def attack() -> tuple[list[int], Answer]:
+        async with crowd(attacked.admin, STREAMS_MAX + 8, listen, reads=True) as opened:
+            async with asyncio.timeout(SECONDS):
+                heads = [await reader.readuntil(b"\r\n\r\n") for reader, _ in opened]
+            statuses = [read_answer(head).status for head in heads]
+            admin = await ask(attacked.admin, "GET", "/v1/events", headers=attacked.tokens[AdminRole.ADMIN])
+            return statuses, admin
+
+    statuses, admin = asyncio.run(attack())
+
+    assert (STREAMS_MAX, 8) == (statuses.count(200), statuses.count(503))
+    assert (200, "text/event-stream") == (admin.status, admin.headers["content-type"])
+
+
+def test_questions_of_a_viewer_leave_a_thread_for_who_may_do_something(attacked: Attacked) -> None:
+    endless = "WITH r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
+    question = request("POST", "/v1/sql", attacked.tokens[AdminRole.VIEWER], {"statement": endless})
+    create = {"statement": "CREATE ROUTE far WITH ADDRESS = 'tcp://127.0.0.1:9'", "database": "msdb"}
+
+    async def attack() -> tuple[list[int], bool]:
+        async with crowd(attacked.admin, 20, question, reads=True) as opened:
+            answers = [
+                await ask(attacked.admin, "POST", "/v1/sql", headers=attacked.tokens[AdminRole.OPERATOR], body=body)
+                for body in (create, {"statement": "SELECT name FROM msdb.sys.routes"})
+            ]
+            answers.append(await ask(attacked.admin, "GET", "/v1/status", headers=attacked.tokens[AdminRole.ADMIN]))
+            waiting = [asyncio.create_task(reader.read(1)) for reader, _ in opened]
+            done, pending = await asyncio.wait(waiting, timeout=0)
+            for task in pending:
+                task.cancel()
+            return [answer.status for answer in answers], len(done) == len(waiting)
+
+    statuses, are_all_answered = asyncio.run(attack())
+
+    assert [200, 200, 200] == statuses
+    assert not are_all_answered, "nobody had to wait: this shows nothing"
+
+
+def test_a_question_of_blanks_is_refused_at_once(attacked: Attacked) -> None:
+    """Each blank once made the reader look at all the others, for hours, and the whole daemon stood still."""
+    blanks = {"statement": "SELECT 1\nGO" + " " * 500_000 + "x"}
+
+    answer = asyncio.run(ask(attacked.admin, "POST", "/v1/sql", headers=attacked.tokens[AdminRole.VIEWER], body=blanks))
+
+    assert (400, 102) == (answer.status, answer.told["number"])
+
+
+# --- requests that could be read in two ways, and pages of others ---------------------------------------------
+
+SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SHAPES = [
+    b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+    b"Transfer-Encoding: identity, chunked, chunked",
+    b"Transfer-Encoding:\x0bchunked",
+    b"Transfer-Encoding : chunked",
+    b"Transfer-Encoding: \x00chunked",
+    b"Content-Length: 0\r\nContent-Length: %d" % len(SMUGGLED),
+    b"Content-Length: 0, %d" % len(SMUGGLED),
+    b"Content-Length: 0x0",
+    b"Content-Length: 1_0",
+    b"X: y\rContent-Length: 0",
+    b"X: y\n Content-Length: 0",
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_smuggled_behind_a_request(attacked: Attacked, shape: bytes) -> None:
+    data = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\n" + shape + b"\r\n\r\n0\r\n\r\n" + SMUGGLED
+
+    async def attack() -> list[bytes]:
+        places: list[ListenAddress | Path] = [
+            attacked.admin,
+            attacked.observe,
+            attacked.daemon.directory / "admin.sock",
+        ]
+        return [await speak(place, data, patience=0.5) for place in places]
+
+    for answer in asyncio.run(attack()):
+        assert 400 == read_answer(answer).status
+        assert 1 == answer.count(b"HTTP/1.1 ")
+
+
+EVIL = [
+    {"Host": "evil.example:9422"},  # a name that somebody has pointed here: DNS rebinding
+    {"Origin": "https://evil.example"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"},
+]
+
+
+@pytest.mark.parametrize("headers", EVIL, ids=["host", "origin", "site"])
+def test_a_page_of_another_site_gets_nothing_of_any_path(attacked: Attacked, headers: dict[str, str]) -> None:
+    """Not even with a token, and not the files of the page."""
+    paths = [(one.method, one.path.replace("{name}", "sys.routes").replace("{id}", "1")) for one in OPERATIONS]
+    paths += [("GET", path) for path in page_files()]
+
+    async def attack() -> dict[tuple[str, str], int]:
+        shown = headers | attacked.tokens[AdminRole.ADMIN]
+        return {path: (await ask(attacked.admin, *path, headers=shown, body={})).status for path in paths}
+
+    assert dict.fromkeys(paths, 403) == asyncio.run(attack())
+    assert not attacked.daemon.status()["draining"]
+
+
+# --- names ---------------------------------------------------------------------------------------------------
+
+
+def test_hostile_names_stay_text_in_every_answer(attacked: Attacked) -> None:
+    """No header of their own, no markup, no line of the metrics."""
+    name = HOSTILE[:120].replace("]", "")
+    create = f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{HOSTILE}', ADDRESS = 'tcp://127.0.0.1:9'"
+    admin = attacked.tokens[AdminRole.ADMIN]
+
+    async def attack() -> list[Answer]:
+        body = {"statement": create, "database": "msdb"}
+        answers = [await ask(attacked.admin, "POST", "/v1/sql", headers=admin, body=body)]
+        answers += [
+            await ask(attacked.admin, method, path, headers=admin, body=asked)
+            for method, path, asked in (
+                ("GET", "/", None),
+                ("GET", "/v1/events", None),
+                ("GET", "/v1/views/msdb.sys.routes", None),
+                ("POST", "/v1/explain", {"to": HOSTILE, "incoming": True}),
+                ("POST", "/v1/sql", {"statement": f"SELECT 1 FROM [{HOSTILE}]"}),
+                ("GET", "/v1/%3Cscript%3E", None),
+            )
+        ]
+        answers += [
+            await ask(attacked.observe, "GET", path)
+            for path in ("/metrics", "/readyz?verbose&exclude=%3Cscript%3E%0d%0aX-Evil:%201", "/readyz/%3Cscript%3E")
+        ]
+        return answers
+
+    answers = asyncio.run(attack())
+
+    assert [200, 200, 200, 200, 200, 404, 404, 200, 200, 404] == [answer.status for answer in answers]
+    for answer in answers:
+        kind = answer.headers["content-type"]
+        assert "x-evil" not in answer.headers
+        assert kind.startswith("text/html") == (answer is answers[1])
+        if kind.startswith("application/"):
+            json.loads(answer.body)
+    assert b"alert(1)" not in answers[1].body
+    assert not [line for line in answers[7].body.split(b"\n") if line.startswith((b"X-Evil", b"<"))]
