@@ -9,17 +9,39 @@ A dropped frame is not an error: see `broker.flow.Disposition`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import Field, dataclass, field
+from typing import Any, ClassVar
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; whoever reads the sentence of `ConnectDeniedError` looks for it
 SHOWN_MAX = 2000  # characters of a line before and behind a mistake: a script may be one line of 100 MB
 
 
 class BrokerError(Exception):
-    """Base of everything this package raises on purpose."""
+    """
+    Base of everything this package raises on purpose. Two are equal when all their fields are.
+
+    That, and how one is shown, is the same for all, so no error has methods of its own for it: to make them takes
+    longer than anything else of ours that every command imports.
+    """
 
     code: ClassVar[int] = 0
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # its fields may change
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in self._fields())
+        return f"{type(self).__name__}({told})" if told else super().__repr__()
+
+    def _fields(self) -> list[Field[Any]]:
+        declared: dict[str, Field[Any]] = getattr(self, "__dataclass_fields__", {})
+        return [one for one in declared.values() if one.name in vars(self)]
+
+    def _compared(self) -> list[object]:
+        return [getattr(self, one.name) for one in self._fields() if one.compare] or list(self.args)
 
 
 # --- the other side broke the rules -------------------------------------------------------------------------
@@ -29,7 +51,7 @@ class PeerError(BrokerError):
     """The adjacent instance broke the wire protocol; its link ends with FATAL `code`."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class FrameMalformedError(PeerError):
     """Bytes that are no frame: too short for the kind, an unknown link kind, inner lengths that do not add up."""
 
@@ -40,7 +62,7 @@ class FrameMalformedError(PeerError):
         return f"malformed frame: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class FrameTooLargeError(PeerError):
     """A length above what the receiver announced in its HELLO."""
 
@@ -54,7 +76,7 @@ class FrameTooLargeError(PeerError):
         return f"frame of {self.length} bytes is above max_frame {self.max_frame}{hint}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class HandshakeRefusedError(PeerError):
     """A HELLO that cannot be agreed with, or none in time."""
 
@@ -65,7 +87,7 @@ class HandshakeRefusedError(PeerError):
         return f"handshake refused: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class TlsRefusedError(PeerError):
     """A connection on which no TLS came about, or none that this endpoint accepts; the sentence says what to do."""
 
@@ -76,7 +98,7 @@ class TlsRefusedError(PeerError):
         return f"TLS refused: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ConnectDeniedError(PeerError):
     """A peer that has proved who it is and may not connect; `why` names the statement that is missing or forbids it."""
 
@@ -88,7 +110,7 @@ class ConnectDeniedError(PeerError):
         return f"{self.principal} {MAY_NOT_CONNECT}: {self.why}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class OutOfSequenceError(PeerError):
     """A frame that this state of the connection does not allow."""
 
@@ -100,7 +122,7 @@ class OutOfSequenceError(PeerError):
         return f"{self.frame} is not allowed while the connection is {self.state}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class PeerSilentError(PeerError):
     """Nothing was heard for three of the heartbeats that the peer announced."""
 
@@ -138,7 +160,7 @@ def caret(text_line: str, span: Span) -> str:
     return f"{shown}\n{lead}{'^' * width}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class StatementError(RequestError):
     """
     A statement that cannot be carried out.
@@ -175,7 +197,7 @@ class DuplicateNameError(StatementError):
     """A statement creates an object whose name is taken."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ConversationError(RequestError):
     """A conversation cannot do what was asked: ended, expired, unknown, or refused by the other side."""
 
@@ -186,7 +208,7 @@ class ConversationError(RequestError):
         return f"Msg {self.number}: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class SettingError(RequestError):
     """
     One thing wrong with the configuration, in one sentence; `span` tells where, `hint` what to do.
@@ -222,7 +244,7 @@ class SettingsError(RequestError):
         return "\n".join(error.shown for error in self.errors)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class NoJournalError(RequestError):
     """There is nothing to read: no such directory, or no file in it that can be read."""
 
@@ -233,7 +255,7 @@ class NoJournalError(RequestError):
         return f"no journal in {self.where}: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class PairingError(RequestError):
     """Two instances that cannot be paired: nobody is there, the token is wrong, or the other side is somebody else."""
 
@@ -243,7 +265,7 @@ class PairingError(RequestError):
         return self.problem
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class PipelineError(RequestError):
     """A run of the pipeline that was asked for wrongly; `hint` says what to do instead."""
 
@@ -261,7 +283,7 @@ class ResourceError(BrokerError):
     """Something outside the program failed; the caller may try again."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class StoreUnavailableError(ResourceError):
     """A database file that cannot be opened, read or written."""
 
@@ -276,7 +298,7 @@ class DemotedError(StoreUnavailableError):
     """Another daemon is the principal of this database by now; nothing was stored."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ListenFailedError(ResourceError):
     """A listening address that could not be taken."""
 
@@ -287,7 +309,7 @@ class ListenFailedError(ResourceError):
         return f"cannot listen on {self.address}: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class CertificateUnusableError(ResourceError):
     """A certificate or key file that cannot be used; `setting` is the key of `[endpoint]` that names it."""
 
@@ -300,7 +322,7 @@ class CertificateUnusableError(ResourceError):
         return f"{self.path}: {self.problem}; {self.hint}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class DaemonUnreachableError(ResourceError):
     """Nobody answers on the admin socket."""
 
@@ -311,7 +333,7 @@ class DaemonUnreachableError(ResourceError):
         return f"no daemon answers on {self.socket}: {self.problem}"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class PipelineUnavailableError(ResourceError):
     """The pipeline cannot run here: what it needs is missing, or its engine does not start; `hint` says what to do."""
 

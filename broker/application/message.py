@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import io
-import re
 import uuid
 from datetime import UTC, datetime
-from html import unescape
 from typing import Any
 
 from broker.application.dialog import Dialog
 from broker.application.header import context_of, headers_of
 from broker.application.stream import LargeBody
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
+from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
 
 COLUMNS = (
     "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
     " m.message_enqueue_time, m.body_fragments, c.conversation_handle, c.conversation_id, c.service_name, c.contract,"
     " c.conversation_group_id, c.priority, m.headers"
 )
-_CODE = re.compile(r"<Code>\s*(-?\d{1,10})\s*</Code>")
-_DESCRIPTION = re.compile(r"<Description>(.*?)</Description>", re.DOTALL)
 
 
 class Received:
@@ -114,18 +110,16 @@ class Received:
     @property
     def error_code(self) -> int | None:
         """Of an Error message: positive codes are the far application's, negative ones the broker's; else None."""
-        found = _CODE.search(self._text()) if self.is_error else None
-        return None if found is None else int(found[1])
+        return self._error()[0]
 
     @property
     def error_description(self) -> str:
         """Of an Error message, what is said beside the code; else empty."""
-        found = _DESCRIPTION.search(self._text()) if self.is_error else None
-        return "" if found is None else unescape(found[1])
+        return self._error()[1]
 
-    def _text(self) -> str:
-        """A small body as text; an error in fragments is none of the documented ones."""
-        return (self._row[4] or b"").decode("utf-8", "replace")
+    def _error(self) -> tuple[int | None, str]:
+        """Of a small body; an error in fragments is none of the documented ones."""
+        return error_parts(self._row[4] or b"") if self.is_error else (None, "")
 
 
 class Message(Received):

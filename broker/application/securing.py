@@ -10,7 +10,6 @@ Source: Service Broker documentation, "Determining the Dialog Security Type", "B
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 
 from broker.store.rows import ask
@@ -38,6 +37,8 @@ def secure(
     if binding is None and not encryption:
         return
     # What knows of keys is slow to import, and most dialogs have none.
+    import secrets  # noqa: PLC0415
+
     from broker.security.key_packet import SECRET_BYTES, Mode  # noqa: PLC0415
     from broker.security.session import Secured  # noqa: PLC0415
     from broker.store.secured import put_secured  # noqa: PLC0415

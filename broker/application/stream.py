@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from broker.application.transaction import look
 from broker.errors import StoreUnavailableError
 from broker.store.rows import ask
-from broker.wire.frame import decode_envelope
 
 BUFFER_BYTES = 64 * 1024  # of a reader beside the fragment that it has
 _FRAGMENT = (
@@ -65,6 +64,8 @@ class LargeBody:
         """Bytes of the body; no fragment but the first is read. Raises: ValueError, the transaction is over."""
         if self.copy is not None:
             return os.fstat(self.copy.descriptor).st_size
+        from broker.wire.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+
         first = self.fragment(0)
         total = ask(self.db, _LENGTH, (self.endpoint_id, self.sequence, self.count)).fetchone()[0]
         return int(total) - len(first) + len(decode_envelope(first)[1])
@@ -98,6 +99,8 @@ class LargeBody:
 
     def pieces(self) -> Iterator[bytes]:
         """The body by its fragments."""
+        from broker.wire.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+
         yield decode_envelope(self.fragment(0))[1]
         for number in range(1, self.count):
             yield self.fragment(number)

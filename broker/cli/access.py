@@ -226,9 +226,15 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
 
     path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
     if config is not None:
-        databases = read_settings(config).databases
-        path = databases[database].path if database in databases else path
-        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
+        from broker.cli.admin_socket import plain_database  # noqa: PLC0415
+
+        plain = plain_database(config, database, os.environ)
+        if plain is not None and plain.is_file():
+            path = plain
+        else:
+            databases = read_settings(config).databases
+            path = databases[database].path if database in databases else path
+            hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
     if not path.is_file():
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     try:

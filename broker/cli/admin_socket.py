@@ -1,9 +1,9 @@
 """
-Where the admin socket of an instance is, read out of its configuration alone.
+Where the admin socket of an instance is, or the file of a database, read out of its configuration alone.
 
-A command that only asks a running daemon needs this one path of its configuration, not that all of it is sound, so it
-starts in a fraction of the time and works while somebody edits the file. What is not plainly there is left to
-`broker.control.load`, which knows all the rules and says what is wrong.
+A command that only asks a running daemon, or works on one file, needs this one path of the configuration, not that all
+of it is sound, so it starts in a fraction of the time and works while somebody edits the file. What is not plainly
+there is left to `broker.control.load`, which knows all the rules and says what is wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 FILE_MAX_BYTES = 1024 * 1024
 SOCKET = "admin.sock"  # the default of `admin.socket`
 _OVERRIDING = ("BROKER_INSTANCE", "BROKER_ADMIN_")  # with these in the environment the file is not all there is
+_OVERRIDING_DATABASES = ("BROKER_INSTANCE", "BROKER_DATABASES")
 _CLIENTS_OWN = frozenset({"BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE", "BROKER_ADMIN_CA", "BROKER_ADMIN_URL"}) | {
     "BROKER_ADMIN_CERTIFICATE",
     "BROKER_ADMIN_KEY",
@@ -31,6 +32,20 @@ def plain_socket(config: Path, environ: Mapping[str, str]) -> Path | None:
     state_dir, socket = _plain(instance.get("state_dir")), _plain(admin.get("socket", SOCKET))
     path = config.absolute().parent / state_dir / socket
     return path if state_dir and socket and ".." not in path.parts else None
+
+
+def plain_database(config: Path, name: str, environ: Mapping[str, str]) -> Path | None:
+    """The file of a database of a configuration, absolute; None when it takes all the rules to tell."""
+    if any(variable.upper().startswith(_OVERRIDING_DATABASES) for variable in environ):
+        return None
+    data = _read(config)
+    instance, databases = data.get("instance"), data.get("databases")
+    one = databases.get(name) if isinstance(databases, dict) else None
+    if not isinstance(instance, dict) or not isinstance(one, dict):
+        return None
+    state_dir, file = _plain(instance.get("state_dir")), _plain(one.get("path"))
+    path = config.absolute().parent / state_dir / file
+    return path if state_dir and file and ".." not in path.parts else None
 
 
 def _read(config: Path) -> Mapping[str, object]:

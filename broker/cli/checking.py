@@ -148,7 +148,8 @@ def _lines(report: Report) -> Iterator[str]:
     for kind, count in hidden.items():
         yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
     yield from (f"not checked, --offline: {one}" for one in report.skipped)
-    yield from (f"note: an instance runs from {one}; its own ports and files do not count" for one in report.running)
+    note = "its own ports and files do not count, and a second one would not start there"
+    yield from (f"note: an instance runs from {one}; {note}" for one in report.running)
 
 
 def _more(before: str, kind: Kind, count: int) -> str:

@@ -166,7 +166,7 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
 
 
 def _show(database: str, told: Mapping[str, Any], meaning: list[str]) -> None:
-    from broker.observe.explained import Line, print_lines  # noqa: PLC0415
+    from broker.observe.line import Line, print_lines  # noqa: PLC0415
 
     print_lines([Line(f"database {database}, {told['file_bytes']:,} bytes", style="bold")])
     groups = [{**group, "first_lifetime": _instant(group["first_lifetime"])} for group in told["groups"]]

@@ -117,7 +117,7 @@ def _show(told: ExplainAnswer, output: str, *, note: str = "") -> NoReturn:
 def _show_way(first: ExplainAnswer, where: Where, output: str) -> NoReturn:
     """Follow the way that the first answer begins, print it, and end the program by it."""
     from broker.admin.through import Directory, follow  # noqa: PLC0415
-    from broker.observe.explained import Line, print_lines  # noqa: PLC0415
+    from broker.observe.line import Line, print_lines  # noqa: PLC0415
 
     way = follow(first, Directory(where, credentials=credentials()))
     if output == "json":

@@ -13,6 +13,7 @@ from broker.cli.option import config_option, examples, output_option, socket_opt
 from broker.cli.output import show_json
 from broker.control.quantity import parse_duration, render_duration
 
+SECONDS_MAX = 86_400.0  # as `broker.observe.log_level` has it, which is slow to import
 LEVELS = ("debug", "info", "warning", "error")
 RESET = "reset"
 
@@ -22,8 +23,6 @@ class _Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Seconds, of which an instance takes as many as it says here."""
-        from broker.observe.log_level import SECONDS_MAX  # noqa: PLC0415 - see the docstring of broker.cli.group
-
         try:
             seconds = parse_duration(value)
         except ValueError as error:

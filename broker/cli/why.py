@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.admin.why import WhyAnswer
     from broker.admin.why_through import Trace
     from broker.control.config import Settings
-    from broker.observe.explained import Line
+    from broker.observe.line import Line
 
 _INDENT, _DEEP = 2, 6  # columns
 
@@ -64,7 +64,7 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
     else:
-        from broker.observe.explained import print_lines  # noqa: PLC0415
+        from broker.observe.line import print_lines  # noqa: PLC0415
 
         print_lines(_lines(told, note))
 
@@ -101,7 +101,7 @@ def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
 
 
 def _lines(told: Trace, note: str) -> Iterator[Line]:
-    from broker.observe.explained import Line  # noqa: PLC0415
+    from broker.observe.line import Line  # noqa: PLC0415
 
     yield Line(f"conversation {told.conversation_id}", style="bold")
     if note:

@@ -32,15 +32,14 @@ from broker.control.admin_role import (
 from broker.control.finding import Finding
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath
-from broker.control.setting import Reload, Section, setting
-from broker.control.token_file import TokenFileError, read_tokens
+from broker.control.section import Section
+from broker.control.setting import Reload, setting
 from broker.control.value import ValueKind, refuse, show
-from broker.control.writable import write_problem
 from broker.errors import CertificateUnusableError, SettingError
-from broker.net.tls import Encryption, Security, file_problems, load_security
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
+    from broker.net.tls import Security
 
 _LISTEN: KeyPath = ("admin", "listen")
 _LOOPBACK = '"127.0.0.1:PORT"'
@@ -267,6 +266,8 @@ def admin_security_of(settings: Settings) -> Security | None:
     admin = settings.admin
     if admin.listen is None or admin.certificate is None or admin.private_key is None:
         return None
+    from broker.net.tls import Encryption, load_security  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     try:
         return load_security(
             Encryption.REQUIRED,
@@ -281,6 +282,8 @@ def admin_security_of(settings: Settings) -> Security | None:
 
 def _file_errors(settings: Settings) -> list[SettingError]:
     """What is wrong with each file of the port by itself."""
+    from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     admin = settings.admin
     problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust)
     return [_file_error(settings, one) for one in problems]
@@ -300,6 +303,8 @@ def check_ways_in(settings: Settings) -> None:
     admin = settings.admin
     if admin.listen is None:
         return
+    from broker.control.token_file import TokenFileError, read_tokens  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     try:
         has_tokens = bool(read_tokens(admin.tokens))
     except TokenFileError as error:
@@ -312,6 +317,8 @@ def check_ways_in(settings: Settings) -> None:
 
 def admin_errors(settings: Settings) -> list[SettingError]:
     """What keeps the admin API from starting by its files, users and groups."""
+    from broker.control.writable import write_problem  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     errors: list[SettingError] = []
     for look in (holders_of, socket_group_of, admin_security_of, check_ways_in):
         try:

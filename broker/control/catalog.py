@@ -11,7 +11,6 @@ Loop-only, except the functions that take a connection.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -118,6 +117,8 @@ class Catalog:
     def __init__(
         self, databases: Mapping[str, Database], on_change: Callable[[], Any], endpoint: str = ENDPOINT_NAME
     ) -> None:
+        import asyncio  # noqa: PLC0415 - slow to import: see broker.cli.group
+
         self.databases = dict(databases)
         self.endpoint = endpoint
         self.next_expiry: datetime | None = None
@@ -200,6 +201,8 @@ class Catalog:
                     return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
             except sqlite3.Error as error:
                 raise StoreUnavailableError(str(database.path), sentence(error)) from error
+
+        import asyncio  # noqa: PLC0415 - slow to import: see broker.cli.group
 
         database.rows, database.table = await asyncio.to_thread(read)
 

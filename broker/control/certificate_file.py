@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from broker.errors import CertificateUnusableError
+from broker.security.certificate import load_pem
 from broker.security.issue import PrivateKey
 
 FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
@@ -45,7 +46,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     """
     data = _read(path)
     try:
-        return x509.load_pem_x509_certificates(data)
+        return load_pem(data)
     except ValueError as error:
         problem = f"holds no certificate in PEM form that can be read ({error})"
         if _PRIVATE.search(data):

@@ -6,14 +6,20 @@ Plain text has to be spelled out: where other machines reach the endpoint nobody
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.errors import CertificateUnusableError, SettingError
-from broker.net.tls import NO_SECURITY, Encryption, Security, file_problems, is_readable_by_others, load_security
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from broker.control.config import Settings
+    from broker.net.tls import Security
+
+
+SOON = timedelta(days=30)  # a certificate that ends within it is worth a warning
 
 
 def security_of(settings: Settings) -> Security:
@@ -23,6 +29,8 @@ def security_of(settings: Settings) -> Security:
     Raises:
         SettingError: a file that cannot be used, under the setting that names it; or plain text that nobody asked for.
     """
+    from broker.net.tls import NO_SECURITY, Encryption, load_security  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     endpoint = settings.endpoint
     encryption = Encryption(endpoint.encryption)
     if encryption is Encryption.DISABLED:
@@ -43,7 +51,7 @@ def security_of(settings: Settings) -> Security:
 def _ask_for_plain_text(settings: Settings) -> None:
     endpoint = settings.endpoint
     reached = [str(address) for address in endpoint.listen if not address.is_loopback]
-    if reached and "encryption" not in endpoint.model_fields_set:
+    if reached and "encryption" not in endpoint.given:
         problem = f'is not set, and other machines reach "{reached[0]}": connections would not be encrypted'
         hint = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
         raise settings.error(("endpoint", "encryption"), problem, hint)
@@ -51,12 +59,17 @@ def _ask_for_plain_text(settings: Settings) -> None:
 
 def certificate_errors(settings: Settings) -> list[SettingError]:
     """What keeps the endpoint from starting: everything that is wrong with its files."""
+    endpoint = settings.endpoint
     try:
-        security_of(settings)
+        if endpoint.encryption == "disabled":
+            _ask_for_plain_text(settings)
+        else:
+            security_of(settings)
     except SettingError as error:
-        endpoint = settings.endpoint
         if endpoint.encryption == "disabled":
             return [error]
+        from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
+
         trust = endpoint.trust if endpoint.authentication == "certificate" else ()
         problems = file_problems(endpoint.certificate or Path(), endpoint.private_key or Path(), trust)
         return [_error(settings, one) for one in problems] or [error]
@@ -74,11 +87,34 @@ def certificate_warnings(settings: Settings) -> list[SettingError]:
     if plain_text_told(endpoint.encryption) and not is_reached:
         problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
         found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
+    found += _ending(settings)
     key = endpoint.private_key
-    if endpoint.encryption != "disabled" and key is not None and is_readable_by_others(key):
-        problem = f"{key} may be read by every user of this machine"
-        found.append(settings.error(("endpoint", "private_key"), problem, f"chmod 600 {key}"))
+    if endpoint.encryption != "disabled" and key is not None:
+        from broker.net.tls import is_readable_by_others  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        if is_readable_by_others(key):
+            problem = f"{key} may be read by every user of this machine"
+            found.append(settings.error(("endpoint", "private_key"), problem, f"chmod 600 {key}"))
     return found
+
+
+def _ending(settings: Settings) -> Iterator[SettingError]:
+    """That the endpoint's own certificate ends soon; what is wrong with the files is told elsewhere."""
+    endpoint = settings.endpoint
+    if endpoint.encryption == "disabled":
+        return
+    try:
+        own = security_of(settings).own
+    except SettingError:
+        return
+    now = datetime.now(UTC)
+    if own is None or own.not_after > now + SOON:
+        return
+    left = own.not_after - now
+    time = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"
+    problem = f"{endpoint.certificate} ends in {time}, at {own.not_after:%Y-%m-%d %H:%M} UTC"
+    hint = "renew it: files that are put in its place are used within seconds, without a restart"
+    yield settings.error(("endpoint", "certificate"), problem, hint)
 
 
 def plain_text_told(encryption: str) -> str:

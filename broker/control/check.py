@@ -25,7 +25,6 @@ from broker.control.concern import Concern
 from broker.control.config import by_place
 from broker.control.custody import file_errors, path_of
 from broker.control.file_place import out_of_reach, place_errors
-from broker.control.identities import identity_errors
 from broker.control.journal import journal_errors
 from broker.control.load import load_what_is_good
 from broker.control.owner import NOBODY, UNASKED, Owner, real
@@ -40,7 +39,6 @@ from broker.control.tracing import tracing_errors
 from broker.control.writable import write_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
-from broker.net.listener import bind
 from broker.routing.route import BROKER_CONFIGURATION
 from broker.store.database import is_locked
 
@@ -152,13 +150,12 @@ def check_settings(
 
 def changeable_errors(settings: Settings) -> list[SettingError]:
     """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
-    found = [
-        *certificate_errors(settings),
-        *identity_errors(settings),
-        *journal_errors(settings),
-        *tracing_errors(settings),
-    ]
-    return [*found, *admin_errors(settings)]
+    found = certificate_errors(settings)
+    if any(one.certificate or one.private_key or one.peers for one in settings.databases.values()):
+        from broker.control.identities import identity_errors  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        found += identity_errors(settings)
+    return [*found, *journal_errors(settings), *tracing_errors(settings), *admin_errors(settings)]
 
 
 def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
@@ -220,6 +217,8 @@ def asking_error(settings: Settings, route: str) -> SettingError:
 
 
 def _listeners(settings: Settings, owner: Owner) -> Iterator[SettingError]:
+    from broker.net.listener import bind  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     for key, address in _addresses(settings):
         try:
             bind(address.host, address.port).close()

@@ -11,13 +11,11 @@ writes (databases, admin socket) is relative to `instance.state_dir`. `load_sett
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 from uuid import UUID
-
-from pydantic import Field, PrivateAttr
 
 from broker.control import value
 from broker.control.administration import AdminSettings
@@ -28,7 +26,8 @@ from broker.control.journal import JournalSettings
 from broker.control.limits import LimitSettings
 from broker.control.listen import ListenAddress
 from broker.control.place import KeyPath, Places, dotted
-from broker.control.setting import Reload, Section, setting
+from broker.control.section import Section
+from broker.control.setting import Reload, section, sections, setting
 from broker.control.tracing import TracingSettings
 from broker.conversation.arrival import EARLY_WINDOW
 from broker.errors import SettingError
@@ -42,7 +41,7 @@ _OPTIONAL_PATH = value.path(may_be_off=True)
 
 def _host_name() -> str:
     """What the machine calls itself, made a valid name."""
-    return "".join(filter(str.isprintable, socket.gethostname()))[:128] or "broker"
+    return "".join(filter(str.isprintable, os.uname().nodename))[:128] or "broker"
 
 
 class InstanceSettings(Section):
@@ -353,24 +352,22 @@ class Settings(Section):
     Two are equal when every value is, wherever the values stood.
     """
 
-    instance: InstanceSettings = Field(default_factory=InstanceSettings)
-    endpoint: EndpointSettings = Field(default_factory=EndpointSettings)
-    routes: RoutesSettings = Field(default_factory=RoutesSettings)
-    databases: Mapping[str, DatabaseSettings] = Field(default_factory=dict)
-    dialog: DialogSettings = Field(default_factory=DialogSettings)
-    admin: AdminSettings = Field(default_factory=AdminSettings)
-    observe: ObserveSettings = Field(default_factory=ObserveSettings)
-    journal: JournalSettings = Field(default_factory=JournalSettings)
-    limits: LimitSettings = Field(default_factory=LimitSettings)
-    drain: DrainSettings = Field(default_factory=DrainSettings)
-    tracing: TracingSettings = Field(default_factory=TracingSettings)
-    _places: Places = PrivateAttr(default_factory=Places)
+    instance: InstanceSettings = section(InstanceSettings)
+    endpoint: EndpointSettings = section(EndpointSettings)
+    routes: RoutesSettings = section(RoutesSettings)
+    databases: Mapping[str, DatabaseSettings] = sections()
+    dialog: DialogSettings = section(DialogSettings)
+    admin: AdminSettings = section(AdminSettings)
+    observe: ObserveSettings = section(ObserveSettings)
+    journal: JournalSettings = section(JournalSettings)
+    limits: LimitSettings = section(LimitSettings)
+    drain: DrainSettings = section(DrainSettings)
+    tracing: TracingSettings = section(TracingSettings)
+    _places: ClassVar[Places] = Places()
 
     def placed(self, places: Places) -> Settings:
         """The same settings, knowing where each value came from."""
-        copy = self.model_copy()
-        copy._places = places  # noqa: SLF001  # its own kind
-        return copy
+        return self.with_values({"_places": places})
 
     @property
     def places(self) -> Places:

@@ -21,8 +21,14 @@ from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
 from broker.control.quantity import render_duration, render_size
 from broker.control.tracing import tracing_contradictions
-from broker.security.seal import OVERHEAD_MAX
-from broker.wire.layout import HEADER_BYTES, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, SILENCE_FACTOR
+from broker.wire.layout import (
+    HEADER_BYTES,
+    HEADERS_MAX,
+    HEADERS_MAX_BYTES,
+    NAME_MAX_BYTES,
+    SEAL_MAX_BYTES,
+    SILENCE_FACTOR,
+)
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
 SOCKET_PATH_MAX_BYTES = 107  # sun_path of Linux, without its final zero
 # What a frame carries beside the payload of a fragment: the header and both service names, and in the envelope the
 # names of contract and message type with their MessagePack keys and the time of sending.
-FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64 + OVERHEAD_MAX
+FRAME_OVERHEAD_BYTES = HEADER_BYTES + 4 * NAME_MAX_BYTES + 64 + SEAL_MAX_BYTES
 
 
 _HEADERS_BYTES = HEADERS_MAX_BYTES + 6 * HEADERS_MAX  # of a message that has all it may have, with their lengths

@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from broker.control.catalog import MSDB
 from broker.control.clock import clock_problem
 from broker.control.mount import mount_problem
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     from broker.control.config import Settings
 
 STOP_IT = "stop the other instance, or give this one a state directory and files of its own"
-
-log = structlog.get_logger(__name__)
 
 
 class Stack(Protocol):
@@ -215,6 +211,9 @@ def make_directory(directory: Path) -> None:
 def _tell_clock(state_dir: Path) -> None:
     problem = clock_problem(state_dir, now=time.time())
     if problem:
+        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        log = structlog.get_logger(__name__)
         log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
 
 
@@ -223,4 +222,7 @@ def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None
         try:
             note_stop(path, state_dir, epoch)
         except (sqlite3.Error, OSError, StoreUnavailableError) as error:
+            import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+            log = structlog.get_logger(__name__)
             log.warning("stop not noted", path=str(path), reason=str(error))

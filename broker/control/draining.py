@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from broker.control import value
 from broker.control.finding import Finding
 from broker.control.quantity import render_duration
-from broker.control.setting import Reload, Section, setting
+from broker.control.section import Section
+from broker.control.setting import Reload, setting
 
 if TYPE_CHECKING:
     from broker.control.config import Settings

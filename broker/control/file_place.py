@@ -14,6 +14,8 @@ from broker.control.catalog import MSDB
 from broker.control.custody import check_mounted, is_elsewhere, key_of, path_of
 from broker.control.writable import room_problem, write_problem
 from broker.errors import SettingError, StoreUnavailableError
+from broker.store.database import lock_path
+from broker.store.fence import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +26,8 @@ MAKE_ROOM = "make room there, or name a directory on another disk"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _DIRECTORY = "create it for the user that runs the instance, or name another directory"
 _FILE = "name an SQLite file, or one to be created in a directory that exists"
-_RIGHTS = "give it to the user that runs the instance, mode 0600"
+_RIGHTS = "give {} to the user that runs the instance, mode 0600"
+_BESIDE = ("", "-wal", "-shm")  # of SQLite
 
 
 def place_errors(settings: Settings) -> dict[str, SettingError]:
@@ -87,8 +90,10 @@ def _database_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
 
 
 def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
-    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
-        return f'"{path}" may not be read and written', _RIGHTS
+    closed = _closed_files(path, state_dir)
+    if closed:
+        names = ", ".join(f'"{one}"' for one in closed)
+        return f"{names} may not be read and written", _RIGHTS.format("them" if len(closed) > 1 else "it")
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE_MAGIC))
@@ -97,3 +102,13 @@ def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
     if start in {b"", _SQLITE_MAGIC}:
         return None
     return f'"{path}" is no SQLite file', "move it away" if path == state_dir / "msdb.db" else _FILE
+
+
+def _closed_files(path: Path, state_dir: Path) -> list[str]:
+    """Which files of a database, and with msdb of the instance, are there and belong to somebody else."""
+    needed = dict.fromkeys([*(f"{path}{end}" for end in _BESIDE), lock_path(path)], os.R_OK | os.W_OK)
+    if path == state_dir / "msdb.db":
+        record = f"{state_dir / RECORD}"
+        needed |= {record: os.R_OK, f"{record}.lock": os.R_OK | os.W_OK}  # the record is replaced, not written
+    may = {one: os.access(one, rights, effective_ids=True) for one, rights in needed.items()}
+    return [one for one, is_open in may.items() if not is_open and os.path.lexists(one)]

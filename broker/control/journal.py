@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
-from broker.control.setting import Reload, Section, setting
+from broker.control.section import Section
+from broker.control.setting import Reload, setting
 from broker.control.tracing import tracing_errors
-from broker.control.writable import write_problem
 from broker.errors import SettingError
-from broker.journal.plan import JournalPlan
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
+    from broker.journal.plan import JournalPlan
 
 LIBRARY = "pyarrow"
 _DIRECTORY = ("journal", "directory")
@@ -94,6 +94,8 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
         journal.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refused(settings, f'"{journal.directory}" cannot be made: {error.strerror}') from error
+    from broker.journal.plan import JournalPlan  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     return JournalPlan(
         directory=journal.directory,
         instance=settings.instance.name,
@@ -111,6 +113,8 @@ def journal_errors(settings: Settings) -> Iterator[SettingError]:
     directory = settings.journal.directory
     if directory is None:
         return
+    from broker.control.writable import write_problem  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     if find_spec(LIBRARY) is None:
         hint = "pip install broker[journal], or leave the directory out"
         yield settings.error(_DIRECTORY, f"a journal needs {LIBRARY}, which is not installed", hint)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 from broker.control import value
 from broker.control.finding import Finding
 from broker.control.quantity import render_size
-from broker.control.setting import Reload, Section, setting
-from broker.forwarding.limits import Limits
+from broker.control.section import Section
+from broker.control.setting import Reload, setting
 from broker.net.limits import HANDSHAKES, PeerLimits, Timeouts
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
+    from broker.forwarding.limits import Limits
 
 BYTES_MIN = 64 * 1024  # a second: what one read may bring is then paid for within four seconds
 MESSAGES_MIN = 100  # a second: as above, of the smallest messages within twenty
@@ -96,6 +97,8 @@ def peer_limits(settings: Settings) -> PeerLimits:
 
 def pass_limits(settings: Settings, largest: int) -> Limits:
     """What bounds the pass; `largest` bytes of a frame that any peer was told it may send."""
+    from broker.forwarding.limits import Limits  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     endpoint = settings.endpoint
     return Limits(
         pool_bytes=endpoint.message_forward_size,

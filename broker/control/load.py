@@ -13,24 +13,19 @@ import glob
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
+from typing import Any
 
 from broker.control.config import Settings, by_place
 from broker.control.config_file import read_config
 from broker.control.consistency import contradictions
 from broker.control.place import KeyPath, Places, dotted
+from broker.control.section import Fault, SectionError, Wrong
 from broker.control.setting import kind_at, names_at, settings_of
 from broker.control.source import Source
 from broker.control.value import show
 from broker.errors import SettingError, SettingsError
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 ENVIRONMENT_PREFIX = "BROKER_"
 # Short names for what one changes most often without a file; the long names win.
@@ -156,13 +151,13 @@ def _build(data: dict[str, Any], places: Places, base: Path, errors: list[Settin
     settings = None
     while settings is None:
         try:
-            settings = _absolute(Settings.model_validate(data), base).placed(places)
-        except ValidationError as error:
-            for detail in error.errors(include_url=False):
-                if is_whole or detail["type"] != "missing":
-                    errors.append(_explain(blank, detail))
+            settings = _absolute(Settings.read(data), base).placed(places)
+        except SectionError as error:
+            for fault in error.faults:
+                if is_whole or fault.wrong is not Wrong.MISSING:
+                    errors.append(_explain(blank, fault))
                 # What lacks a required key is refused as a whole.
-                gone = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
+                gone = fault.path[:-1] if fault.wrong is Wrong.MISSING else fault.path
                 refused.append(_take_out(data, gone))
     sound = [
         finding
@@ -173,25 +168,26 @@ def _build(data: dict[str, Any], places: Places, base: Path, errors: list[Settin
     return settings
 
 
-def _explain(settings: Settings, detail: ErrorDetails) -> SettingError:
-    """What pydantic found, in our words."""
-    path = detail["loc"]
-    context = detail.get("ctx", {})
-    match detail["type"]:
-        case "setting":
-            return settings.error(path, context["problem"], context["hint"])
-        case "extra_forbidden":
+def _explain(settings: Settings, fault: Fault) -> SettingError:
+    """What is wrong, in words."""
+    path = fault.path
+    match fault.wrong:
+        case Wrong.REFUSED:
+            return settings.error(path, fault.problem, fault.hint)
+        case Wrong.UNKNOWN:
             return settings.error(path, "unknown key", _nearest(path), of_key=True)
-        case "missing":
+        case Wrong.MISSING:
             section = path[:-1]
             return settings.error(section, f"lacks {path[-1]}, which is required", f"add it to [{dotted(section)}]")
-        case _:  # the one thing left: a section that is none
-            problem = f"{show(detail['input'])} stands where a section belongs"
+        case Wrong.NO_SECTION:
+            problem = f"{show(fault.value)} stands where a section belongs"
             return settings.error(path, problem, f"write [{dotted(path)}] and its keys below")
 
 
 def _nearest(path: KeyPath) -> str:
     """What an unknown key may have meant: the nearest name here, the same name elsewhere, else all names here."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
     name = str(path[-1])
     here = names_at(Settings, path[:-1])
     near = get_close_matches(name, here, n=1)
@@ -240,8 +236,8 @@ def _absolute(settings: Settings, base: Path) -> Settings:
         return None if relative is None else without_dots(directory / relative)
 
     databases = {
-        name: database.model_copy(
-            update={
+        name: database.with_values(
+            {
                 "path": without_dots(state_dir / database.path),
                 **{key: below(base, getattr(database, key)) for key in ("certificate", "private_key")},
                 **{key: patterns(getattr(database, key)) for key in ("scripts", "peers")},
@@ -249,25 +245,25 @@ def _absolute(settings: Settings, base: Path) -> Settings:
         )
         for name, database in settings.databases.items()
     }
-    return settings.model_copy(
-        update={
-            "instance": settings.instance.model_copy(update={"state_dir": state_dir}),
-            "endpoint": settings.endpoint.model_copy(
-                update={
+    return settings.with_values(
+        {
+            "instance": settings.instance.with_values({"state_dir": state_dir}),
+            "endpoint": settings.endpoint.with_values(
+                {
                     "certificate": below(base, settings.endpoint.certificate),
                     "private_key": below(base, settings.endpoint.private_key),
                     "trust": patterns(settings.endpoint.trust),
                 }
             ),
-            "routes": settings.routes.model_copy(update={"files": patterns(settings.routes.files)}),
+            "routes": settings.routes.with_values({"files": patterns(settings.routes.files)}),
             "databases": databases,
-            "admin": settings.admin.model_copy(
-                update={
+            "admin": settings.admin.with_values(
+                {
                     **{key: below(state_dir, getattr(settings.admin, key)) for key in ("socket", "tokens", "audit")},
                     **{key: below(base, getattr(settings.admin, key)) for key in ("certificate", "private_key")},
                     "trust": patterns(settings.admin.trust),
                 }
             ),
-            "journal": settings.journal.model_copy(update={"directory": below(state_dir, settings.journal.directory)}),
+            "journal": settings.journal.with_values({"directory": below(state_dir, settings.journal.directory)}),
         }
     )

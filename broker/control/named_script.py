@@ -2,7 +2,8 @@
 The scripts that a configuration names, and what it means when one is not there.
 
 A path that names one file is a promise: without its routes an instance would drop what it should forward, so it does
-not start. A pattern may match nothing: a directory of scripts can be empty, and a check only warns.
+not start. A pattern may match nothing: a directory of scripts can be empty, and a check only warns. A
+directory that may not be looked into is no empty one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker.control.catalog import MSDB
 from broker.control.place import KeyPath
-from broker.control.script import script_files
+from broker.control.script import closed_directory, script_files
 from broker.errors import SettingError
 
 if TYPE_CHECKING:
@@ -35,14 +36,26 @@ def no_script(settings: Settings, key: KeyPath, path: str) -> SettingError:
     return settings.error(key, f'"{path}" {problem}', hint)
 
 
+def closed_scripts(settings: Settings, key: KeyPath, path: str) -> SettingError | None:
+    """That a directory of scripts may not be looked into; None when all may."""
+    directory = closed_directory(path) if is_pattern(path) else None
+    if directory is None:
+        return None
+    hint = "let the user that runs the instance read and enter it, and read the files in it"
+    return settings.error(key, f'"{path}": the directory "{directory}" may not be looked into', hint)
+
+
 def named_scripts(settings: Settings, key: KeyPath, paths: tuple[str, ...]) -> list[Path]:
     """
     The files of `routes.files` or of a database's `scripts`, in the order in which they are read.
 
     Raises:
-        SettingError: a path that is no pattern leads to no file.
+        SettingError: a path that is no pattern leads to no file, or a directory may not be looked into.
     """
     for number, path in enumerate(paths):
+        closed = closed_scripts(settings, (*key, number), path)
+        if closed is not None:
+            raise closed
         if not is_pattern(path) and not script_files([path]):
             raise no_script(settings, (*key, number), path)
     return script_files(paths)

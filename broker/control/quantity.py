@@ -9,7 +9,6 @@ KB, MB and GB in 1000. `render_` writes the shortest text that `parse_` reads ba
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
 DURATION_PATTERN = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)"
 SIZE_PATTERN = r"([0-9]{1,18})(KiB|MiB|GiB|KB|MB|GB)?"
@@ -17,7 +16,7 @@ _DURATION = re.compile(DURATION_PATTERN)
 _SIZE = re.compile(SIZE_PATTERN)
 
 # Largest unit first: rendering takes the first that divides.
-_SECONDS = {"d": Decimal(86_400), "h": Decimal(3_600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal("0.001")}
+_MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _BYTES = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6, "KiB": 1 << 10, "KB": 10**3, "": 1}
 
 
@@ -34,16 +33,20 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no duration")
-    return float(Decimal(match[1]) * _SECONDS[match[2]])
+    whole, _, part = match[1].partition(".")
+    parts: int = 1000 * 10 ** len(part)
+    return int(whole + part) * _MILLISECONDS[match[2]] / parts  # whole numbers, so rounded once
 
 
 def render_duration(seconds: float) -> str:
     """The shortest text for a duration that `parse_duration` may have read."""
-    exact = Decimal(repr(seconds))
-    for unit, factor in _SECONDS.items():
+    from decimal import Decimal  # noqa: PLC0415 - for those who show one; a slow import for all others
+
+    exact = Decimal(repr(seconds)) * 1000
+    for unit, factor in _MILLISECONDS.items():
         if exact % factor == 0 and (exact or unit == "s"):
             return f"{int(exact / factor)}{unit}"
-    return f"{exact / _SECONDS['ms']:f}ms"
+    return f"{exact.normalize():f}ms"
 
 
 def parse_size(text: str) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from broker.control.catalog import MSDB
 from broker.control.custody import is_elsewhere
 from broker.control.effect import refuse_option
-from broker.control.named_script import is_pattern, no_script
+from broker.control.named_script import closed_scripts, is_pattern, no_script
 from broker.control.place import KeyPath, dotted
 from broker.control.played import Played, begin_to_play, play
 from broker.control.quota import KEPT_MAX
@@ -106,7 +106,10 @@ def _scripts(rehearsal: Rehearsal, database: str, key: KeyPath, patterns: tuple[
     """Patterns without a file, and everything that is wrong in the files."""
     for number, pattern in enumerate(patterns):
         files = script_files([pattern])
-        if not files:
+        closed = closed_scripts(rehearsal.settings, (*key, number), pattern)
+        if closed is not None:
+            yield closed
+        elif not files:
             error = no_script(rehearsal.settings, (*key, number), pattern)
             if is_pattern(pattern):
                 rehearsal.warnings.append(error)

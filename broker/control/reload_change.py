@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from broker.control.config import Settings
 from broker.control.consistency import contradictions
 from broker.control.place import KeyPath, dotted
@@ -119,7 +117,7 @@ def _written(value: Any, unit: str) -> str:  # noqa: PLR0911 - a table of kinds
             return f'"{value}"'
 
 
-def _value(settings: BaseModel, path: KeyPath) -> Any:
+def _value(settings: Settings, path: KeyPath) -> Any:
     found: Any = settings
     for step in path:
         found = found[str(step)] if isinstance(found, Mapping) else getattr(found, str(step))
@@ -139,17 +137,17 @@ def _with(settings: Settings, path: KeyPath, old: Settings) -> Settings:
     """The same with the old value at a path."""
     section = str(path[0])
     if section != "databases":
-        part = getattr(settings, section).model_copy(update={str(path[1]): _value(old, path)})
-        return settings.model_copy(update={section: part})
+        part = getattr(settings, section).with_values({str(path[1]): _value(old, path)})
+        return settings.with_values({section: part})
     name = str(path[1])
     databases = dict(settings.databases)
     if len(path) > 2:
-        databases[name] = databases[name].model_copy(update={str(path[2]): _value(old, path)})
+        databases[name] = databases[name].with_values({str(path[2]): _value(old, path)})
     elif name in old.databases:
         databases[name] = old.databases[name]
     else:
         del databases[name]
-    return settings.model_copy(update={"databases": databases})
+    return settings.with_values({"databases": databases})
 
 
 def mixed_contradictions(settings: Settings, changed: Iterable[Difference]) -> list[SettingError]:

@@ -9,16 +9,13 @@ error report and a reload know every key without a second list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, get_args, get_origin
-
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 from broker.control.place import KeyPath
+from broker.control.section import Key, Section, Told, keys_of
 from broker.control.value import ValueKind
 
 ANY_NAME = "NAME"  # stands for the name a person chose, as in databases.NAME.path
@@ -30,12 +27,6 @@ class Reload(StrEnum):
     LIVE = "live"  # a reload applies it at once
     RECONNECT = "reconnect"  # a reload applies it to connections made from then on
     RESTART = "restart"  # only a restart does; a reload names it and leaves it
-
-
-class Section(BaseModel):
-    """Base of every section: no key is invented, no value converted, nothing changed afterwards."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", validate_default=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,65 +67,54 @@ def setting(
         said: The default in words, where it depends on the machine or on the moment.
         factory: Makes such a default; `default` is then ignored.
     """
-    extra: dict[str, JsonValue] = {"reason": reason, "reload": reload.value, "said": said}
-    if factory is not None:
-        return Field(default_factory=factory, description=description, json_schema_extra=extra)
-    return Field(default, description=description, json_schema_extra=extra)
+    return Told(default, description, reason, reload.value, said, factory)
 
 
-def settings_of(model: type[BaseModel], path: KeyPath = ()) -> Iterator[Setting]:
+def section(below: type[Section]) -> Any:
+    """The field of a section below this one, which has its defaults when it is left out."""
+    return Told(None, factory=below)
+
+
+def sections() -> Any:
+    """The field of sections by the names that a person has chosen; none when it is left out."""
+    return Told(None, factory=dict)
+
+
+def settings_of(model: type[Section], path: KeyPath = ()) -> Iterator[Setting]:
     """Every setting of a tree of sections, in the order in which the sections declare them."""
-    for name, info in model.model_fields.items():
-        below = _model_below(info)
-        if below is not None:
-            yield from settings_of(below, (*path, name, ANY_NAME) if _is_mapping(info) else (*path, name))
+    for name, key in keys_of(model).items():
+        if key.below is not None:
+            yield from settings_of(key.below, (*path, name, ANY_NAME) if key.is_mapping else (*path, name))
             continue
-        kind = _kind(info)
-        extra = info.json_schema_extra
-        assert kind is not None, f"{name} has no kind"
-        assert isinstance(extra, dict), f"{name} is not made by setting()"
-        reason, reload, said = (str(extra[key]) for key in ("reason", "reload", "said"))
-        default = said or _as_written(info.default)
-        yield Setting((*path, name), kind, default, bool(said), info.description or "", reason, Reload(reload))
+        assert key.kind is not None, f"{name} has no kind"
+        told = key.told
+        default = told.said or _as_written(told.default)
+        reload = Reload(told.reload)
+        yield Setting((*path, name), key.kind, default, bool(told.said), told.description, told.reason, reload)
 
 
-def names_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+def names_at(model: type[Section], path: KeyPath) -> list[str]:
     """The keys that may stand below a path; empty where a person chooses them, or where nothing may stand."""
     found = _descend(model, path)
-    return list(found.model_fields) if isinstance(found, type) else []
+    return list(keys_of(found)) if isinstance(found, type) else []
 
 
-def kind_at(model: type[BaseModel], path: KeyPath) -> ValueKind | None:
+def kind_at(model: type[Section], path: KeyPath) -> ValueKind | None:
     """The kind of a setting; None when the path is no setting."""
     found = _descend(model, path)
-    return _kind(found) if isinstance(found, FieldInfo) else None
+    return found.kind if isinstance(found, Key) else None
 
 
-def _descend(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | FieldInfo | None:
-    """The section or the field at a path; a mapping of sections swallows the step that names its entry."""
-    here: type[BaseModel] | FieldInfo | None = model
+def _descend(model: type[Section], path: KeyPath) -> type[Section] | Key | None:
+    """The section or the key at a path; a mapping of sections swallows the step that names its entry."""
+    here: type[Section] | Key | None = model
     for step in path:
         if isinstance(here, type):
-            here = here.model_fields.get(str(step))
-            below = _model_below(here) if here is not None else None
-            here = here if below is None or (here is not None and _is_mapping(here)) else below
+            key = keys_of(here).get(str(step))
+            here = key.below if key is not None and key.below is not None and not key.is_mapping else key
         else:
-            here = _model_below(here) if here is not None else None
+            here = here.below if here is not None else None
     return here
-
-
-def _model_below(info: FieldInfo) -> type[BaseModel] | None:
-    """The section a field holds, by itself or as the values of a mapping."""
-    candidate = get_args(info.annotation)[1] if _is_mapping(info) else info.annotation
-    return candidate if isinstance(candidate, type) and issubclass(candidate, BaseModel) else None
-
-
-def _is_mapping(info: FieldInfo) -> bool:
-    return get_origin(info.annotation) is Mapping
-
-
-def _kind(info: FieldInfo) -> ValueKind | None:
-    return next((note for note in info.metadata if isinstance(note, ValueKind)), None)
 
 
 def _as_written(default: object) -> str:
@@ -147,4 +127,4 @@ def _as_written(default: object) -> str:
         case list():
             return f"[{', '.join(map(_as_written, default))}]"
         case _:
-            return "" if default is PydanticUndefined else str(default)
+            return "" if default is ... else str(default)

@@ -16,7 +16,7 @@ from broker.control.config import by_place
 from broker.control.custody import STOP_IT, key_of, path_of
 from broker.control.file_place import place_errors
 from broker.control.place import KeyPath
-from broker.control.socket_place import ANSWERED
+from broker.control.socket_place import ANSWERED, socket_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError, StoreUnavailableError
 from broker.store.database import HELD
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from broker.control.config import Settings
 
 SOCKET_ELSEWHERE = "name a directory that exists and that the instance may write"
+RUNS_ALREADY = "an instance of this very state directory runs already: broker status tells of it"
 SOCKET_TAKEN = "stop the other instance, or name another file"
 _REFUSED = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
 _PASSING = frozenset(
@@ -51,6 +52,8 @@ def listen_error(settings: Settings, error: ListenFailedError) -> SettingError:
     hint = ""
     if key == ("admin", "socket"):
         hint = SOCKET_TAKEN if error.problem == ANSWERED else SOCKET_ELSEWHERE
+    elif socket_problem(settings.admin.socket) == ANSWERED:
+        hint = RUNS_ALREADY
     return settings.error(key, f'cannot listen on "{error.address}": {error.problem}', hint)
 
 

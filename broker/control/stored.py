@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-import structlog
 from msgspec import Meta
 
 from broker.routing.route import WEIGHT_RANGE, Route, RouteRow, has_addresses, route_of
@@ -29,8 +28,6 @@ _Instant: TypeAlias = Annotated[float, Meta(ge=0.0, le=_LATEST)]
 _Weight: TypeAlias = Annotated[int, Meta(ge=WEIGHT_RANGE[0], le=WEIGHT_RANGE[1])]
 _Row: TypeAlias = tuple[str, str | None, _Instance | None, _Instant | None, str, str | None, _Weight]
 
-log = structlog.get_logger(__name__)
-
 
 def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]:
     """
@@ -45,6 +42,9 @@ def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]
             if (has_types or _is(row, _Row)) and has_addresses(row):
                 yield row
             else:
+                import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+                log = structlog.get_logger(__name__)
                 log.warning("stored route ignored", database=database, route=str(row[0]), address=str(row[4]))
 
 
@@ -52,6 +52,9 @@ def sound_permissions(db: sqlite3.Connection) -> tuple[Rule, ...]:
     """The rules that are stored, with a warning about each principal that is none."""
     rules, unreadable = permissions(db)
     for principal in unreadable:
+        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        log = structlog.get_logger(__name__)
         log.warning("stored principal cannot be read", principal=principal[:PRINCIPAL_MAX])
     return rules
 

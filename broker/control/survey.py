@@ -9,7 +9,6 @@ done otherwise? A rule that cannot tell says nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from difflib import get_close_matches
 from itertools import islice
 
 from broker.control.concern import Concern, of_route, of_setting, of_statement
@@ -129,6 +128,8 @@ def _undeclared_contracts(rehearsal: Rehearsal, played: Played) -> Iterator[Conc
     for service, contracts in sorted(played.service_contracts.items()):
         for contract in sorted(contracts - known):
             problem = f"{service!r} names the contract {contract!r}, which no statement makes: it is not checked"
+            from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
             near = get_close_matches(contract, sorted(played.contracts), n=1)
             hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
             statement = played.service_statements.get(service)

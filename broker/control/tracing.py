@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from broker.control import value
 from broker.control.finding import Finding
-from broker.control.setting import Reload, Section, setting
+from broker.control.section import Section
+from broker.control.setting import Reload, setting
 from broker.errors import SettingError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 The kinds of value a setting may have: how one is read, what its errors say, what its documentation says.
 
 A kind stands in the annotation of a field, `Annotated[float, duration("100ms", "1h")]`, and is the whole validation
-of that field: pydantic collects what the kinds refuse, so that one run reports everything. A kind is strict: it takes
+of that field: a section collects what the kinds refuse, so that one run reports everything. A kind is strict: it takes
 the TOML type it names and converts nothing else. `from_text` is the one lenient door, for environment variables and
 flags, where everything is text.
 
@@ -16,17 +16,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 from uuid import UUID
-
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from broker.control.listen import ListenAddress, parse_listen
 from broker.control.quantity import DURATION_PATTERN, SIZE_PATTERN, parse_duration, parse_size, render_size
 from broker.routing.address import NetworkAddress, parse_address
-
-if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 
 _PATH_CHARACTERS = 4096  # PATH_MAX of Linux
 _SHOWN_CHARACTERS = 60  # of a wrong value in a report: enough to recognise it
@@ -65,24 +60,22 @@ class ValueKind:
     json_schema: dict[str, Any] = field(default_factory=_string_schema)
     element: ValueKind | None = None
 
-    def core_schema(self) -> CoreSchema:
-        """What pydantic validates with."""
-        if self.element is None:
-            plain = core_schema.plain_serializer_function_ser_schema(_jsonable, when_used="json")
-            return core_schema.no_info_plain_validator_function(self.read, serialization=plain)
-        elements = core_schema.tuple_variable_schema(self.element.core_schema())
-        return core_schema.no_info_before_validator_function(self.read, elements)
 
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return self.core_schema()
+class ValueRefusedError(Exception):
+    """A value that its kind does not take: what is wrong, and what to do. Only whoever reads a section sees it."""
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return dict(self.json_schema)
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem, hint)
+        self.problem = problem
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.hint}"
 
 
-def refuse(problem: str, hint: str) -> PydanticCustomError:
+def refuse(problem: str, hint: str) -> ValueRefusedError:
     """The error a kind raises: what is wrong, and what to do."""
-    return PydanticCustomError("setting", "{problem}; {hint}", {"problem": problem, "hint": hint})
+    return ValueRefusedError(problem, hint)
 
 
 def show(value: object) -> str:
@@ -294,11 +287,6 @@ def list_of(element: ValueKind) -> ValueKind:
 
     schema = {"type": "array", "items": element.json_schema}
     return ValueKind(f"list of {element.allowed}", read, from_text, element.unit, schema, element)
-
-
-def _jsonable(value: object) -> object:
-    """What JSON has a type for as it is, the rest as text."""
-    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def _text(value: object) -> str:

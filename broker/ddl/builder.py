@@ -14,10 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from lark import Token
-
 from broker.ddl.built import Built, Place, RefusedError, checked_name
-from broker.ddl.lexer import place_of
 from broker.ddl.security_rules import SecurityRules
 from broker.ddl.statements import (
     ANY,
@@ -50,6 +47,7 @@ from broker.ddl.statements import (
     Statement,
     UseDatabase,
 )
+from broker.ddl.token import Token, place_of
 from broker.routing.route import RouteProperties
 
 if TYPE_CHECKING:

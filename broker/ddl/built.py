@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lark import Token
-
 from broker.ddl.statements import Statement
+from broker.ddl.token import Token
 
 NAME_MAX_CHARACTERS = 128  # sysname of the original
 

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lark import Token
+from broker.ddl.token import Token, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -104,11 +104,6 @@ def next_draft(text: str, at: int, keywords: Mapping[str, str], openers: Collect
             raise UnclosedError(";", place_of(tokens[0])[0])
 
 
-def place_of(token: Token) -> tuple[int, int]:
-    """Where a token begins and ends, as offsets into the script."""
-    return (token.start_pos or 0, token.end_pos or 0)
-
-
 def _tokens(text: str, at: int, keywords: Mapping[str, str]) -> Iterator[Token]:
     """Every token from an offset on, then END_OF_TEXT for ever; a mark unknown to the grammar has a type it lacks."""
     while True:
@@ -132,7 +127,7 @@ def _tokens(text: str, at: int, keywords: Mapping[str, str]) -> Iterator[Token]:
             kind = "SEMICOLON" if value == ";" else keywords.get(value, "OTHER")
         elif kind != "INTEGER":
             value = _decode(kind, value)
-        yield Token(kind, value, start, end_pos=end)
+        yield Token(kind, value, start, end)
         at = end
 
 

@@ -1,8 +1,8 @@
 """
 Text to statements, and what is wrong with text that is none.
 
-The script is cut into statements first (`lexer`), each is parsed by itself (`grammar.lark`, LALR), so memory is bounded
-by the longest statement, time is linear, and a mistake in one statement does not hide those in the next. A
+The script is cut into statements first (`lexer`), each is parsed by itself (`automaton`, by `grammar.lark`), so memory
+is bounded by the longest statement, time is linear, and a mistake in one statement does not hide those in the next. A
 `DdlSyntaxError` shows the line, the column, a caret, what would have been right there, and the nearest word when
 something looks misspelt.
 """
@@ -10,19 +10,16 @@ something looks misspelt.
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
-from importlib.resources import files
 from itertools import product
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from lark import Lark, Token, UnexpectedToken
-from lark.lexer import Lexer, PatternStr
-
+from broker.ddl.automaton import END, Automaton, UnexpectedTokenError
 from broker.ddl.builder import Builder
 from broker.ddl.built import Built, Place, RefusedError
-from broker.ddl.lexer import UnclosedError, next_draft, place_of
+from broker.ddl.lexer import UnclosedError, next_draft
 from broker.ddl.plain import PlainPlaces, read_plain
 from broker.ddl.statements import CreateRoute, Origin, Statement
+from broker.ddl.token import Token, place_of
 from broker.errors import DdlSyntaxError
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ _ELEMENTS = {
     "NAME": "a name",
     "STRING": "a text in quotes",
     "INTEGER": "a whole number",
-    "$END": "the end of the statement",
+    END: "the end of the statement",
 }
 NEAR_MAX = 128  # characters of a token that are looked at to say what is wrong with it; it may have a hundred million
 _QUEUE_OPTIONS = "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
@@ -58,25 +55,10 @@ _NOT_SUPPORTED = {
 }
 
 
-class _Replay(Lexer):
-    """Hands the tokens of a draft to the parser; `data` is the list that `Lark.parse` was given."""
-
-    def __init__(self, lexer_conf: Any) -> None:
-        del lexer_conf
-
-    def lex(self, data: Any) -> Iterator[Token]:  # type: ignore[override]  # the interface of version 0
-        return iter(cast("list[Token]", data))
-
-
-_LARK = Lark(
-    files("broker.ddl").joinpath("grammar.lark").read_text("utf-8"),
-    parser="lalr",
-    lexer=_Replay,
-    transformer=Builder(),
-)
-_WORD = {known.name: known.pattern.value for known in _LARK.terminals if isinstance(known.pattern, PatternStr)}
+_AUTOMATON = Automaton(Builder())
+_WORD = _AUTOMATON.words
 _KEYWORDS = {word.upper(): terminal for terminal, word in _WORD.items()}
-OPENERS = frozenset(cast("Any", _LARK.parse_interactive([])).accepts())
+OPENERS = _AUTOMATON.openers
 
 
 def parse_script(text: str, *, source: str = "-") -> list[Statement]:
@@ -147,19 +129,18 @@ class _LineCounter:
 def _parse(tokens: list[Token], origin: Origin) -> Statement | DdlSyntaxError:
     """One statement, or what is wrong with it."""
     try:
-        built = cast("Built", _LARK.parse(cast("Any", tokens)))
-    except UnexpectedToken as error:
+        built = cast("Built", _AUTOMATON.parse(tokens))
+    except UnexpectedTokenError as error:
         return _unexpected(error, tokens, origin)
     except RefusedError as error:
         return _mistake(origin, place_of(error.token), error.problem, error.number)
     return built.make(origin=replace(origin, places=built.places))
 
 
-def _unexpected(error: UnexpectedToken, tokens: list[Token], origin: Origin) -> DdlSyntaxError:
+def _unexpected(error: UnexpectedTokenError, tokens: list[Token], origin: Origin) -> DdlSyntaxError:
     """What to say about a token that cannot stand where it stands, or about an end that comes too early."""
-    expected = frozenset(error.accepts or ())
-    token = error.token
-    if token.type == "$END":
+    expected, token = error.accepts, error.token
+    if token.type == END:
         place = (origin.end, origin.end)
         return _mistake(origin, place, f"incorrect syntax at the end of the statement; expected {_list(expected)}")
     place = place_of(token)
@@ -174,6 +155,8 @@ def _unexpected(error: UnexpectedToken, tokens: list[Token], origin: Origin) -> 
         return _mistake(origin, place, f"{near.upper()} {_READ_ONLY}")
     if is_first and near.upper() == _SELECT:
         return _mistake(origin, place, f"{problem}; {_ALONE}")
+    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
     similar = get_close_matches(near.upper(), sorted([*words, _SELECT] if is_first else words), n=1, cutoff=0.7)
     return _mistake(origin, place, f"{problem}; did you mean {similar[0]}?" if similar else problem)
 

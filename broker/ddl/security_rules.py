@@ -11,10 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lark import Token, Transformer
-
 from broker.ddl.built import Built, RefusedError, checked_name
-from broker.ddl.lexer import place_of
 from broker.ddl.statements import (
     NAME,
     AlterRemoteServiceBinding,
@@ -25,6 +22,7 @@ from broker.ddl.statements import (
     GrantPermission,
     RevokePermission,
 )
+from broker.ddl.token import Token, place_of
 from broker.security.grants import Permission
 from broker.security.principal import PRINCIPAL_MAX, PrincipalError, parse_principal
 from broker.wire.layout import NAME_MAX_BYTES
@@ -36,7 +34,7 @@ _MADE: dict[str, type[ChangePermission]] = {
 }
 
 
-class SecurityRules(Transformer[Token, Built]):
+class SecurityRules:
     """The methods by rule; holds no state."""
 
     def securable(self, parts: Sequence[Token]) -> Token:

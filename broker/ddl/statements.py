@@ -1,13 +1,13 @@
 """
-The statements as values, one dataclass each.
+The statements as values, one class each.
 
 A statement says what was asked, unchecked beyond its grammar: whether a LIFETIME is in range or a queue exists is
 decided by whoever carries it out. Two statements are equal when they ask for the same, wherever they stood; where
 they stood is their `origin`, from which the places of errors are worked out only when an error happens.
 
 The fields carry the words of the DDL. Names of services, contracts and routes keep their case: they are compared byte
-for byte. A new statement is a dataclass here, a rule in the grammar, a method in the builder and a line in the
-renderer.
+for byte. A new statement is a class here, a rule in the grammar, a method in the builder and a line in the renderer.
+They are structs of msgspec, because there are so many: to make as many dataclasses takes as long as a whole command.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from uuid import UUID
+
+from msgspec import Struct
 
 from broker.errors import Span, StatementError
 from broker.routing.route import PropertyError, RouteProperties
@@ -23,7 +26,6 @@ from broker.security.grants import Permission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from uuid import UUID
 
 NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
 
@@ -70,11 +72,24 @@ class Origin:
         return end - 1 if end > at and self.text[end - 1] == "\r" else end
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True, eq=False, kw_only=True):
     """What all statements share. `origin` is None for a statement that was made, not read."""
 
-    origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
+    origin: Origin | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._asked() == other._asked()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._asked()))
+
+    def __repr__(self) -> str:
+        names = [name for name in self.__struct_fields__ if name != "origin"]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    def _asked(self) -> tuple[object, ...]:
+        """What it asks for, wherever it stood."""
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "origin")
 
     @property
     def span(self) -> Span | None:
@@ -105,15 +120,13 @@ class QueueName:
     schema: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UseDatabase(Statement):
+class UseDatabase(Statement, frozen=True):
     """USE: the statements that follow are meant for this database."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRoute(Statement):
+class CreateRoute(Statement, frozen=True):
     """CREATE ROUTE; `owner` None = the caller."""
 
     name: str
@@ -121,23 +134,20 @@ class CreateRoute(Statement):
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterRoute(Statement):
+class AlterRoute(Statement, frozen=True):
     """ALTER ROUTE; a property that is None keeps its value."""
 
     name: str
     properties: RouteProperties
 
 
-@dataclass(frozen=True, slots=True)
-class DropRoute(Statement):
+class DropRoute(Statement, frozen=True):
     """DROP ROUTE."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreateQueue(Statement):
+class CreateQueue(Statement, frozen=True):
     """
     CREATE QUEUE; True = ON.
 
@@ -149,8 +159,7 @@ class CreateQueue(Statement):
     poison_message_handling: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterQueue(Statement):
+class AlterQueue(Statement, frozen=True):
     """ALTER QUEUE WITH ...; None = unchanged, True = ON. The parser lets none through that changes nothing."""
 
     queue: QueueName
@@ -158,15 +167,13 @@ class AlterQueue(Statement):
     poison_message_handling: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DropQueue(Statement):
+class DropQueue(Statement, frozen=True):
     """DROP QUEUE."""
 
     queue: QueueName
 
 
-@dataclass(frozen=True, slots=True)
-class CreateService(Statement):
+class CreateService(Statement, frozen=True):
     """CREATE SERVICE; without contracts the service is a target for dialogs under any contract."""
 
     name: str
@@ -175,8 +182,7 @@ class CreateService(Statement):
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterService(Statement):
+class AlterService(Statement, frozen=True):
     """ALTER SERVICE; `queue` None = unchanged. The parser lets none through that changes nothing."""
 
     name: str
@@ -185,15 +191,13 @@ class AlterService(Statement):
     drop_contracts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DropService(Statement):
+class DropService(Statement, frozen=True):
     """DROP SERVICE."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndConversation(Statement):
+class EndConversation(Statement, frozen=True):
     """
     END CONVERSATION, plain, WITH CLEANUP or WITH ERROR; not both of the latter.
 
@@ -206,24 +210,21 @@ class EndConversation(Statement):
     description: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MoveConversation(Statement):
+class MoveConversation(Statement, frozen=True):
     """MOVE CONVERSATION TO another conversation group."""
 
     conversation_handle: UUID
     conversation_group_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class BeginConversationTimer(Statement):
+class BeginConversationTimer(Statement, frozen=True):
     """BEGIN CONVERSATION TIMER; `timeout` seconds, its range is not checked here."""
 
     conversation_handle: UUID
     timeout: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreateMessageType(Statement):
+class CreateMessageType(Statement, frozen=True):
     """CREATE MESSAGE TYPE; `validation` is one of the words of the grammar."""
 
     name: str
@@ -231,16 +232,14 @@ class CreateMessageType(Statement):
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterMessageType(Statement):
+class AlterMessageType(Statement, frozen=True):
     """ALTER MESSAGE TYPE."""
 
     name: str
     validation: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropMessageType(Statement):
+class DropMessageType(Statement, frozen=True):
     """DROP MESSAGE TYPE."""
 
     name: str
@@ -254,8 +253,7 @@ class ContractType:
     sent_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreateContract(Statement):
+class CreateContract(Statement, frozen=True):
     """CREATE CONTRACT; each message type once, at least one that the initiator may send."""
 
     name: str
@@ -263,8 +261,7 @@ class CreateContract(Statement):
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DropContract(Statement):
+class DropContract(Statement, frozen=True):
     """DROP CONTRACT."""
 
     name: str
@@ -288,31 +285,27 @@ class PriorityProperties:
     priority_level: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePriority(Statement):
+class CreatePriority(Statement, frozen=True):
     """CREATE BROKER PRIORITY; what is not given is ANY, or the default level."""
 
     name: str
     properties: PriorityProperties = PriorityProperties()
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPriority(Statement):
+class AlterPriority(Statement, frozen=True):
     """ALTER BROKER PRIORITY; what is not given stays. The parser lets none through that changes nothing."""
 
     name: str
     properties: PriorityProperties
 
 
-@dataclass(frozen=True, slots=True)
-class DropPriority(Statement):
+class DropPriority(Statement, frozen=True):
     """DROP BROKER PRIORITY."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangePermission(Statement):
+class ChangePermission(Statement, frozen=True):
     """
     What GRANT, DENY and REVOKE share.
 
@@ -325,23 +318,19 @@ class ChangePermission(Statement):
     principals: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GrantPermission(ChangePermission):
+class GrantPermission(ChangePermission, frozen=True):
     """GRANT."""
 
 
-@dataclass(frozen=True, slots=True)
-class DenyPermission(ChangePermission):
+class DenyPermission(ChangePermission, frozen=True):
     """DENY."""
 
 
-@dataclass(frozen=True, slots=True)
-class RevokePermission(ChangePermission):
+class RevokePermission(ChangePermission, frozen=True):
     """REVOKE: takes away what was granted or denied."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRemoteServiceBinding(Statement):
+class CreateRemoteServiceBinding(Statement, frozen=True):
     """CREATE REMOTE SERVICE BINDING; `user` a principal as written, True = ON."""
 
     name: str
@@ -351,8 +340,7 @@ class CreateRemoteServiceBinding(Statement):
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterRemoteServiceBinding(Statement):
+class AlterRemoteServiceBinding(Statement, frozen=True):
     """ALTER REMOTE SERVICE BINDING; None = unchanged. The parser lets none through that changes nothing."""
 
     name: str
@@ -360,8 +348,7 @@ class AlterRemoteServiceBinding(Statement):
     anonymous: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DropRemoteServiceBinding(Statement):
+class DropRemoteServiceBinding(Statement, frozen=True):
     """DROP REMOTE SERVICE BINDING."""
 
     name: str
@@ -377,8 +364,7 @@ class DatabaseOption(StrEnum):
     PARTNER_FAILOVER = "PARTNER FAILOVER"
 
 
-@dataclass(frozen=True, slots=True)
-class AlterDatabase(Statement):
+class AlterDatabase(Statement, frozen=True):
     """
     ALTER DATABASE SET; `name` None = the current one.
 

@@ -11,6 +11,7 @@ journal that all of them have kept: its ledger has to come to the same, and its 
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ from broker.demo.ledger import Account, account_faults, read_account
 from broker.demo.topology import Daemon, TimedOutError, Topology, wait_for
 from broker.demo.workload import Plan, Workload, connection, faults
 from broker.observe.glance import render_table
+from broker.observe.terminal import Terminal
 
 SERVICES = tuple(dict.fromkeys(home.service for home in TARGETS))
 DIALOGS = 10  # to each service
@@ -52,7 +54,7 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool, report: Path 
     Returns:
         0 when the ledgers add up and agree, else 1.
     """
-    console = Console(stderr=True)
+    console, terminal = Console(stderr=True), Terminal(sys.stderr)
     with ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="broker-demo-")))
@@ -69,8 +71,8 @@ def run_demo(*, messages: int, directory: Path | None, keep: bool, report: Path 
         gateways = _play(net, workload, console)
         seconds = time.monotonic() - started
         problems = _settle(net, workload) + ledger_faults(net, plan)
-        _report(net, gateways, console)
-        accounts = _settle_accounts(net, console)
+        _report(net, gateways, terminal)
+        accounts = _settle_accounts(net, terminal)
         problems += account_faults(accounts)
         rate = 2 * plan.total / seconds
         console.print(f"{2 * plan.total} messages in {seconds:.1f} s, {rate:.0f} a second, each stored at both ends")
@@ -198,7 +200,7 @@ def ledger_faults(net: Topology, plan: Plan) -> list[str]:
     return found
 
 
-def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) -> None:
+def _report(net: Topology, gateways: dict[str, Counter[str]], terminal: Terminal) -> None:
     rows = []
     for home in HOMES:
         database = home.principal(net).status()["databases"][home.database]
@@ -213,7 +215,7 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) 
             }
         )
     title = f"Per database ({SHIPPING.database}: what {SHIPPING.principal(net).name} did since it took over)"
-    render_table(list(rows[0]), rows, title=title, console=console)
+    render_table(list(rows[0]), rows, title=title, terminal=terminal)
     reasons = sorted({reason for counts in gateways.values() for reason in counts} - {"forwarded"})
     rows = [
         {"gateway": name, "forwarded": counts["forwarded"], "dropped": _list(counts, reasons) or "none"}
@@ -223,7 +225,7 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], console: Console) 
         list(rows[0]),
         rows,
         title=f"Per gateway ({GATEWAYS[0]}: before it was killed, and after it came back)",
-        console=console,
+        terminal=terminal,
     )
 
 
@@ -238,10 +240,10 @@ def _judge(problems: list[str], console: Console) -> int:
     return 0
 
 
-def _settle_accounts(net: Topology, console: Console) -> dict[str, Account]:
+def _settle_accounts(net: Topology, terminal: Terminal) -> dict[str, Account]:
     """Lay the ledgers of all databases side by side."""
     accounts = {home.database: read_account(home.principal(net), home.database) for home in HOMES}
-    _report_accounts(accounts, console)
+    _report_accounts(accounts, terminal)
     return accounts
 
 
@@ -264,7 +266,7 @@ def _dimly(console: Console) -> Callable[[str], None]:
     return lambda line: console.print(Text(line, style="dim"))
 
 
-def _report_accounts(accounts: Mapping[str, Account], console: Console) -> None:
+def _report_accounts(accounts: Mapping[str, Account], terminal: Terminal) -> None:
     columns = ["database", "sent", "acknowledged", "held", "failed", "unaccounted", "arrived"]
     rows = [
         {
@@ -280,7 +282,7 @@ def _report_accounts(accounts: Mapping[str, Account], console: Console) -> None:
     ]
     total = {column: sum(row[column] for row in rows) for column in columns[1:]}  # type: ignore[misc]
     title = "Ledger (each database as its own daemon tells it; all together, what was sent has arrived)"
-    render_table(columns, [*rows, {"database": "all", **total}], title=title, console=console)
+    render_table(columns, [*rows, {"database": "all", **total}], title=title, terminal=terminal)
 
 
 def _list(counts: Counter[str], reasons: list[str]) -> str:

@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from broker.security.certificate import alternative_names, load_der
 from broker.security.identity import who_of
 from broker.security.principal import NOBODY, Who
 
@@ -65,7 +66,7 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
     Raises:
         ValueError: it is none, or one that no sensible CA makes.
     """
-    certificate = x509.load_der_x509_certificate(der)
+    certificate = load_der(der)
     fingerprint = certificate.fingerprint(SHA256()).hex()
     hosts = _hosts(certificate)
     subject = certificate.subject.rfc4514_string() or (hosts[0] if hosts else fingerprint)
@@ -87,9 +88,8 @@ def identify_issuer(der: bytes) -> Identity:
 
 
 def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
+    names = alternative_names(certificate)
+    if names is None:
         return ()
     hosts = [name.lower().rstrip(".") for name in names.get_values_for_type(x509.DNSName)]
     hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]

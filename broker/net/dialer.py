@@ -6,13 +6,18 @@ A failed attempt, or a lost connection, suppresses the address for a while that 
 after a failed connect; ours starts low, because several routes to one service should take over from each other within a
 second, and one that came back should be used soon). While an address is suppressed, a route with another one is
 preferred.
+
+Each wait is shorter by chance, by up to a half: all that lose a gateway lose it at one instant, and would else knock at
+its door in step until it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -23,6 +28,7 @@ Where = tuple[str, int] | tuple[str, int, int, int]
 
 BACKOFF_FIRST = 0.2  # seconds
 BACKOFF_CAP = 10.0  # seconds; R6.3 has mirrored pairs asked that often
+SPREAD = 0.5  # of a wait, at most, is taken off by chance
 
 
 class DialQueue(IntEnum):
@@ -49,11 +55,11 @@ class Attempts:
     queue: DialQueue | None = None
     _doublings: int = 0
 
-    def failed(self, problem: str, now: float) -> float:
-        """Note a failure; returns the seconds to wait before the next attempt."""
+    def failed(self, problem: str, now: float, jitter: Callable[[], float] = random.random) -> float:
+        """Note a failure; returns the seconds to wait before the next attempt. Shape: `jitter` gives 0 .. 1."""
         if now > self.suppressed_until + 2 * BACKOFF_CAP:  # an attempt itself may take some time
             self._doublings = 0
-        wait = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0**self._doublings)
+        wait = min(BACKOFF_CAP, BACKOFF_FIRST * 2.0**self._doublings) * (1.0 - SPREAD * jitter())
         self._doublings = min(self._doublings + 1, 16)
         self.failures += 1
         self.problem = problem

@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import ListenFailedError
 from broker.net.descriptors import are_short, is_reserved
+from broker.net.own_address import own_addresses
 from broker.routing.address import NetworkAddress
 
 BACKLOG = 1024
@@ -104,17 +105,6 @@ class Listener:
         self._is_short = False
         log.info("accepting again", port=self.port)
         self.start()
-
-
-def own_addresses(host: str, port: int) -> set[NetworkAddress]:
-    """The addresses that certainly lead to a port bound on this IP address."""
-    address = ip_address(host)
-    hosts = {host}
-    if address.is_unspecified:
-        hosts = {"127.0.0.1", "localhost", socket.gethostname().lower()} | ({"::1"} if address.version == 6 else set())
-    elif address.is_loopback:
-        hosts |= {"localhost"}
-    return {NetworkAddress(name, port) for name in hosts}
 
 
 def addresses_of(listeners: Iterable[Listener]) -> set[NetworkAddress]:

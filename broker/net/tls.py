@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from broker.errors import CertificateUnusableError
 from broker.forwarding.limits import READ_BYTES
 from broker.net.certificate import Identity, identify
+from broker.security.certificate import load_pem
 
 ALPN = "sbrk/1"
 TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
@@ -244,14 +245,22 @@ def _identify(certificate: x509.Certificate) -> Identity:
 def _certificates(setting: str, path: Path) -> list[x509.Certificate]:
     data = _read(setting, path)
     try:
-        found = x509.load_pem_x509_certificates(data)
+        found = load_pem(data)
         for one in found:
             _identify(one)
-    except ValueError as error:
-        problem = f"holds no certificate in PEM form that can be read ({error})"
-        hint = "name a file with -----BEGIN CERTIFICATE----- in it"
-        raise CertificateUnusableError(setting, str(path), problem, hint) from None
+    except ValueError:
+        raise CertificateUnusableError(setting, str(path), *_pem_problem(data)) from None
     return found
+
+
+def _pem_problem(data: bytes) -> tuple[str, str]:
+    """Problem and hint of what is no certificate."""
+    hint = "name a file with -----BEGIN CERTIFICATE----- in it"
+    if b"-----BEGIN CERTIFICATE-----" in data:
+        return "holds no certificate in PEM form that can be read: it is cut off or damaged", "copy all of it again"
+    if b"PRIVATE KEY-----" in data:
+        return "holds a private key and no certificate", hint
+    return "holds no certificate in PEM form", hint
 
 
 def _read(setting: str, path: Path) -> bytes:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-import lark
 import msgspec
 from pyspark.sql import SparkSession
 
@@ -29,7 +28,7 @@ import broker
 from broker.errors import PipelineUnavailableError
 from broker.pipeline import java
 
-SHIPPED = (msgspec, lark)
+SHIPPED = (msgspec,)
 MEMORY_MAX_MIB = 8192  # of the heap when none is asked for: what the jobs were measured with
 MEMORY_MIN_MIB = 1024
 _LOCAL = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
@@ -157,7 +156,7 @@ def zip_package(folder: Path) -> Path:
     twins. Its `__init__` is empty: the applications' door needs libraries that executors do not have.
     """
     root = Path(broker.__file__).parent
-    files = [path for path in root.rglob("*") if path.suffix in {".py", ".lark", ".sql"} and path.is_file()]
+    files = [path for path in root.rglob("*") if path.suffix in {".py", ".json", ".sql"} and path.is_file()]
     with zipfile.ZipFile(folder / "broker.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:
             inner = Path("broker", path.relative_to(root))

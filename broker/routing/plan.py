@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TypeAlias
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, Hosted
+from broker.routing.fate import HARMFUL, UNCHANGED, Fate
 from broker.routing.route import Route
 from broker.routing.table import RouteChange
 
@@ -29,21 +29,6 @@ Place: TypeAlias = NetworkAddress | bytes
 
 ALIKE_MAX = 10_000  # consequences remembered for conversations that are alike; some 10 MB
 
-
-class Fate(StrEnum):
-    """What becomes of a conversation, the harmless first."""
-
-    KEEPS = "keeps its target"
-    FINDS = "finds a route"
-    STAYS_LOST = "stays without a route"
-    OTHER_PATHS = "keeps its target, over other paths"
-    MOVES = "moves"
-    LOSES = "loses its route"
-    FAILS = "loses its service here"
-
-
-HARMFUL = frozenset({Fate.MOVES, Fate.LOSES, Fate.FAILS})
-UNCHANGED = frozenset({Fate.KEEPS, Fate.STAYS_LOST})
 _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})
 
 

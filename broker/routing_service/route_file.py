@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import structlog
+from msgspec import structs
 
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement, blaming
@@ -85,7 +86,7 @@ class RouteFile:
                     raise StatementError(102, "a route to give out needs SERVICE_NAME: requests are for one service")
                 if statement.properties.lifetime is None:
                     properties = replace(statement.properties, lifetime=self._lifetime)
-                    statement = replace(statement, properties=properties)  # noqa: PLW2901
+                    statement = structs.replace(statement, properties=properties)  # noqa: PLW2901
                 check_route(statement.name, statement.properties)
             routes.append(statement)
         return routes

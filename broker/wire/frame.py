@@ -8,7 +8,6 @@ frame is a `Header` and a body. No function here keeps anything; decoding raises
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,8 +18,6 @@ from broker.wire.layout import (
     FIRST_DIALOG_KIND,
     HEADER,
     HEADER_BYTES,
-    HEADERS_MAX,
-    HEADERS_MAX_BYTES,
     HEARTBEAT_MS,
     HOP_LIMIT,
     MAX_FRAME,
@@ -321,16 +318,6 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     sent_us: int = 0
     lifetime: int | None = None
     headers: dict[str, str] | None = None
-
-
-def header_bytes(headers: Mapping[str, str]) -> int:
-    """Bytes of names and values together, as UTF-8."""
-    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
-
-
-def are_bounded(headers: Mapping[str, str]) -> bool:
-    """Whether a message may have these headers."""
-    return len(headers) <= HEADERS_MAX and header_bytes(headers) <= HEADERS_MAX_BYTES
 
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True):

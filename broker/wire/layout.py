@@ -107,3 +107,4 @@ FRAGMENT_BYTES = 64 * 1024  # payload of one fragment by default
 PING_BYTES = 8
 HEADERS_MAX = 32  # of one message: trace context takes two or three
 HEADERS_MAX_BYTES = 4096  # names and values of them together: they travel beside the payload of fragment 0
+SEAL_MAX_BYTES = 283  # by which a sealed body may be longer than what is in it; see broker.security.seal

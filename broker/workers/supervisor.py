@@ -35,7 +35,8 @@ from broker.control.reload import CarryOut, Reloads
 from broker.control.reload_change import Difference
 from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.net.drain import Drain
-from broker.net.listener import own_addresses, reserve
+from broker.net.listener import reserve
+from broker.net.own_address import own_addresses
 from broker.routing.address import NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION
 from broker.store.database import broker_instance
@@ -183,7 +184,7 @@ class Supervisor:
         """How each worker begins: with the ports as they are, and its part of the pool."""
         endpoint, listen = settings.endpoint, tuple(port.bound for port in ports)
         part = {"listen": listen, "message_forward_size": endpoint.message_forward_size // endpoint.workers}
-        own = settings.model_copy(update={"endpoint": endpoint.model_copy(update=part)})
+        own = settings.with_values({"endpoint": endpoint.with_values(part)})
         return Begin(pack_settings(own), self.broker_instance)
 
     def _on_catalog(self) -> None:

@@ -60,7 +60,7 @@ def test_the_package_is_shipped_without_the_door_of_the_applications(tmp_path: P
         library.extractall(tmp_path / "msgspec")
     program = (
         f"import sys; sys.path[:0] = [{str(archive)!r}, {str(tmp_path)!r}]\n"
-        "import broker.routing.decide, broker.pipeline.schema, msgspec\n"
+        "import broker.routing.decide, broker.pipeline.schema, broker.ddl.parser, msgspec\n"
         "print(broker.__file__, msgspec.__file__, sorted({'aiohttp', 'pydantic', 'lark'} & {*sys.modules}))"
     )
 

@@ -142,3 +142,17 @@ def test_a_report_keeps_its_errors() -> None:
     found = [SettingError("a", "1"), SettingError("b", "2")]
 
     assert found == SettingsError(found).errors
+
+
+def test_two_errors_are_equal_when_their_fields_are() -> None:
+    one = FrameTooLargeError(3, 4)
+
+    assert one == FrameTooLargeError(3, 4)
+    assert one != FrameTooLargeError(3, 5)
+    assert one != FrameMalformedError("3")
+    assert {one} == {one, FrameTooLargeError(3, 4)}
+
+
+def test_an_error_is_shown_with_its_fields() -> None:
+    assert "FrameTooLargeError(length=3, max_frame=4, hint='')" == repr(FrameTooLargeError(3, 4))
+    assert "BrokerError('no fields')" == repr(BrokerError("no fields"))

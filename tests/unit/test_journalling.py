@@ -14,7 +14,7 @@ from broker.journalling import open_journal
 
 def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
     journal = {} if directory is None else {"directory": str(directory)}
-    return Settings.model_validate({"journal": journal, "tracing": {"enabled": enabled}})
+    return Settings.read({"journal": journal, "tracing": {"enabled": enabled}})
 
 
 def adjacent(_: Any) -> str:

@@ -20,8 +20,9 @@ from broker.routing.choose import Health
 from broker.routing.decide import Decision, Pass, Surroundings, decide
 from broker.routing.explain import outcome_of
 from broker.routing.facts import Facts
+from broker.routing.fate import HARMFUL, UNCHANGED, Fate
 from broker.routing.journey import Site
-from broker.routing.plan import ALIKE_MAX, HARMFUL, UNCHANGED, Fate, Flow, compare, places
+from broker.routing.plan import ALIKE_MAX, Flow, compare, places
 from broker.wire.layout import NO_GUID
 
 NO_FACTS = "columns are missing"

@@ -17,8 +17,9 @@ from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.explain import Names, explain
 from broker.routing.facts import Facts, hosted
+from broker.routing.fate import UNCHANGED, Fate
 from broker.routing.journey import Site
-from broker.routing.plan import UNCHANGED, Fate, Flow, consequence
+from broker.routing.plan import Flow, consequence
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.property.test_routing import ADDRESSES, INSTANCES, facts, guids, routes, services

@@ -78,6 +78,7 @@ def test_message_tells_what_it_is(shop: Shop, type_name: str, kinds: tuple[bool,
         (b"<Error><Code> 7 </Code><Description/></Error>", 7, ""),
         (b"no XML \xff at all", None, ""),
         (b"", None, ""),
+        (b"<Code>1</Code><Description>&#" + b"9" * 5000 + b";</Description>", 1, f"&#{'9' * 5000};"),
     ],
 )
 def test_error_is_told_in_parts(shop: Shop, body: bytes, code: int | None, description: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.admin_socket import SOCKET, plain_socket
+from broker.cli.admin_socket import SOCKET, plain_database, plain_socket
 from broker.control.administration import AdminSettings
 from broker.control.load import load_settings
 
@@ -69,3 +69,40 @@ def test_a_file_that_is_none_is_left_to_them_too(tmp_path: Path) -> None:
 
 def test_the_default_is_that_of_the_setting() -> None:
     assert Path(SOCKET) == Path(AdminSettings().socket)
+
+
+DATABASE = PLAIN + '[databases.orders]\npath = "orders.db"\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [DATABASE, DATABASE.replace('"orders.db"', '"/srv/orders.db"'), DATABASE.replace('"state"', '"/var/lib/broker"')],
+)
+def test_the_file_of_a_database_is_the_one_of_the_settings(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(text, encoding="utf-8")
+
+    assert load_settings(config, environ={}).databases["orders"].path == plain_database(config, "orders", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        (DATABASE, {"BROKER_DATABASES__ORDERS__PATH": "/x"}),
+        (DATABASE, {"BROKER_Databases__ORDERS__PATH": "/x"}),
+        (DATABASE, {"BROKER_INSTANCE__STATE_DIR": "/x"}),
+        (DATABASE.replace("orders]", "others]"), {}),
+        (DATABASE.replace('"orders.db"', '"../orders.db"'), {}),
+        (DATABASE.replace('"orders.db"', "1"), {}),
+        ("databases.orders.path = 'orders.db'", {}),
+        (PLAIN + "databases = 1", {}),
+        ("[", {}),
+    ],
+)
+def test_a_file_of_a_database_that_is_not_plainly_there_is_left_to_them_too(
+    tmp_path: Path, text: str, environ: dict[str, str]
+) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(text, encoding="utf-8")
+
+    assert plain_database(config, "orders", environ) is None

@@ -51,3 +51,10 @@ def test_a_time_that_no_instance_takes_is_told_with_the_bounds(time: str) -> Non
 @pytest.mark.parametrize("arguments", [["loud"], ["debug", "--for", "soon"]])
 def test_what_makes_no_sense_is_a_mistake_of_the_command(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, ["log-level", *arguments]).exit_code == 2
+
+
+def test_the_longest_time_is_that_of_the_instance() -> None:
+    from broker.cli import log_level
+    from broker.observe import log_level as instance
+
+    assert instance.SECONDS_MAX == log_level.SECONDS_MAX

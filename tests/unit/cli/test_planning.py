@@ -17,7 +17,7 @@ from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
 from broker.routing.facts import hosted
-from broker.routing.plan import Fate
+from broker.routing.fate import Fate
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.support.command import run

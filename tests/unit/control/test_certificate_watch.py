@@ -46,7 +46,7 @@ class Files:
             "private_key": str(directory / "own.key"),
             "trust": [str(directory / "trust" / "*.pem")],
         }
-        self.watch = CertificateWatch(Settings.model_validate({"endpoint": endpoint}))
+        self.watch = CertificateWatch(Settings.read({"endpoint": endpoint}))
         self.watch.load()
         self.watch._use = self.used.append
 
@@ -251,7 +251,7 @@ async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest
 
 
 async def test_where_nothing_is_encrypted_nobody_looks_and_that_is_told(logs: list[Any]) -> None:
-    watch = CertificateWatch(Settings.model_validate({"endpoint": {"listen": ["127.0.0.1:0"]}}))
+    watch = CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"]}}))
 
     async with AsyncExitStack() as stack:
         assert NO_SECURITY is watch.load()
@@ -273,7 +273,7 @@ async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: 
     """What was loaded by them counts; the files of before are looked at no more."""
     two = make("two", "localhost", by=files.ca)
     certificate, key = two.store(tmp_path, "other")
-    endpoint = files.watch._settings.endpoint.model_copy(update={"certificate": certificate, "private_key": key})
+    endpoint = files.watch._settings.endpoint.with_values({"certificate": certificate, "private_key": key})
     settings = Settings(endpoint=endpoint)
 
     files.watch.use(settings, security_of(settings))
@@ -286,7 +286,7 @@ async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: 
 
 
 async def test_an_endpoint_that_encrypts_no_more_has_no_files_to_look_at(files: Files) -> None:
-    settings = Settings.model_validate({"endpoint": {"listen": ["127.0.0.1:0"], "encryption": "disabled"}})
+    settings = Settings.read({"endpoint": {"listen": ["127.0.0.1:0"], "encryption": "disabled"}})
 
     files.watch.use(settings, NO_SECURITY)
     files.write(make("two", "localhost", by=files.ca))

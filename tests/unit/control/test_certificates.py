@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from broker.net.tls import NO_SECURITY, Encryption
 from tests.support.certificates import make
 
 
-def settings_with(directory: Path, **endpoint: Any) -> Settings:
-    certificate, key = make("a", "localhost").store(directory, "a")
+def settings_with(directory: Path, *, days: float = 365, **endpoint: Any) -> Settings:
+    certificate, key = make("a", "localhost", ends=timedelta(days=days)).store(directory, "a")
     named = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
-    return Settings.model_validate({"endpoint": named | endpoint})
+    return Settings.read({"endpoint": named | endpoint})
 
 
 def test_files_become_what_the_endpoint_brings(tmp_path: Path) -> None:
@@ -35,6 +36,17 @@ def test_disabled_endpoint_reads_no_file(tmp_path: Path) -> None:
 
     assert NO_SECURITY is security_of(settings)
     assert ([], []) == (certificate_errors(settings), certificate_warnings(settings))
+
+
+@pytest.mark.parametrize(("days", "told"), [(29.5, "29 days"), (0.21, "5 hours")])
+def test_certificate_that_ends_soon_is_a_warning_with_what_to_do(tmp_path: Path, days: float, told: str) -> None:
+    settings = settings_with(tmp_path, days=days)
+
+    [warning] = certificate_warnings(settings)
+
+    assert "endpoint.certificate" == warning.key
+    assert f"{tmp_path}/a.pem ends in {told}, at " in warning.problem
+    assert "renew it" in warning.hint
 
 
 def test_file_that_cannot_be_used_is_an_error_of_its_setting(tmp_path: Path) -> None:
@@ -79,7 +91,7 @@ def test_key_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
     ],
 )
 def test_plain_text_has_to_be_spelled_out_where_other_machines_are(endpoint: dict[str, Any], *, is_told: bool) -> None:
-    settings = Settings.model_validate({"endpoint": endpoint})
+    settings = Settings.read({"endpoint": endpoint})
 
     errors = certificate_errors(settings)
 

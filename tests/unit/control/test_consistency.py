@@ -17,7 +17,7 @@ def _settings(*layers: dict[str, Any]) -> Settings:
     for layer in layers:
         for section, values in layer.items():
             merged[section] = {**merged.get(section, {}), **values}
-    return Settings.model_validate(merged)
+    return Settings.read(merged)
 
 
 @pytest.mark.parametrize("data", [{}, {"databases": {"a": {"path": "/a"}, "b": {"path": "/b"}}}])

@@ -9,7 +9,7 @@ from broker.control.draining import DrainSettings, drain_oddities
 
 
 def settings(announce: float, timeout: float) -> Settings:
-    return Settings().model_copy(update={"drain": DrainSettings.model_construct(announce=announce, timeout=timeout)})
+    return Settings().with_values({"drain": DrainSettings().with_values({"announce": announce, "timeout": timeout})})
 
 
 def test_drain_ends_before_kubernetes_kills() -> None:

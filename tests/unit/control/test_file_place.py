@@ -86,6 +86,46 @@ def test_file_of_others_is_told_with_what_to_do(load: Any, tmp_path: Path, reque
     assert error.problem.endswith('msdb.db" may not be read and written')
 
 
+def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(
+    load: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    left = ["msdb.db", "msdb.db.lock", "databases.json", "databases.json.lock", "a.db-wal", "a.db.lock"]
+    for name in (*left, "a.db"):
+        (state / name).touch()
+        (state / name).chmod(0o666 if name == "a.db" else 0)
+    settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n')
+    request.getfixturevalue("as_nobody")
+
+    told = place_errors(settings)
+
+    names = [", ".join(f'"{state / name}"' for name in part) for part in (left[:4], left[4:])]
+    assert [f"{part} may not be read and written" for part in names] == [one.problem for one in told.values()]
+    assert {"give them to the user that runs the instance, mode 0600"} == {one.hint for one in told.values()}
+
+
+def test_record_of_others_that_may_be_read_is_no_problem(
+    load: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It is replaced as a whole, which is a matter of the directory."""
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    for name, mode in (("msdb.db", 0o666), ("databases.json", 0o444)):
+        (state / name).touch()
+        (state / name).chmod(mode)
+    settings = load('[instance]\nstate_dir = "state"\n')
+    request.getfixturevalue("as_nobody")
+
+    assert {} == place_errors(settings)
+
+
 def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: disk)

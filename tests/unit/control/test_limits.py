@@ -14,7 +14,7 @@ from broker.net.limits import PeerLimits, Timeouts
 
 
 def settings_with(limits: dict[str, Any], **endpoint: Any) -> Settings:
-    return Settings.model_validate({"limits": limits, "endpoint": endpoint})
+    return Settings.read({"limits": limits, "endpoint": endpoint})
 
 
 def test_defaults_bound_connections_and_handshakes_and_nothing_else() -> None:

@@ -170,7 +170,7 @@ async def test_binding_is_created_altered_and_dropped(world: World) -> None:
 
 @pytest.mark.parametrize(("authentication", "is_permitted"), [("none", True), ("certificate", False)])
 def test_neighbours_who_prove_who_they_are_need_a_grant(authentication: str, *, is_permitted: bool) -> None:
-    settings = Settings.model_validate({"endpoint": {"authentication": authentication}, "instance": {"name": "gw"}})
+    settings = Settings.read({"endpoint": {"authentication": authentication}, "instance": {"name": "gw"}})
 
     grants = grants_of(settings, ())
 

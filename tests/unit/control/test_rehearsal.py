@@ -220,9 +220,9 @@ def test_a_copied_file_is_told(play: Play, tmp_path: Path, original: str) -> Non
 def test_one_identity_given_twice_is_not_told_again(load: Callable[[str], Settings]) -> None:
     more = f"broker_instance = '{INSTANCE}'"
     settings = load(f"[databases.a]\npath = 'a.db'\n{more}\n[databases.b]\npath = 'b.db'\n")
-    databases = {name: one.model_copy(update={"broker_instance": INSTANCE}) for name, one in settings.databases.items()}
+    databases = {name: one.with_values({"broker_instance": INSTANCE}) for name, one in settings.databases.items()}
 
-    assert [] == rehearse(settings.model_copy(update={"databases": databases}), now=NOW).errors
+    assert [] == rehearse(settings.with_values({"databases": databases}), now=NOW).errors
 
 
 def test_made_up_identities_differ(load: Callable[[str], Settings]) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import glob
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from broker.control.script import script_files
+from broker.control.script import closed_directory, script_files
 
 
 @pytest.fixture
@@ -31,3 +34,46 @@ def test_files_come_in_the_order_of_patterns_and_names(tree: Path, patterns: lis
     found = script_files(f"{tree}/{pattern}" for pattern in patterns)
 
     assert [tree / name for name in names] == found
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[None]:
+    """Who is root is nobody for a while; anybody else is refused enough as it is."""
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    is_root = not os.geteuid()
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "pattern"),
+    [
+        ("deep", 0o000, "deep/*.sql"),
+        ("deep", 0o444, "deep/*.sql"),
+        ("deep", 0o111, "deep/*.sql"),
+        ("deep", 0o000, "deep/er/*.sql"),
+        ("deep/er", 0o000, "*/er/*.sql"),
+        ("deep/er", 0o000, "**/*.sql"),
+        ("we*ird", 0o000, f"{glob.escape('we*ird')}/in/*.sql"),
+    ],
+)
+def test_directory_that_may_not_be_looked_into_is_found(
+    tree: Path, closed: str, mode: int, pattern: str, request: pytest.FixtureRequest
+) -> None:
+    (tree / closed).mkdir(exist_ok=True)
+    (tree / closed).chmod(mode)
+    request.getfixturevalue("as_nobody")
+
+    found = closed_directory(f"{tree}/{pattern}")
+
+    assert found is not None
+    assert found.startswith(str(tree / closed))
+
+
+@pytest.mark.parametrize("pattern", ["*.sql", "none/*.sql", "a.sql/*.sql", "**/*.sql", "a.sql"])
+def test_directory_that_is_not_there_or_empty_is_not_closed(tree: Path, pattern: str) -> None:
+    assert closed_directory(f"{tree}/{pattern}") is None

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import pytest
-from pydantic import Field, ValidationError
 
 from broker.control import value
 from broker.control.place import KeyPath
-from broker.control.setting import Reload, Section, Setting, kind_at, names_at, setting, settings_of
+from broker.control.section import Section
+from broker.control.setting import Reload, Setting, kind_at, names_at, section, sections, setting, settings_of
 
 HOPS = value.integer(1, 9, unit="hops")
 FLAG = value.flag()
@@ -28,8 +28,8 @@ class _Entry(Section):
 
 
 class _Root(Section):
-    leaf: _Leaf = Field(default_factory=_Leaf)
-    entries: Mapping[str, _Entry] = Field(default_factory=dict)
+    leaf: _Leaf = section(_Leaf)
+    entries: Mapping[str, _Entry] = sections()
 
 
 def test_every_setting_is_listed_in_order_with_all_it_carries() -> None:
@@ -84,17 +84,3 @@ def test_names_at_a_path(path: KeyPath, names: list[str]) -> None:
 )
 def test_kind_at_a_path(path: KeyPath, kind: value.ValueKind | None) -> None:
     assert kind == kind_at(_Root, path)
-
-
-def test_default_made_by_the_machine_is_read_as_one_from_the_file() -> None:
-    assert _Leaf().names == ("me",)
-
-
-def test_section_refuses_a_change() -> None:
-    with pytest.raises(ValidationError):
-        _Leaf().hops = 4  # type: ignore[misc]
-
-
-def test_section_refuses_an_unknown_key() -> None:
-    with pytest.raises(ValidationError):
-        _Leaf.model_validate({"hop": 4})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,23 @@ def test_an_address_is_told_where_it_stands(load: Any, address: str, key: str, l
     assert line == error.span.line
 
 
+def test_an_instance_that_runs_already_is_told(load: Any, tmp_path: Path) -> None:
+    """Who starts the very same one again is not told to choose another address only."""
+    (tmp_path / "state").mkdir()
+
+    with socket.socket(socket.AF_UNIX) as running:
+        running.bind(f"{tmp_path}/state/admin.sock")
+        running.listen()
+        error = listen_error(load(TEXT), ListenFailedError("127.0.0.1:1", "in use"))
+
+    assert "an instance of this very state directory runs already: broker status tells of it" == error.hint
+
+
 def test_a_socket_is_told_with_what_to_do(load: Any, tmp_path: Path) -> None:
-    socket = f"{tmp_path}/state/admin.sock"
+    path = f"{tmp_path}/state/admin.sock"
 
     hints = [
-        listen_error(load(TEXT), ListenFailedError(socket, problem)).hint
+        listen_error(load(TEXT), ListenFailedError(path, problem)).hint
         for problem in ("another instance answers there", "Permission denied")
     ]
 

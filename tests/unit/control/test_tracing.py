@@ -20,7 +20,7 @@ JOURNAL = {"directory": "/flows"}
 
 
 def settings(*, journal: bool = True, enabled: bool = True) -> Settings:
-    return Settings.model_validate({"journal": JOURNAL if journal else {}, "tracing": {"enabled": enabled}})
+    return Settings.read({"journal": JOURNAL if journal else {}, "tracing": {"enabled": enabled}})
 
 
 def test_without_a_journal_there_is_nothing_to_trace() -> None:
@@ -49,7 +49,7 @@ def test_library_that_is_missing_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: object
 ) -> None:
     monkeypatch.setattr(module, "find_spec", find)
-    one = Settings.model_validate({"journal": {"directory": str(tmp_path)}, "tracing": {"enabled": True}})
+    one = Settings.read({"journal": {"directory": str(tmp_path)}, "tracing": {"enabled": True}})
 
     with pytest.raises(SettingError, match="OpenTelemetry, which is not installed") as caught:
         journal_plan(one)
@@ -60,7 +60,7 @@ def test_library_that_is_missing_is_told_with_what_to_do(
 def test_library_that_is_there_is_found_and_not_imported() -> None:
     code = (
         "import sys; from broker.control.config import Settings; from broker.control.tracing import tracing_errors;"
-        " assert not list(tracing_errors(Settings.model_validate({'tracing': {'enabled': True}})));"
+        " assert not list(tracing_errors(Settings.read({'tracing': {'enabled': True}})));"
         " assert 'opentelemetry.sdk' not in sys.modules and 'requests' not in sys.modules"
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from lark import Token
 
 from broker.ddl.built import NAME_MAX_CHARACTERS, RefusedError, checked_name, is_text
+from broker.ddl.token import Token
 
 
 @pytest.mark.parametrize("name", ["a", "x" * NAME_MAX_CHARACTERS, "ж"])

@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
-from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, Attempts, connect
+from broker.net.dialer import BACKOFF_CAP, BACKOFF_FIRST, SPREAD, Attempts, connect
 from broker.routing.address import NetworkAddress
 from tests.support.played import PlayedLoop
 
 ADDRESS = NetworkAddress("far.example", 4022)
+
+
+def never() -> float:
+    """Chance takes nothing off."""
+    return 0.0
+
+
 FIRST, SECOND = ("192.0.2.1", 4022), ("192.0.2.2", 4022)
 
 
@@ -126,11 +133,20 @@ async def test_cancelled_attempt_leaves_no_socket(sockets: Sockets) -> None:
 def test_waits_double_up_to_a_bound() -> None:
     attempts = Attempts()
 
-    waits = [attempts.failed("refused", 100.0) for _ in range(40)]
+    waits = [attempts.failed("refused", 100.0, never) for _ in range(40)]
 
     assert [BACKOFF_FIRST, 2 * BACKOFF_FIRST, 4 * BACKOFF_FIRST] == waits[:3]
     assert {BACKOFF_CAP} == set(waits[7:])
     assert (40, 100.0 + BACKOFF_CAP, "refused") == (attempts.failures, attempts.suppressed_until, attempts.problem)
+
+
+def test_many_that_fail_at_one_instant_do_not_try_again_in_step() -> None:
+    waits = [Attempts().failed("refused", 100.0) for _ in range(1000)]
+
+    assert all((1.0 - SPREAD) * BACKOFF_FIRST <= wait <= BACKOFF_FIRST for wait in waits)
+    assert len(set(waits)) > 900
+    tenths = {int(10 * (BACKOFF_FIRST - wait) / (SPREAD * BACKOFF_FIRST)) for wait in waits}
+    assert tenths >= set(range(10))
 
 
 def test_success_holds_nothing_against_the_address() -> None:
@@ -145,8 +161,8 @@ def test_success_holds_nothing_against_the_address() -> None:
 def test_address_that_nobody_tried_for_long_begins_with_the_shortest_wait() -> None:
     attempts = Attempts()
     for _ in range(10):
-        attempts.failed("refused", 100.0)
+        attempts.failed("refused", 100.0, never)
 
-    assert BACKOFF_CAP == attempts.failed("refused", 100.0 + 3 * BACKOFF_CAP)
-    assert BACKOFF_FIRST == attempts.failed("refused", attempts.suppressed_until + 2 * BACKOFF_CAP + 1)
+    assert BACKOFF_CAP == attempts.failed("refused", 100.0 + 3 * BACKOFF_CAP, never)
+    assert BACKOFF_FIRST == attempts.failed("refused", attempts.suppressed_until + 2 * BACKOFF_CAP + 1, never)
     assert (12, "refused") == (attempts.failures, attempts.problem)

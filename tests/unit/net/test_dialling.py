@@ -53,6 +53,12 @@ def hosts(kind: str, count: int) -> list[NetworkAddress]:
 
 
 @pytest.fixture
+def in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance takes nothing off a wait."""
+    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
+
+
+@pytest.fixture
 async def town() -> Any:
     town = Town()
     yield town
@@ -170,6 +176,7 @@ async def test_failed_address_that_nobody_needs_is_dialled_again_and_its_failure
     assert [address] == town.opened
 
 
+@pytest.mark.usefixtures("in_step")
 async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
     (address,) = hosts("named", 1)
     name(town, address)
@@ -186,6 +193,7 @@ async def test_address_that_nobody_needs_rests_ever_longer(town: Town) -> None:
     assert attempts.suppressed_until > asyncio.get_running_loop().time() + 0.3
 
 
+@pytest.mark.usefixtures("in_step")
 async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(town: Town) -> None:
     crowd = hosts("named", AGAIN_MAX + 3)
     name(town, *crowd)

@@ -70,7 +70,10 @@ async def test_address_is_dialled_once_however_often_it_is_wanted(near: Neighbou
     assert 1 == len(near.dialled) == len(near.links)
 
 
-async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_held(near: Neighbourhood) -> None:
+async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_held(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
     frame = near.send(NORTH)
     await asyncio.sleep(0)
     assert (Health.SUPPRESSED, "Connection refused") == (near.peers.health_of(NORTH), near.peers.problem_of(NORTH))
@@ -405,7 +408,10 @@ async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(nea
     assert (True, Health.CONNECTED) == (leaving.shut, near.peers.health_of(NORTH))
 
 
-async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_known(near: Neighbourhood) -> None:
+async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_known(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
     leaving = await dialled(near)
     near.reachable.clear()
 

@@ -87,6 +87,7 @@ async def test_held_frames_expire_without_anybody_asking(near: Neighbourhood) ->
 
 async def test_addresses_remembered_have_a_bound(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.net.addresses.ATTEMPTS_MAX", 5)
+    monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
     near.reachable.add(SOUTH)
     near.send(SOUTH)
     await asyncio.sleep(0)

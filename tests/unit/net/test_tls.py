@@ -158,6 +158,16 @@ def _broken(directory: Path) -> dict[str, Any]:
     return {}
 
 
+def _cut_off(directory: Path) -> dict[str, Any]:
+    (directory / "a.pem").write_bytes((directory / "a.pem").read_bytes()[:300])
+    return {}
+
+
+def _swapped(directory: Path) -> dict[str, Any]:
+    (directory / "a.pem").write_bytes((directory / "a.key").read_bytes())
+    return {}
+
+
 def _expired(directory: Path) -> dict[str, Any]:
     make("a", ends=timedelta(seconds=-1)).store(directory, "a")
     return {}
@@ -200,7 +210,9 @@ def _huge(directory: Path) -> dict[str, Any]:
         (_locked_key, "private_key", "is protected by a password; store it without one"),
         (_nonsense_key, "private_key", "holds no private key in PEM form"),
         (_nonsense, "certificate", "holds no certificate in PEM form"),
-        (_broken, "certificate", "holds no certificate in PEM form"),
+        (_broken, "certificate", "it is cut off or damaged; copy all of it again"),
+        (_cut_off, "certificate", "it is cut off or damaged; copy all of it again"),
+        (_swapped, "certificate", "holds a private key and no certificate; name a file with"),
         (_expired, "certificate", "UTC; renew it"),
         (_early, "certificate", "is not valid before"),
         (_trust_missing, "trust", "no such file; name the CA"),

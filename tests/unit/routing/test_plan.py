@@ -14,7 +14,8 @@ from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Decision, Surroundings, decide
 from broker.routing.facts import Facts, hosted
-from broker.routing.plan import Fate, Flow, RouteEdit, consequence, edits, plan
+from broker.routing.fate import Fate
+from broker.routing.plan import Flow, RouteEdit, consequence, edits, plan
 from broker.routing.route import Route
 from broker.routing.table import RouteChange, build_table
 from broker.wire.layout import NO_GUID

@@ -36,6 +36,6 @@ def begin(settings: Settings, tmp_path: Path) -> Iterator[Begin]:
     with reserve("127.0.0.1", 0) as sock:
         environ = {"BROKER_ENDPOINT__LISTEN": f'["127.0.0.1:{sock.getsockname()[1]}"]'}
         endpoint = load_settings(None, environ=environ).endpoint
-        part = settings.endpoint.model_copy(update={"listen": endpoint.listen})
-        yield Begin(pack_settings(settings.model_copy(update={"endpoint": part})), broker_instance(db))
+        part = settings.endpoint.with_values({"listen": endpoint.listen})
+        yield Begin(pack_settings(settings.with_values({"endpoint": part})), broker_instance(db))
     db.close()

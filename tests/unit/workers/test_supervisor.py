@@ -139,11 +139,11 @@ async def test_kernel_that_is_not_there_is_told_before_any_worker(
 async def test_taken_port_keeps_it_from_starting(settings: Settings) -> None:
     with bind("127.0.0.1", 0) as taken:
         listen = type(settings.endpoint.listen[0])("127.0.0.1", taken.getsockname()[1])
-        endpoint = settings.endpoint.model_copy(update={"listen": (listen,)})
+        endpoint = settings.endpoint.with_values({"listen": (listen,)})
 
         async with AsyncExitStack() as stack:
             with pytest.raises(ListenFailedError):
-                await Supervisor(settings.model_copy(update={"endpoint": endpoint})).start(stack)
+                await Supervisor(settings.with_values({"endpoint": endpoint})).start(stack)
 
 
 async def test_worker_that_cannot_begin_keeps_it_from_starting(

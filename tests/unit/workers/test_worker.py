@@ -151,8 +151,8 @@ async def test_worker_that_cannot_begin_says_why_and_ends(begin: Begin) -> None:
         settings = unpack_settings(begin.settings)
         listen = settings.endpoint.listen[0]
         taken_one = type(listen)(listen.host, taken.getsockname()[1])
-        endpoint = settings.endpoint.model_copy(update={"listen": (taken_one,)})
-        bad = Begin(pack_settings(settings.model_copy(update={"endpoint": endpoint})), begin.broker_instance)
+        endpoint = settings.endpoint.with_values({"listen": (taken_one,)})
+        bad = Begin(pack_settings(settings.with_values({"endpoint": endpoint})), begin.broker_instance)
         with pytest.raises(ListenFailedError):
             await answers(bad)
 
