@@ -41,6 +41,26 @@ AXE = """
 })()
 """  # noqa: E501 - one call
 
+# The words in cells of tables that stand on more than one line.
+BROKEN = """
+(() => {
+  const found = [], range = document.createRange();
+  for (const cell of document.querySelectorAll("th, td")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode;
+      if (text.parentElement.closest(".name, .id")) continue;
+      for (const word of text.data.matchAll(/[A-Za-z0-9:.,]+/g)) {
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map(one => one.top)).size > 1) found.push(word[0]);
+      }
+    }
+  }
+  return found;
+})()
+"""
+
 # Where the focus is: what it is called, and whether it is seen to be there; null at the end.
 STOP = """
 (() => {
@@ -107,6 +127,7 @@ async def test_every_section_is_a_region_with_a_name(browser: Browser, shown: Sh
     assert {"banner", "main", "navigation", "contentinfo"} <= {role for role, _ in told}
     images = [name for role, name in told if role in {"img", "image"}]
     assert all(images)
+    assert all(name for role, name in told if role == "table")
     assert any(name.startswith("Map of gateway.") for name in images)
 
 
@@ -120,6 +141,7 @@ async def test_traffic_is_seen_on_the_map_and_in_the_lines(browser: Browser, sho
         await seen(tab, "document.querySelectorAll('#map svg .lane:not(.idle):not(.bad)').length >= 4")
         await seen(tab, "/in [1-9]/.test(document.getElementById('plot-rates').getAttribute('aria-label'))")
         label = await tab.evaluate("document.querySelector('#map svg').getAttribute('aria-label')")
+        await seen(tab, "/^Billing.*[1-9]\\S*\\/s$/m.test(document.getElementById('routes-table').innerText)")
 
     assert [] == failures
     for word in ("orders (", "billing (", "Billing (", "sends in:", "next hop:"):
@@ -195,8 +217,31 @@ async def test_an_id_that_nobody_knows_and_one_that_is_none_are_answered(browser
         answers.append(await tab.evaluate("document.getElementById('why-answer').innerText"))
 
     assert "knows nothing of it" in answers[0]
-    assert "not understood" in answers[1]
-    assert answers[2]
+    assert "no id is no id" in answers[1]
+    assert "../status is no id" in answers[2]
+
+
+@pytest.mark.parametrize("address", ["#why=%", "#why=%E0%A4%A", "#why=", "#why=100%25"])
+async def test_no_address_keeps_the_page_from_being_live(browser: Browser, shown: Shown, address: str) -> None:
+    tab = await look(browser, shown["orders"].page + address)
+
+    assert [] == tab.complaints
+
+
+async def test_a_search_asks_once(browser: Browser, shown: Shown) -> None:
+    """For an id; for anything else nobody is asked, and it may be anything."""
+    tab = await look(browser, shown["orders"].page)
+    told = "document.getElementById('why-answer').innerText"
+
+    for text, answer in (("00000000-0000-4000-8000-000000000000", "knows nothing"), ("100%", "100% is no id")):
+        await tab.evaluate(
+            f"document.getElementById('why-id').value = {json.dumps(text)};"
+            "document.querySelector('#why-form button').click()"
+        )
+        await seen(tab, f"{told}.includes({json.dumps(answer)})")
+
+    assert 1 == len([one for one in tab.requests if "/v1/why/" in one])
+    assert [] == tab.complaints
 
 
 async def test_what_waits_is_told_with_the_reason_and_what_happens_next(browser: Browser, shown: Shown) -> None:
@@ -259,6 +304,14 @@ async def test_the_page_never_scrolls_sideways(browser: Browser, shown: Shown, w
     tab = await look(browser, shown["gateway"].page, width=width)
 
     assert await tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+async def test_no_word_of_a_table_is_broken_on_a_phone(browser: Browser, shown: Shown) -> None:
+    """A table scrolls instead; only names and ids of others, which may be of any length, are cut."""
+    tab = await look(browser, shown["gateway"].page, width=320)
+    await seen(tab, "document.getElementById('hops-table').innerText.includes('not reached')")
+
+    assert [] == await tab.evaluate(BROKEN)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

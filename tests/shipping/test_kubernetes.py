@@ -28,6 +28,7 @@ from tools.manifests import RULES, written
 
 KUBERNETES = DEPLOY / "kubernetes"
 BUILT = ("gateway", "endpoint", "overlays/production", "overlays/trial", "spark")
+HALF_AN_HOUR = 1800  # seconds
 OURS = BUILT[:-1]
 WORKLOADS = ("Deployment", "StatefulSet")
 
@@ -161,6 +162,15 @@ def test_each_probe_asks_its_own_question(folder: str) -> None:
 
         asked = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
         assert {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"} == asked
+
+
+def test_an_endpoint_has_time_to_bring_its_database_up_to_a_new_release() -> None:
+    """Ended halfway it would begin anew, for ever."""
+    (workload,) = of_kind("endpoint", "StatefulSet")
+    (container,) = pod_of(workload)["containers"]
+    probe = container["startupProbe"]
+
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= HALF_AN_HOUR
 
 
 def test_routes_and_endpoint_name_each_other() -> None:
