@@ -4,8 +4,11 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CHAOS_RUNS ?= 50
+MINUTES ?= 10
+HOURS ?= 1
 SEEDS ?= 1000
 FROM ?= 1
+OF ?= dialogs mirrors joined
 KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -24,7 +27,7 @@ LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test style format types layers bench memory chaos simulate model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
+.PHONY: help setup demo test style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -79,11 +82,19 @@ bench: setup  ## Figures of this machine, as a table; BENCH="--full", or as benc
 memory: setup  ## The memory test with a thousand links instead of two hundred; a minute, 600 MB
 	@BROKER_TEST_LINKS=1000 $(BIN)/pytest -s -p no:randomly tests/loopback/test_memory.py
 
-chaos: setup  ## Kill a random process of the demo at a random moment, CHAOS_RUNS times; a pair that flaps for a minute
-	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -p no:randomly
+chaos: setup  ## Faults on real daemons, each alone and then mixtures by a seed, MINUTES in all; best as root
+	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES)
 
-simulate: setup  ## Dialogs and mirrored pairs over a simulated network, SEEDS stories of each from number FROM on; tells the number of one that fails
-	@$(BIN)/python -m tests.simulation.simulate --seeds $(SEEDS) --from $(FROM)
+soak: setup  ## The same for HOURS; then a process of the demo killed CHAOS_RUNS times, a pair that flaps for a minute
+	@$(BIN)/python -m tests.chaos.run --minutes $$(( $(HOURS) * 60 ))
+	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos/test_kill.py tests/chaos/test_mirror_flapping.py \
+	    tests/chaos/test_reader_kill.py -p no:randomly
+
+simulate: setup  ## Dialogs, mirrored pairs, and both joined over simulated machines, SEEDS stories of each (or OF one) from number FROM on; tells the number of one that fails
+	@$(BIN)/python -m tests.simulation.simulate --of $(OF) --seeds $(SEEDS) --from $(FROM)
+
+fleets: setup  ## A thousand gateways and a hundred thousand endpoints, simulated: figures in docs/performance/fleets.json; twenty minutes
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.fleet
 
 model: setup  ## The formal models of dialogs and mirrored pairs, in every state they can reach; needs spin and gcc
 	@BROKER_TEST_COMPLETE=1 $(BIN)/pytest -q -s tests/model
@@ -94,8 +105,9 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
 	@$(BIN)/mkdocs build --strict --quiet
 
-fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, SECONDS in all, and keep new inputs in tests/fuzz/corpus
-	@PYTHONPATH=$(CURDIR):$(FUZZER) $(BIN)/python -m tests.fuzz.run --seconds $(SECONDS)
+fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, and whole conversations with a daemon, SECONDS in all; keeps new inputs
+	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fuzz.converse --seconds $$(($(SECONDS) / 4))
+	@PYTHONPATH=$(CURDIR):$(FUZZER) $(BIN)/python -m tests.fuzz.run --seconds $$(($(SECONDS) * 3 / 4))
 
 $(FUZZER): requirements/fuzz.txt
 	@$(PIP) install --require-hashes --no-deps --upgrade --target $(FUZZER) -r requirements/fuzz.txt

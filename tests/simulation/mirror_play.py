@@ -21,6 +21,7 @@ from tests.simulation.mirror_world import HEARTBEAT_SECONDS, LEASE_SECONDS, Fram
 RESEND_SECONDS = 0.7  # after which a sender sends again what nobody has acknowledged
 WINDOW = 8  # messages of a dialog under way
 WHOLE_SECONDS = 25.0  # within which all is over once the network is whole: two longest waits of a prober, and some
+UNDER_WAY_SECONDS = 1.0  # for which frames may be on a link at most
 SILENCE_SECONDS = 25.0  # ... and so long nobody is asked anything afterwards
 
 
@@ -85,12 +86,12 @@ class _Stage:
             for number in range(story.probers)
         ]
         self.dialogs = [_Dialog(database, messages) for database, messages, _ in story.dialogs]
+        self._lied_until: dict[tuple[str, int], float] = {}
         self.outcome = Outcome(needed=sum(dialog.messages for dialog in self.dialogs), history=self.world.history)
 
     def run(self) -> None:
         """All of it."""
-        for instance in self.instances.values():
-            instance.start()
+        self.world.stir()
         for number, (_, _, pause) in enumerate(self.story.dialogs):
             self._begin(number, pause)
         for blow in self.story.blows:
@@ -176,6 +177,7 @@ class _Stage:
         def start() -> None:
             if instance.life == life:
                 instance.is_up = True
+                self.world.stir()
 
         self.clock.later(blow.seconds, start)
 
@@ -190,6 +192,7 @@ class _Stage:
                 for database in self.world.databases.values():
                     if database.holder is instance:
                         database.holder = None
+                self.world.stir()
 
         def thaw() -> None:
             if instance.life == life:
@@ -245,14 +248,18 @@ class _Stage:
     def _strike_rogue(self, blow: MirrorBlow, _: Instance) -> None:
         database = self.world.databases[blow.database]
         database.is_rogue = True
+        self.world.stir()
         self.clock.later(blow.seconds, lambda: setattr(database, "is_rogue", False))
 
     def _strike_lie(self, blow: MirrorBlow, instance: Instance) -> None:
+        self._lied_until[instance.name, blow.database] = self.clock.now + blow.seconds + UNDER_WAY_SECONDS
         self._claim(blow, instance, self.world.databases[blow.database].epoch, is_taking=False)
 
     def _strike_stale(self, blow: MirrorBlow, instance: Instance) -> None:
         database = self.world.databases[blow.database]
-        if database.holder not in (None, instance):  # else its own reign, of which frames may be under way, is the last
+        has_lied = self.clock.now < self._lied_until.get((instance.name, blow.database), 0.0)
+        # Else what was sent in its own reign, or on its own word, may be under way.
+        if database.holder not in (None, instance) and not has_lied:
             self._claim(blow, instance, database.epoch - 1, is_taking=True)
 
     def _claim(self, blow: MirrorBlow, instance: Instance, epoch: int, *, is_taking: bool) -> None:

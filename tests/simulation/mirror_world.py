@@ -91,11 +91,17 @@ class World:
         self.databases: dict[int, Database] = defaultdict(Database)
         self.cuts: dict[tuple[int, str, bool], int] = defaultdict(int)  # prober, instance, is towards the prober
         self.links: dict[Link, None] = {}  # in the order in which they came, so that a number tells one story
+        self.instances: list[Instance] = []
         self.history: list[str] = []
 
     def note(self, what: str) -> None:
         """One line of the history."""
         self.history.append(f"{self.clock.now:8.3f} {what}")
+
+    def stir(self) -> None:
+        """A lock, or who may have it, has changed: whoever found nothing to do looks again."""
+        for instance in self.instances:
+            instance.look_soon()
 
     def is_cut(self, prober: int, name: str) -> bool:
         """Whether any direction is."""
@@ -147,10 +153,14 @@ class Instance:
         self._asked: dict[int, dict[Link, None]] = defaultdict(dict)
         self._inbox: list[Callable[[], None]] = []
         self._committed_at = 0.0
+        self._is_looking = False
+        world.instances.append(self)
 
-    def start(self) -> None:
-        """Look for locks from now on."""
-        self.world.clock.later(self.world.chance.uniform(0.0, self.world.poll), self._look)
+    def look_soon(self) -> None:
+        """Look for locks from now on, until there is nothing to be done about them."""
+        if not self._is_looking:
+            self._is_looking = True
+            self.world.clock.later(self.world.chance.uniform(0.0, self.world.poll), self._look)
 
     def crash(self) -> None:
         """Everything in memory is gone; locks are free, links reset."""
@@ -163,6 +173,7 @@ class Instance:
         for database in self.world.databases.values():
             if database.holder is self:
                 database.holder = None
+        self.world.stir()
         for link in [link for link in self.world.links if link.instance is self]:
             if self.world.is_cut(link.prober, self.name):
                 self.world.doom(link)
@@ -176,6 +187,7 @@ class Instance:
         inbox, self._inbox = self._inbox, []
         for do in inbox:
             self._do(do)
+        self.world.stir()
 
     def hear(self, link: Link, words: tuple[object, ...]) -> None:
         """PROBE or MESSAGE."""
@@ -244,10 +256,17 @@ class Instance:
     # --- roles ---
 
     def _look(self) -> None:
-        self.world.clock.later(self.world.poll * self.world.chance.uniform(0.5, 1.0), self._look)
         if self.is_up and not self.is_frozen:
             for number, database in self.world.databases.items():
                 self._look_at(number, database)
+            if any(self._has_more(number, database) for number, database in self.world.databases.items()):
+                self.world.clock.later(self.world.poll * self.world.chance.uniform(0.5, 1.0), self._look)
+                return
+        self._is_looking = False
+
+    def _has_more(self, number: int, database: Database) -> bool:
+        """Whether the next look may find something without anything having changed."""
+        return database.is_rogue or database.holder is None or (database.holder is self) != (number in self.reign)
 
     def _look_at(self, number: int, database: Database) -> None:
         if database.is_rogue:
@@ -266,6 +285,7 @@ class Instance:
         self.reign[number] = database.epoch
         self.claims.pop(number, None)
         self.world.note(f"{self.name} is principal of {number} with epoch {database.epoch}")
+        self.world.stir()
         self.tell_all(number)
 
     def _stand_back(self, number: int) -> None:
@@ -280,4 +300,5 @@ class Instance:
             return
         self._stand_back(number)
         database.holder, database.heir = None, heir if heir.is_up else None
+        self.world.stir()
         self.world.clock.later(2.0, lambda: setattr(database, "heir", None))

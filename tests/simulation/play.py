@@ -23,13 +23,11 @@ from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.setting import DialogSettings
-from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.store.balance import read_balance
-from broker.store.sqlite_store import SqliteStore
-from broker.store.turn import Turn, TurnResult
 from tests.simulation.application import Application, Side
 from tests.simulation.story import DAY, SIDES, Blow, Story
+from tests.simulation.watched_store import WatchedStore
 from tests.support.dialog import rows
 from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
@@ -97,37 +95,6 @@ def play(story: Story, *, is_followed: bool = False) -> Outcome:
     return outcome
 
 
-class _Watched(SqliteStore):
-    """Fails now and then, before, within or behind the commit; after each turn the ledger holds."""
-
-    chance: random.Random
-    failure = 0.0
-
-    def turn_in_writer(self, turn: Turn) -> TurnResult:
-        how = self.chance.choice(["before", "within", "behind"]) if self.chance.random() < self.failure else ""
-        if how == "before":
-            raise StoreUnavailableError(str(self.path), "played: before")
-        if how == "within":
-            steps = iter([0] * self.chance.randrange(300))
-            self.connection.set_progress_handler(lambda: 1 if self._is_over(steps) else 0, 5)
-        try:
-            result = super().turn_in_writer(turn)
-        finally:
-            self.connection.set_progress_handler(None, 0)
-            if self.connection.in_transaction:  # SQLite may stop behind a BEGIN that has worked; no disk does that
-                self.connection.execute("ROLLBACK")
-            assert read_balance(self.connection).unaccounted == 0
-        if how == "behind":
-            raise StoreUnavailableError(str(self.path), "played: behind")
-        return result
-
-    def _is_over(self, steps: object) -> bool:
-        if next(steps, None) is None:  # type: ignore[call-overload]
-            self.connection.set_progress_handler(None, 0)
-            return True
-        return False
-
-
 class _Stage:
     """One performance."""
 
@@ -140,7 +107,7 @@ class _Stage:
         settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=story.fragment_size)
         self.network = Network(loop, story.seed, settings)
         self.network.is_followed = is_followed
-        self.store: type[_Watched] = type("_Store", (_Watched,), {})
+        self.store: type[WatchedStore] = type("_Store", (WatchedStore,), {})
         self.store.chance, self.store.failure = self.network.random, story.store_failure
         self.network.store = self.store
         self.is_settling = False
@@ -292,8 +259,8 @@ class _Stage:
         for number, dialog in enumerate(dialogs):
             ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
             has_failed = ours.has_failed or theirs.has_failed or self.story.lifetimes[number] < DAY
-            _check_direction(f"dialog {number}, shop to bank", ours, theirs, has_failed=has_failed)
-            _check_direction(f"dialog {number}, bank to shop", theirs, ours, has_failed=has_failed)
+            check_direction(f"dialog {number}, shop to bank", ours, theirs, has_failed=has_failed)
+            check_direction(f"dialog {number}, bank to shop", theirs, ours, has_failed=has_failed)
         assert len(self.applications["bank"].sides) <= len(dialogs), "the bank knows more dialogs than were begun"
         for side in self.applications.values():
             balance = read_balance(side.db)
@@ -328,7 +295,8 @@ class _Stage:
                 self.note(f"{name}: senders {list(endpoint.transmitter.senders)}, problem {endpoint.problem!r}")
 
 
-def _check_direction(what: str, sender: Side, receiver: Side, *, has_failed: bool) -> None:
+def check_direction(what: str, sender: Side, receiver: Side, *, has_failed: bool) -> None:
+    """What came is what was sent, in order; and all of it, where nothing cut the dialog short."""
     assert receiver.got == sender.sent[: len(receiver.got)], f"{what}: not what was sent, or not in order"
     if not has_failed and (receiver.is_told or not receiver.has_ended):
         assert len(receiver.got) == len(sender.sent), f"{what}: {len(receiver.got)} of {len(sender.sent)} came"

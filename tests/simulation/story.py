@@ -95,7 +95,7 @@ def draw(seed: int) -> Story:
         room=pick([1 << 20, 200_000]) if is_large else pick([1 << 20, 3000, 500]),
     )
     dialogs = pick([1, 1, 2, 3, 5])
-    deeds = [_deed(chance, dialogs) for _ in range(pick([1, 3, 10, 25]))]
+    deeds = [draw_deed(chance, dialogs) for _ in range(pick([1, 3, 10, 25]))]
     if is_large:
         deeds.insert(0, Deed(0.0, "shop", "send", 0, LARGE_BODY))
     blows = [_blow(chance, names) for _ in range(pick([0, 0, 1, 3, 6]))]
@@ -106,13 +106,14 @@ def draw(seed: int) -> Story:
         store_failure=pick([0.0, 0.0, 0.0, 0.02]),
         fragment_size=LARGE if is_large else SMALL,
         lifetimes=tuple(pick([DAY] * 9 + [2.0]) for _ in range(dialogs)),
-        habits={side: _habit(chance) for side in SIDES},
+        habits={side: draw_habit(chance) for side in SIDES},
         deeds=tuple(deeds),
         blows=tuple(sorted(blows, key=lambda blow: blow.at)),
     )
 
 
-def _deed(chance: random.Random, dialogs: int) -> Deed:
+def draw_deed(chance: random.Random, dialogs: int) -> Deed:
+    """Something that one of the applications does."""
     what = chance.choices(
         ["send", "many", "rollback", "timer", "cancel", "end", "error"], weights=[12, 4, 2, 2, 1, 1, 0.5]
     )[0]
@@ -132,7 +133,8 @@ def _blow(chance: random.Random, names: list[str]) -> Blow:
     return Blow(at, what, name, other, seconds=chance.choice([0.0, 0.1, 0.7, 3.0]))
 
 
-def _habit(chance: random.Random) -> Habit:
+def draw_habit(chance: random.Random) -> Habit:
+    """How one of them reads."""
     return Habit(
         pause=chance.choice([0.02, 0.1, 0.5]),
         top=chance.choice([1, 5, 100]),

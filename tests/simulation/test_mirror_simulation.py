@@ -12,12 +12,18 @@ from tests.simulation.mirror_story import BLOWS, draw, smaller
 from tests.simulation.simulate import trouble
 
 SHORT = 300
+MISJUDGED = (37915, 67371)  # a mirror that had lied, and was believed, became stale with frames on their way to it
 
 
 @pytest.mark.parametrize("first", range(1, SHORT + 1, 30))
 def test_every_message_is_committed_once_and_by_a_principal(first: int) -> None:
     for seed in range(first, first + 30):
         assert (seed, "") == (seed, trouble(draw(seed), play)[0])
+
+
+@pytest.mark.parametrize("seed", MISJUDGED)
+def test_story_that_was_once_judged_wrong_goes_well(seed: int) -> None:
+    play(draw(seed))
 
 
 def test_same_number_tells_the_same_story() -> None:

@@ -1,0 +1,204 @@
+"""Fleets of whole instances on played machines: what an idle link costs, and millions of messages through thousands."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import tracemalloc
+import uuid
+from collections import Counter
+from typing import Any
+from unittest import mock
+
+import structlog
+
+from broker.conversation.contact import Contact, Fragment, Travel, message_frame
+from broker.flow import Disposition
+from broker.forwarding.way import Origin
+from broker.routing.decide import Surroundings, decide
+from broker.routing.facts import Facts, Hosted, hosted
+from broker.routing.route import RouteProperties
+from broker.wire.frame import Hello, decode_dialog, encode_link
+from broker.wire.layout import Flag, Kind
+from tests.simulation.instance import Instance, Part
+from tests.simulation.joined_play import around
+from tests.simulation.machine import MachineLoop, Net, PlayedEnd, Process
+from tests.support.virtual_time import run_virtually
+
+BATCH = 20  # messages that a talker sends at one time
+PAUSE_SECONDS = 0.2  # ... and between two such times
+
+
+def memory(links: int) -> dict[str, Any]:
+    """Bytes of a gateway for each link that is online and idle, objects of the loop and the socket left out."""
+    loop = MachineLoop()
+    found: dict[str, Any] = {}
+
+    async def main(_: object) -> None:
+        net = Net(loop, random.Random(1))
+        gateway = Instance(Part("gateway", ()), around(net, random.Random(1)), b"g" * 16)
+        gateway.start()
+        strangers = Process("town")
+
+        def connect(number: int) -> Any:
+            near, far = PlayedEnd(net, gateway.process), PlayedEnd(net, strangers)
+            near.far, far.far = far, near
+            hello = Hello(instance=uuid.uuid4().bytes, arbitration=uuid.uuid4().bytes, name=f"endpoint-{number}",
+                          addresses=(f"tcp://endpoint-{number}:4022",))  # fmt: skip
+            far.send(encode_link(hello))
+            return near
+
+        accept = gateway.peers.accept
+        for number in range(10):
+            gateway.process.context.run(accept, connect(number), f"tcp://town:{number}")
+        await asyncio.sleep(1.0)
+        ends = [connect(number) for number in range(10, 10 + links)]
+        await asyncio.sleep(0.1)
+        tracemalloc.start()
+        for number, end in enumerate(ends):
+            gateway.process.context.run(accept, end, f"tcp://town:{1000 + number}")
+        await asyncio.sleep(0.5)
+        found["bytes"] = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        found["links"] = len(gateway.peers.links) - 10
+        gateway.kill()
+        for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
+            asyncio.tasks._unregister_task(task)
+
+    with structlog.testing.capture_logs():
+        run_virtually(main, loop)
+    assert found["links"] == links
+    return {"links": links, "bytes of a link": round(found["bytes"] / links)}
+
+
+class Talker(Instance):
+    """An endpoint without a database: it hosts a service, and knows what came, by conversation."""
+
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self.got: Counter[bytes] = Counter()
+        self.wrong = 0
+
+    def on_routes(self) -> None:
+        """Its service is there."""
+        super().on_routes()
+        here = hosted({self.broker_instance: [self.part.service]})
+        self.forwarder.surround(table=self.routes, hosted=here, is_forwarding=False)
+
+    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+        for frame in frames:
+            header = decode_dialog(frame)[0]
+            assert database == header.to_broker_instance, origin
+            self.wrong += header.sequence_number != self.got[header.conversation_id]
+            self.got[header.conversation_id] += 1
+
+
+def crowd(counts: tuple[int, int], messages: int, seed: int = 1) -> dict[str, Any]:
+    """
+    Talkers and gateways, so many of each, and so many messages of each talker, sent to the next one by two gateways.
+
+    Links, handshakes, heartbeats, routing and forwarding are the product's own. Everything has to come, once and in
+    order.
+    """
+    loop, chance = MachineLoop(), random.Random(seed)
+    talking, hopping = counts
+    found: dict[str, Any] = {}
+    begun = time.process_time()
+
+    async def main(_: object) -> None:
+        net = Net(loop, chance)
+        surroundings = around(net, chance)
+        names = [f"endpoint-{number}" for number in range(talking)]
+        to_all = tuple(RouteProperties(service_name=f"Service {name}", address=f"tcp://{name}:4022") for name in names)
+        hops = [
+            Instance(Part(f"gateway-{number}", to_all), surroundings, uuid.uuid4().bytes) for number in range(hopping)
+        ]
+        talkers = []
+        for number, name in enumerate(names):
+            far = f"Service {names[(number + 1) % len(names)]}"
+            ways = tuple(
+                RouteProperties(service_name=far, address=f"tcp://gateway-{(number + more) % hopping}:4022")
+                for more in range(2)
+            )
+            local = (RouteProperties(address="LOCAL"),)
+            talkers.append(Talker(Part(name, local, None, f"Service {name}", ways), surroundings, chance.randbytes(16)))
+        for one in [*hops, *talkers]:
+            one.start()
+        await asyncio.sleep(1.0)
+        pairs = zip(talkers, [*talkers[1:], talkers[0]], strict=True)
+        await asyncio.gather(*(_talk(near, far, messages, chance) for near, far in pairs))
+        await asyncio.sleep(5.0)
+        found["seconds"] = loop.time()
+        found["delivered"] = sum(one.got.total() for one in talkers)
+        found["wrong"] = sum(one.wrong for one in talkers)
+        found["forwarded"] = sum(hop.forwarder.received.total() for hop in hops)
+        dropped: Counter[Disposition] = Counter()
+        for one in [*hops, *talkers]:
+            assert one.forwarder.unaccounted == 0
+            dropped += one.forwarder.dropped
+            one.kill()
+        found["dropped"] = dropped.total()
+        for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
+            asyncio.tasks._unregister_task(task)
+
+    patches = mock.patch("broker.net.dialer.socket", _Sockets(loop)), mock.patch("time.monotonic", loop.time)
+    with patches[0], patches[1], structlog.testing.capture_logs():
+        run_virtually(main, loop)
+    return {
+        "instances": talking + hopping,
+        "messages sent": talking * messages,
+        "messages delivered": found["delivered"],
+        "forwarded by gateways": found["forwarded"],
+        "doubled, out of order, or lost": found["wrong"] + talking * messages - found["delivered"],
+        "dropped": found["dropped"],
+        "virtual seconds": round(found["seconds"], 1),
+        "CPU seconds": round(time.process_time() - begun),
+    }
+
+
+class _Sockets:
+    """The module `socket`, as the dialler uses it."""
+
+    SOCK_STREAM = 1
+
+    def __init__(self, loop: MachineLoop) -> None:
+        self._loop = loop
+
+    def socket(self, *kind: object) -> PlayedEnd:
+        """One that is played."""
+        return self._loop.net.socket(*kind)
+
+
+async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random) -> None:
+    """A conversation of its own, twenty messages at a time."""
+    await asyncio.sleep(chance.uniform(0.0, 1.0))
+    contact = Contact(
+        chance.randbytes(16),
+        is_initiator=True,
+        service_name=near.part.service,
+        broker_instance=near.broker_instance,
+        far_service=far.part.service,
+        far_broker_instance=far.broker_instance,
+    )
+    facts = Facts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
+    origin = _Nobody()
+    for start in range(0, messages, BATCH):
+        here = Surroundings(near.own_routes, Hosted(), near.peers.health_of, is_forwarding=False)
+        frames = []
+        for sequence in range(start, min(messages, start + BATCH)):
+            way = near.forwarder.way_for(decide(facts, here), Kind.MESSAGE)
+            fragment = Fragment((sequence, 0), Flag.LAST_FRAGMENT, b"x" * 200, (0, 0))
+            frames.append((way, message_frame(contact, Travel(), chance.randbytes(16), fragment)))
+        near.process.context.run(near.forwarder.submit, frames, asyncio.get_running_loop().time(), origin)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+class _Nobody:
+    """Whoever sends here."""
+
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, _frame: object, _disposition: Disposition) -> None:
+        """Nobody is there to be told."""

@@ -1,0 +1,344 @@
+"""
+An instance of the joined simulation: what `broker.daemon` puts together, on machines that are played.
+
+Forwarder, peers, links, mirrors, the keeper of a role and the conversations of a database are the product's own. Left
+out are the catalog with its statements (routes are given as values) and everything that only looks or is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import random
+import uuid
+from collections.abc import Coroutine
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from broker.control.role_keeper import RoleKeeper
+from broker.control.role_source import LockSource
+from broker.dialog.endpoint import Endpoint
+from broker.dialog.setting import DialogSettings
+from broker.errors import StoreUnavailableError
+from broker.flow import Disposition
+from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.limits import Limits
+from broker.forwarding.way import Origin
+from broker.mirror.role import Role
+from broker.net.departures import has_parted
+from broker.net.housekeeping import Housekeeping
+from broker.net.limits import Timeouts
+from broker.net.mirrors import Mirrors
+from broker.net.peers import Peers
+from broker.routing.address import NetworkAddress
+from broker.routing.facts import hosted
+from broker.routing.route import RouteProperties, create_route
+from broker.routing.table import RouteTable, build_table
+from broker.store.database import Connection, lock_store, open_store
+from broker.store.fence import note_start
+from broker.store.role_file import Reign, write_reign
+from broker.supervision import Supervision
+from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
+from broker.wire.layout import VERSION
+from tests.simulation.machine import PORT, Net, Process
+from tests.simulation.watched_store import WatchedStore
+
+MAX_FRAME = 4096
+HEARTBEAT_MS = 1000
+TIMEOUTS = Timeouts(handshake=2.0, connect=2.0)
+DRAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """
+    What an instance is in a story.
+
+    Shape: `routes` of msdb; `own_routes` of its database, `service` the one service in it; `path` None where there is
+    no database; `is_mirrored` when it is its principal only while it has the lock of the file.
+    """
+
+    name: str
+    routes: tuple[RouteProperties, ...]
+    path: Path | None = None
+    service: str = ""
+    own_routes: tuple[RouteProperties, ...] = ()
+    is_mirrored: bool = False
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all instances of a story share. Shape: `store` makes that of a database; `pool_bytes` of each instance."""
+
+    net: Net
+    chance: random.Random
+    settings: DialogSettings
+    store: type[WatchedStore]
+    pool_bytes: int
+
+
+class Instance:
+    """
+    One instance, through all its lives.
+
+    Shape: `life` how often it was started; `process` the last one; `endpoint` its database while it is at work here;
+    `claims` (role, epoch) that it told its peers last.
+    """
+
+    def __init__(self, part: Part, around: Surroundings, broker_instance: bytes) -> None:
+        self.part = part
+        self.around = around
+        self.broker_instance = broker_instance  # of its database, or of msdb where it has none
+        self.life = 0
+        self.process: Process
+        self.forwarder: Forwarder
+        self.peers: Peers
+        self.mirrors: Mirrors
+        self.keeper: RoleKeeper | None = None
+        self.endpoint: Endpoint | None = None
+        self.is_up = False
+        self._kept: ExitStack | None = None
+        self._lock = -1
+
+    @property
+    def address(self) -> NetworkAddress:
+        """Where it is reached."""
+        return NetworkAddress(self.part.name, PORT)
+
+    # --- lives ---
+
+    def start(self) -> None:
+        """A new process."""
+        self.life += 1
+        self.is_up = True
+        self.process = Process(self.part.name)
+        self.process.context.run(self._build)
+
+    def do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Something that its own process does."""
+        return self.process.context.run(asyncio.get_running_loop().create_task, work)
+
+    def kill(self, *, is_dark: bool = False) -> None:
+        """The process is gone; with the power of its machine when that is dark."""
+        self.is_up = False
+        self.around.net.end(self.process, is_dark=is_dark)
+        self._give_back()
+        self.endpoint = self._leaving = None
+        if self.keeper is not None:
+            self.keeper._watch.close()
+            self.keeper = None
+
+    async def stop(self) -> None:
+        """End in order, as `broker.daemon` does."""
+        self.around.net.listeners.pop(self.part.name, None)
+        if self.keeper is not None:
+            await self.keeper.close()
+        await self.peers.close(reason="the instance stops", seconds=DRAIN_SECONDS)
+        self.mirrors.close()
+        if self.endpoint is not None:
+            endpoint, self.endpoint = self.endpoint, None
+            await endpoint.close()
+
+    def lose_lock(self) -> None:
+        """Storage takes the lock of a process that stands still."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    # --- building ---
+
+    def _build(self) -> None:
+        part, around = self.part, self.around
+        supervision = Supervision()
+        hello = Hello(
+            versions=(VERSION,),
+            instance=uuid.uuid5(uuid.NAMESPACE_DNS, part.name).bytes,
+            arbitration=uuid.uuid4().bytes,
+            name=part.name,
+            software="played",
+            max_frame=MAX_FRAME,
+            heartbeat_ms=HEARTBEAT_MS,
+            addresses=(str(self.address),),
+        )
+        self.peers = Peers(
+            hello,
+            TIMEOUTS,
+            on_rejected=self._on_rejected,
+            on_room=self._on_room,
+            prove=self._prove,
+            supervision=supervision,
+        )
+        self.mirrors = Mirrors(self.peers, self._prove, on_room=self._on_room, jitter=around.chance.random)
+        housekeeping = Housekeeping()
+        self.forwarder = Forwarder(
+            Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
+            deliver=self._deliver,
+            want=self.peers.want,
+            health_of=self.peers.health_of,
+            ask_principal=self.mirrors.use,
+            hold_back=self.peers.backpressure.hold_back,
+            again=housekeeping.again,
+            report=housekeeping.report,
+        )
+        self._generation = -1
+        self.mirrors.start(self.forwarder)
+        housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
+        self.forwarder.found_self({self.address}, asyncio.get_running_loop().time())
+        self.routes, self.own_routes = table_of(part.routes), table_of(part.own_routes)
+        if part.path is not None and part.is_mirrored:
+            self.keeper = RoleKeeper(part.name, part.path, LockSource(), self, supervision=supervision)
+        elif part.path is not None:
+            self._host(self._take(part.path, None, 0), supervision)
+        self._supervision = supervision
+        self.on_routes()
+        if self.endpoint is not None:
+            self.endpoint.start()
+        self.peers.start(self.forwarder)
+        around.net.listeners[part.name] = (self.process, self.peers.accept)
+        if self.keeper is not None:
+            supervision_task = asyncio.get_running_loop().create_task(self.keeper.start())
+            supervision_task.add_done_callback(_raise)
+
+    def reroute(self, routes: tuple[RouteProperties, ...], own_routes: tuple[RouteProperties, ...]) -> None:
+        """Other routes, of msdb and of the database."""
+        self.routes, self.own_routes = table_of(routes), table_of(own_routes)
+        self.process.context.run(self.on_routes)
+
+    def on_routes(self) -> None:
+        """As `broker.daemon` does when its catalog has changed."""
+        part, tables = self.part, (self.routes, self.own_routes)
+        if self.endpoint is not None:
+            self.endpoint.transmitter.table = self.own_routes
+        is_mirror = part.is_mirrored and self.endpoint is None
+        self.forwarder.surround(
+            table=self.routes,
+            hosted=hosted(
+                {} if self.endpoint is None else {self.broker_instance: [part.service]},
+                mirrors=[self.broker_instance] if is_mirror else [],
+            ),
+            is_forwarding=part.path is None,
+        )
+        self.mirrors.on_routes(tables)
+        self.peers.admission.on_routes(tables)
+        self.peers.dialling.on_routes(tables)
+        self.forwarder.rematch(asyncio.get_running_loop().time())
+        self._on_room()
+
+    # --- ports ---
+
+    def _on_room(self) -> None:
+        have_paths_changed = self._generation != self.forwarder.generation
+        self._generation = self.forwarder.generation
+        if self.endpoint is not None:
+            if have_paths_changed:
+                self.endpoint.transmitter.on_paths()
+            else:
+                self.endpoint.transmitter.on_room()
+
+    def _on_rejected(self, rejected: Rejected) -> None:
+        if self.endpoint is not None:
+            self.endpoint.transmitter.advise(rejected)
+
+    def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
+        if self.endpoint is not None and database == self.broker_instance:
+            self.endpoint.arrive(frames, origin)
+            return
+        for frame in frames:
+            origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
+
+    def _prove(self, probe: Probe) -> ProbeReply:
+        role, epoch = Role.UNKNOWN, 0
+        if self.part.path is not None and probe.broker_instance == self.broker_instance:
+            role = Role.PRINCIPAL
+            if self.keeper is not None:
+                role, epoch = self.keeper.standing.role, self.keeper.standing.epoch
+        return ProbeReply(probe.id, probe.broker_instance, role.value, epoch)
+
+    # --- the database; `Hosting` of the keeper ---
+
+    async def open(self, _name: str, least_epoch: int) -> Reign:
+        """Take the database over and serve it."""
+        assert self.keeper is not None
+        assert self.part.path is not None
+        store = await asyncio.to_thread(self._take, self.part.path, least_epoch, self.keeper.standing.epoch)
+        reign = Reign(self.broker_instance, store.epoch, self.part.name, 0.0)
+        await asyncio.to_thread(write_reign, store.path, reign)
+        self._host(store, self._supervision)
+        assert self.endpoint is not None
+        self.endpoint.on_demoted = self.keeper.on_demoted
+        self.on_routes()
+        self.endpoint.start()
+        return reign
+
+    def refuse(self, _name: str, _broker_instance: bytes | None) -> None:
+        """From this moment on nothing comes into the database any more."""
+        if self.endpoint is not None:
+            self._leaving, self.endpoint = self.endpoint, None
+        self.on_routes()
+
+    async def close(self, _name: str) -> None:
+        """End what is under way, and give the file back."""
+        endpoint, self._leaving = self._leaving, None
+        if endpoint is not None:
+            await endpoint.close()
+        await asyncio.to_thread(self._give_back)
+
+    def announce(self, broker_instance: bytes) -> None:
+        """Tell those who asked."""
+        self.peers.announce(broker_instance)
+
+    _leaving: Endpoint | None = None
+
+    def _take(self, path: Path, least_epoch: int | None, told: int) -> WatchedStore:
+        with ExitStack() as taken:
+            self._lock = lock_store(path)
+            taken.callback(self._unlock)
+            db: Connection = taken.enter_context(closing(open_store(path, may_make=False)))
+            db.execute("PRAGMA synchronous = OFF")
+            least = None if least_epoch is None else max(least_epoch, told + 1)
+            db.epoch = note_start(db, path, path.parent, least_epoch=least)
+            store = self.around.store(path, db, fragment_size=self.around.settings.fragment_size)
+            taken.callback(store.close)
+            self._kept = taken.pop_all()
+        return store
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, -1
+        os.close(lock)
+
+    def _give_back(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def _host(self, store: WatchedStore, supervision: Supervision) -> None:
+        self.endpoint = Endpoint(
+            self.part.name,
+            store.path,
+            store,
+            settings=self.around.settings,
+            forwarder=self.forwarder,
+            supervision=supervision,
+        )
+        self.endpoint.transmitter.has_parted = has_parted
+
+
+@lru_cache(maxsize=64)
+def table_of(routes: tuple[RouteProperties, ...]) -> RouteTable:
+    """A table of these routes."""
+    now = datetime.now(UTC)
+    return build_table([create_route(f"route {number}", one, now=now) for number, one in enumerate(routes)], now=now)
+
+
+def _raise(task: asyncio.Task[None]) -> None:
+    """A database that cannot be kept is a bug, unless it is held elsewhere."""
+    if (
+        not task.cancelled()
+        and task.exception() is not None
+        and not isinstance(task.exception(), StoreUnavailableError)
+    ):
+        raise task.exception()  # type: ignore[misc]

@@ -1,0 +1,52 @@
+"""A small fleet; `make fleets` has a thousand gateways and a hundred thousand endpoints."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from tests.simulation.fleet import SMALL, distribution, draw, storm, storm_figures
+from tests.simulation.fleet_crowd import crowd, memory
+from tests.simulation.fleet_failover import failover
+
+
+def test_conversations_are_spread_and_only_those_of_a_gateway_that_is_gone_move() -> None:
+    found = distribution(SMALL)
+
+    assert found["conversations of a gateway, most"] < 40 + 2 * found["three sigma of pure chance"]
+    assert found["conversations of a gateway, least"] > 40 - 2 * found["three sigma of pure chance"]
+    assert found["conversations of a gateway, most"] == found["moved when the fullest is gone"]
+
+
+def test_crowd_does_not_knock_in_step_and_is_back_within_the_longest_wait() -> None:
+    told = storm(SMALL)
+    figures = storm_figures(told)
+
+    assert (0, True) == (figures["missing"], figures["seconds until all are back"] < 12.0)
+    assert figures["fullest tenth of a second while away, times the mean"] < 5.0
+    assert "<svg" in draw({"attempts by second": [1, 2], "attempts by second without spread": [3, 4]})
+
+
+def test_crowd_whose_waits_are_all_alike_is_seen_to_knock_in_step() -> None:
+    """The measure can fail: as it was before waits were shortened by chance."""
+    with mock.patch("broker.net.dialer.SPREAD", 0.0):
+        figures = storm_figures(storm(SMALL))
+
+    assert figures["fullest tenth of a second while away, times the mean"] > 20.0
+
+
+def test_every_gateway_learns_of_a_failover() -> None:
+    reset, silent = failover(SMALL.gateways, is_silent=False), failover(SMALL.gateways, is_silent=True)
+
+    assert (SMALL.gateways, SMALL.gateways) == (reset["know the partner"], silent["know the partner"])
+    assert reset["seconds until all know"] < 1.0
+    assert 30.0 < silent["seconds until all know"] < 47.0
+
+
+def test_idle_link_is_small() -> None:
+    assert memory(SMALL.links)["bytes of a link"] < 16 * 1024
+
+
+def test_everything_comes_once_and_in_order_through_a_fleet_of_whole_instances() -> None:
+    found = crowd((SMALL.talkers, SMALL.hops), SMALL.messages)
+
+    assert (1000, 0, 0) == (found["messages delivered"], found["doubled, out of order, or lost"], found["dropped"])
