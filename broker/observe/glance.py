@@ -142,7 +142,7 @@ def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal)
     rows = [{"service": service} | counts for service, counts in database["services"].items()]
     waiting = database["waiting_messages"]
     count = "an unknown number of" if waiting is None else waiting
-    title = f"Database {name}: {count} messages wait to be acknowledged"
+    title = f"Database {name}: {count} message{' waits' if waiting == 1 else 's wait'} to be acknowledged"
     render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, terminal=terminal)
     ledger = database.get("ledger")
     if ledger is not None:

@@ -44,6 +44,11 @@ TRANSPORT_METRICS = (
         "How often changed certificate files could not be used; those before stay in use.",
         fold=max,
     ),
+    Described(
+        "broker_tls_last_reload_successful",
+        "1 while what the certificate files hold is in use, 0 while it cannot be used and what was there before is.",
+        fold=min,
+    ),
     Described("broker_tls_handshakes", "TLS handshakes under way with those who connect."),
     Described("broker_connections_refused_total", "Connections refused or ended because of a limit.", ("limit",)),
     Described(
@@ -74,6 +79,7 @@ def transport_readers() -> Mapping[str, Callable[[Running], Iterable[tuple[Label
         "broker_tls_certificate_expiry_timestamp_seconds": _expiries,
         "broker_tls_reloads_total": lambda instance: [((), instance.certificates.reloads)],
         "broker_tls_reload_failures_total": lambda instance: [((), instance.certificates.failures)],
+        "broker_tls_last_reload_successful": lambda instance: [((), int(not instance.certificates.problem))],
         "broker_tls_handshakes": lambda instance: [((), len(instance.peers.entrance.handshakes))],
         "broker_connections_refused_total": lambda instance: _counts(
             {"connections": 0, "connections_per_peer": 0} | instance.peers.admission.refused

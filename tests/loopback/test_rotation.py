@@ -156,6 +156,7 @@ def test_files_that_cannot_be_used_change_nothing_and_raise_an_alarm_until_they_
     assert (before, True) == (client.shown(), client.is_heard())
     assert any("certificate files are not in use" in warning for warning in gateway.status()["warnings"])
     assert 1 == gateway.metric("broker_tls_reload_failures_total")
+    assert 0 == gateway.metric("broker_tls_last_reload_successful")
     ready = _get(gateway.daemon, "/readyz?verbose")
     assert ready.startswith("HTTP/1.0 200")
     assert "[!] certificate files: endpoint.certificate" in ready

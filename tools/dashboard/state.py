@@ -200,8 +200,9 @@ CERTIFICATES = Row(
         ),
         Panel(
             "Changed certificate files",
-            "How often they were put to use, and how often they could not be, since the start.",
+            "How often they were put to use and could not be, since the start; and 1 while they are in use.",
             (
+                Query(gauge("broker_tls_last_reload_successful"), "{{instance}} in use"),
                 Query(gauge("broker_tls_reloads_total"), "{{instance}} used"),
                 Query(gauge("broker_tls_reload_failures_total"), "{{instance}} failed"),
             ),

@@ -82,6 +82,7 @@ def test_metrics_tell_when_each_ends_and_how_reloading_went() -> None:
     assert (NOW + 100 * DAY).timestamp() == expiries[("peer", "CN=peer")] == expiries[("own", "CN=own")]
     assert [((), 2)] == found["broker_tls_reloads_total"]
     assert [((), 1)] == found["broker_tls_reload_failures_total"]
+    assert [((), 1)] == found["broker_tls_last_reload_successful"]
     assert [((), 4)] == found["broker_tls_handshakes"]
     assert {("connections",): 3, ("connections_per_peer",): 0} == dict(found["broker_connections_refused_total"])
     assert {("bytes_per_second",): 0, ("messages_per_second",): 0} == dict(found["broker_connection_pauses_total"])
