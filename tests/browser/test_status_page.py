@@ -308,6 +308,7 @@ async def test_the_page_never_scrolls_sideways(browser: Browser, shown: Shown, w
 
 async def test_no_word_of_a_table_is_broken_on_a_phone(browser: Browser, shown: Shown) -> None:
     """A table scrolls instead; only names and ids of others, which may be of any length, are cut."""
+    send(shown, TO_DEAF)
     tab = await look(browser, shown["gateway"].page, width=320)
     await seen(tab, "document.getElementById('hops-table').innerText.includes('not reached')")
 
