@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 import socket
 import tempfile
@@ -36,13 +35,14 @@ from broker.routing.route import RouteProperties
 from broker.store.balance import read_balance
 from broker.store.database import epoch, open_store
 from tests.simulation.application import Application
+from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.instance import Instance, Part, Surroundings
 from tests.simulation.joined_story import FRAGMENT_SIZE, JoinedStory
 from tests.simulation.machine import MachineLoop, Net, Road
-from tests.simulation.play import ENVELOPE_BYTES, FRAMES_FACTOR, FRAMES_MORE, LEFT_BEHIND, check_direction
+from tests.simulation.play import FRAMES_FACTOR, FRAMES_MORE
 from tests.simulation.story import DAY, SIDES, Blow
 from tests.simulation.watched_store import WatchedStore
-from tests.support.dialog import open_database, rows
+from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
 
 QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once the network is whole
@@ -338,7 +338,7 @@ class _Stage:
 
         def is_ended() -> bool:
             for dialog in list(open_ones):
-                if self._maybe_end(dialog):
+                if maybe_end(self.applications, dialog):
                     open_ones.remove(dialog)
             return not open_ones
 
@@ -358,23 +358,8 @@ class _Stage:
             assert self.loop.time() < deadline, f"{what} after {QUIET_SECONDS} s"
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _maybe_end(self, dialog: Dialog) -> bool:
-        """The shop ends what nobody has ended, when everything has come; True when there is nothing more to do."""
-        ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
-        if ours.has_ended or theirs.has_ended or ours.has_failed or theirs.has_failed:
-            return True
-        is_complete = theirs.got == ours.sent and ours.got == theirs.sent
-        if is_complete and ours.timer is None and theirs.timer is None:
-            self.applications["shop"].end(dialog)
-            return True
-        return False
-
     def _is_quiet(self) -> bool:
-        is_empty = not any(
-            rows(side.db, f"SELECT 1 FROM {table} LIMIT 1")
-            for side in self.applications.values()
-            for table in LEFT_BEHIND
-        )
+        is_empty = is_nothing_left(self.applications)
         if not is_empty or any(one.forwarder.pool.frames for one in self.instances.values()):
             return False
         return not any(one.endpoint and one.endpoint.transmitter.senders for one in self.instances.values())
@@ -416,21 +401,14 @@ class _Stage:
         self._count()
 
     def _count(self) -> None:
-        fragments = 0
-        for application in self.applications.values():
-            for side in application.sides.values():
-                bodies = [*map(len, side.sent), 0]
-                fragments += sum(math.ceil((size + ENVELOPE_BYTES) / FRAGMENT_SIZE) for size in bodies)
+        fragments = fragments_needed(self.applications, FRAGMENT_SIZE)
         self.outcome.needed = fragments
         self.outcome.frames = sum(self.net.carried[name] for name in ("shop", *self.story.banks))
         assert self.outcome.frames <= FRAMES_FACTOR * fragments + FRAMES_MORE, (self.outcome.frames, fragments)
 
     def _tell_what_is_left(self) -> None:
-        for name, application in self.applications.items():
-            for table in LEFT_BEHIND:
-                for row in application.db.execute(f"SELECT * FROM {table} LIMIT 5"):
-                    short = [value[:8].hex() if isinstance(value, bytes) else value for value in row]
-                    self.note(f"left in {name}.{table}: {short}")
+        for line in rows_left(self.applications):
+            self.note(line)
         for name, instance in self.instances.items():
             links = [(link.peer_name, str(link.state), link.reason) for link in instance.peers.links.values()]
             attempts = {str(to): (one.problem, one.is_under_way) for to, one in instance.peers.attempts.items()}

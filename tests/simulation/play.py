@@ -9,7 +9,6 @@ and in order, both sides know that it is over, nothing is left in the files or i
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import tempfile
 import uuid
@@ -26,9 +25,9 @@ from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
 from broker.store.balance import read_balance
 from tests.simulation.application import Application, Side
+from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.story import DAY, SIDES, Blow, Story
 from tests.simulation.watched_store import WatchedStore
-from tests.support.dialog import rows
 from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
@@ -36,17 +35,7 @@ QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once th
 SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
 FRAMES_FACTOR = 20  # frames sent for each that is needed, at most: above it somebody sends again and again
 FRAMES_MORE = 400  # ... and for what time-outs and acknowledgements of a story with few messages cost
-ENVELOPE_BYTES = 100  # of the first fragment, at most
 FAST_DIRECTORY = Path("/dev/shm")
-LEFT_BEHIND = (
-    "broker_conversation",
-    "broker_transmission",
-    "broker_transmission_part",
-    "broker_fragment",
-    "broker_received",
-    "broker_message",
-    "broker_failure",
-)
 
 
 @dataclass
@@ -223,7 +212,7 @@ class _Stage:
 
         def is_ended() -> bool:
             for dialog in list(open_ones):
-                if self._maybe_end(dialog):
+                if maybe_end(self.applications, dialog):
                     open_ones.remove(dialog)
             return not open_ones
 
@@ -234,23 +223,8 @@ class _Stage:
         await asyncio.sleep(SILENCE_SECONDS)
         self._check(dialogs)
 
-    def _maybe_end(self, dialog: Dialog) -> bool:
-        """The shop ends what nobody has ended, when everything has come; True when there is nothing more to do."""
-        ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
-        if ours.has_ended or theirs.has_ended or ours.has_failed or theirs.has_failed:
-            return True
-        is_complete = theirs.got == ours.sent and ours.got == theirs.sent
-        if is_complete and ours.timer is None and theirs.timer is None:
-            self.applications["shop"].end(dialog)
-            return True
-        return False
-
     def _is_quiet(self) -> bool:
-        is_empty = not any(
-            rows(side.db, f"SELECT 1 FROM {table} LIMIT 1")
-            for side in self.applications.values()
-            for table in LEFT_BEHIND
-        )
+        is_empty = is_nothing_left(self.applications)
         nodes = [self.network.nodes[name] for name in SIDES]
         return is_empty and not any(node.endpoint and node.endpoint.transmitter.senders for node in nodes)
 
@@ -275,28 +249,15 @@ class _Stage:
         self._count()
 
     def _count(self) -> None:
-        fragments = 0
-        for application in self.applications.values():
-            for side in application.sides.values():
-                bodies = [*map(len, side.sent), 0]
-                fragments += sum(math.ceil((size + ENVELOPE_BYTES) / self.story.fragment_size) for size in bodies)
+        fragments = fragments_needed(self.applications, self.story.fragment_size)
         self.outcome.needed = fragments
         self.outcome.frames = sum(self.network.carried[name] for name in SIDES)
         assert self.outcome.frames <= FRAMES_FACTOR * fragments + FRAMES_MORE, (self.outcome.frames, fragments)
 
     def _tell_what_is_left(self) -> None:
-        for name, application in self.applications.items():
-            for table in LEFT_BEHIND:
-                for row in application.db.execute(f"SELECT * FROM {table} LIMIT 5"):
-                    short = [value[:8].hex() if isinstance(value, bytes) else value for value in row]
-                    self.note(f"left in {name}.{table}: {short}")
+        for line in rows_left(self.applications):
+            self.note(line)
+        for name in SIDES:
             endpoint = self.network.nodes[name].endpoint
             if endpoint is not None:
                 self.note(f"{name}: senders {list(endpoint.transmitter.senders)}, problem {endpoint.problem!r}")
-
-
-def check_direction(what: str, sender: Side, receiver: Side, *, has_failed: bool) -> None:
-    """What came is what was sent, in order; and all of it, where nothing cut the dialog short."""
-    assert receiver.got == sender.sent[: len(receiver.got)], f"{what}: not what was sent, or not in order"
-    if not has_failed and (receiver.is_told or not receiver.has_ended):
-        assert len(receiver.got) == len(sender.sent), f"{what}: {len(receiver.got)} of {len(sender.sent)} came"
