@@ -15,7 +15,7 @@ from broker.conversation.state import State
 from broker.errors import ConversationError
 from tests.support.shop import Shop
 
-EVERYBODY = Crowd(ENDABLE, None, time.time() + 60)
+EVERYBODY = Crowd(ENDABLE, None, time.time() + 86_400)  # read when tests are collected, perhaps an hour before they run
 
 
 @pytest.fixture

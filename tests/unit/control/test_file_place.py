@@ -11,30 +11,15 @@ import pytest
 
 from broker.control.check import check_files
 from broker.control.file_place import out_of_reach, place_errors
+from tests.support.nobody import as_nobody
 
-NOBODY = 65534
 TEXT = '[instance]\nstate_dir = "closed/state"\n[databases.a]\npath = "a.db"\n[databases.b]\npath = "/none/b.db"\n'
 QUIET = '[endpoint]\nlisten = []\n[observe]\nlisten = ""\n'
 
 
 @pytest.fixture
-def as_nobody() -> Iterator[None]:
-    """Who is root is nobody for a while; anybody else is refused enough as it is."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
 def closed(tmp_path: Path) -> Iterator[Path]:
     """A directory that not even its files may be asked for in, with a state directory in it."""
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
     directory = tmp_path / "closed"
     (directory / "state").mkdir(parents=True)
     for name in ("msdb.db", "a.db"):
@@ -45,13 +30,13 @@ def closed(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_the_system_refuses_is_told_once_with_its_key_and_hides_nothing(
-    load: Any, tmp_path: Path, closed: Path, request: pytest.FixtureRequest
+    load: Any, tmp_path: Path, closed: Path
 ) -> None:
     load(TEXT + QUIET + '[routes]\nfiles = ["none.sql"]\n')
     (tmp_path / "broker.toml").chmod(0o644)
-    request.getfixturevalue("as_nobody")
 
-    report = check_files([tmp_path / "broker.toml"], environ={})
+    with as_nobody(tmp_path):
+        report = check_files([tmp_path / "broker.toml"], environ={})
 
     assert [
         f'{tmp_path}/broker.toml:2:13: instance.state_dir: "{closed}" cannot be written: Permission denied',
@@ -70,27 +55,21 @@ def test_files_in_a_state_directory_that_cannot_be_used_are_not_told_of(load: An
     assert {"msdb", "a"} == out_of_reach(settings, told)
 
 
-def test_file_of_others_is_told_with_what_to_do(load: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
+def test_file_of_others_is_told_with_what_to_do(load: Any, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o777)
     (tmp_path / "state" / "msdb.db").touch()
     (tmp_path / "state" / "msdb.db").chmod(0)
     settings = load('[instance]\nstate_dir = "state"\n')
-    request.getfixturevalue("as_nobody")
 
-    [error] = place_errors(settings).values()
+    with as_nobody(tmp_path):
+        [error] = place_errors(settings).values()
 
     assert ("instance.state_dir", "give it to the user that runs the instance, mode 0600") == (error.key, error.hint)
     assert error.problem.endswith('msdb.db" may not be read and written')
 
 
-def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(
-    load: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
+def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(load: Any, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o777)
@@ -99,21 +78,17 @@ def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(
         (state / name).touch()
         (state / name).chmod(0o666 if name == "a.db" else 0)
     settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n')
-    request.getfixturevalue("as_nobody")
 
-    told = place_errors(settings)
+    with as_nobody(tmp_path):
+        told = place_errors(settings)
 
     names = [", ".join(f'"{state / name}"' for name in part) for part in (left[:4], left[4:])]
     assert [f"{part} may not be read and written" for part in names] == [one.problem for one in told.values()]
     assert {"give them to the user that runs the instance, mode 0600"} == {one.hint for one in told.values()}
 
 
-def test_record_of_others_that_may_be_read_is_no_problem(
-    load: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_record_of_others_that_may_be_read_is_no_problem(load: Any, tmp_path: Path) -> None:
     """It is replaced as a whole, which is a matter of the directory."""
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o777)
@@ -121,9 +96,11 @@ def test_record_of_others_that_may_be_read_is_no_problem(
         (state / name).touch()
         (state / name).chmod(mode)
     settings = load('[instance]\nstate_dir = "state"\n')
-    request.getfixturevalue("as_nobody")
 
-    assert {} == place_errors(settings)
+    with as_nobody(tmp_path):
+        told = place_errors(settings)
+
+    assert {} == told
 
 
 def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

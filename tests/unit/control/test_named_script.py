@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from broker.control.named_script import is_pattern, named_scripts, no_script
 from broker.errors import SettingError
+from tests.support.nobody import as_nobody
 
 KEY = ("routes", "files")
 
@@ -62,20 +62,11 @@ def test_pattern_is_said_to_match_nothing(load: Any) -> None:
 
 
 def test_pattern_into_a_directory_that_may_not_be_read_is_no_empty_one(load: Any, tmp_path: Path) -> None:
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
     (tmp_path / "routes.d").mkdir(mode=0)
     settings = load("[routes]\nfiles = ['routes.d/*.sql']\n")
-    is_root = not os.geteuid()
 
-    if is_root:
-        os.seteuid(65534)
-    try:
-        with pytest.raises(SettingError) as caught:
-            named_scripts(settings, KEY, settings.routes.files)
-    finally:
-        if is_root:
-            os.seteuid(0)
+    with as_nobody(tmp_path), pytest.raises(SettingError) as caught:
+        named_scripts(settings, KEY, settings.routes.files)
 
     assert str(caught.value).replace(f"{tmp_path}/", "") == (
         'broker.toml:2:10: routes.files[0]: "routes.d/*.sql": the directory "routes.d" may not be looked into; let the'

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import glob
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.control.script import closed_directory, script_files
+from tests.support.nobody import as_nobody
 
 
 @pytest.fixture
@@ -36,19 +35,6 @@ def test_files_come_in_the_order_of_patterns_and_names(tree: Path, patterns: lis
     assert [tree / name for name in names] == found
 
 
-@pytest.fixture
-def as_nobody(tmp_path: Path) -> Iterator[None]:
-    """Who is root is nobody for a while; anybody else is refused enough as it is."""
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
-    is_root = not os.geteuid()
-    if is_root:
-        os.seteuid(65534)
-    yield
-    if is_root:
-        os.seteuid(0)
-
-
 @pytest.mark.parametrize(
     ("closed", "mode", "pattern"),
     [
@@ -61,14 +47,12 @@ def as_nobody(tmp_path: Path) -> Iterator[None]:
         ("we*ird", 0o000, f"{glob.escape('we*ird')}/in/*.sql"),
     ],
 )
-def test_directory_that_may_not_be_looked_into_is_found(
-    tree: Path, closed: str, mode: int, pattern: str, request: pytest.FixtureRequest
-) -> None:
+def test_directory_that_may_not_be_looked_into_is_found(tree: Path, closed: str, mode: int, pattern: str) -> None:
     (tree / closed).mkdir(exist_ok=True)
     (tree / closed).chmod(mode)
-    request.getfixturevalue("as_nobody")
 
-    found = closed_directory(f"{tree}/{pattern}")
+    with as_nobody(tree):
+        found = closed_directory(f"{tree}/{pattern}")
 
     assert found is not None
     assert found.startswith(str(tree / closed))
