@@ -7,7 +7,6 @@ traffic nor the resolving of names. Every change goes through `broker.control.ex
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import Counter
@@ -168,8 +167,9 @@ class Api:
 
     async def status(self, _: Nothing) -> dict[str, Any]:
         """The state of the instance; what is in files that cannot be read is null."""
-        status, drops = await asyncio.gather(self._subject.status(), self._drops())
-        paths = self._subject.backlog_paths()
+        drops = await self._drops()
+        status = await self._subject.status()
+        paths = self._subject.backlog_paths()  # in the same turn: a mirrored database may come or go in the next
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
         ledgers = await self._run(lambda: {name: read_ledger(path) for name, path in paths.items()})
         still = await self._run(lambda: {name: read_standstill(path) for name, path in paths.items()})
