@@ -145,8 +145,11 @@ def test_a_principal_cut_off_is_left_once_its_partner_claims(open_: Open, how: C
     traffic.goes_on()
 
     late = made.dialog_frames_to(first) - before
-    refused = first.status()["forwarding"]["dropped"].get(Disposition.DATABASE_IS_MIRROR, 0)
-    assert late <= refused
+
+    def refused() -> bool:
+        return late <= int(first.status()["forwarding"]["dropped"].get(Disposition.DATABASE_IS_MIRROR, 0))
+
+    wait_for(refused, seconds=SECONDS, what=f"{late} frames refused")
     assert late == 0 or how is Cut.SILENT
     assert ("principal", 2) == role(second)
     whole(made, traffic)

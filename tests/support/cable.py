@@ -80,7 +80,8 @@ class Cable:
     def cut(self, how: Cut) -> None:
         """Nothing gets through from now on."""
         if how is Cut.SILENT:
-            self._whole.clear()
+            with self._lock:  # nobody is about to pass
+                self._whole.clear()
             return
         self._broken = True
         with self._lock:
@@ -138,10 +139,9 @@ class Cable:
         with contextlib.suppress(OSError):
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := near.recv(1 << 16):
-                self._whole.wait()
+                self._pass(decoder.feed(data), link, is_onward=is_onward)
                 if self._broken:
                     break
-                self._note(decoder.feed(data), link, is_onward=is_onward)
                 far.sendall(data)
             far.shutdown(socket.SHUT_WR)
         with self._lock:
@@ -150,6 +150,16 @@ class Cable:
             _reset(near)
             _reset(far)
         near.close()
+
+    def _pass(self, frames: list[bytes], link: int, *, is_onward: bool) -> None:
+        """Wait until the cable is whole, and note what passes; behind a silent cut nothing is noted any more."""
+        while True:
+            self._whole.wait()
+            with self._lock:
+                if self._whole.is_set():
+                    if not self._broken:
+                        self._note(frames, link, is_onward=is_onward)
+                    return
 
     def _note(self, frames: list[bytes], link: int, *, is_onward: bool) -> None:
         now = time.monotonic()
