@@ -51,7 +51,8 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
         fail(f"still there after {timeout:g} s; {last['sentence']}", TIMED_OUT)
     if last["held"] or last["peers"] or last["busy"]:
         fail(f"gone, and something was left behind: {_left(last)}; its senders have it", TIMED_OUT)
-    click.echo("drained", err=True)
+    if last["stage"] != "left":  # else it has said so itself
+        click.echo("drained", err=True)
 
 
 def _begin(client: AdminClient) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pytest
 
 import broker
 from broker.demo.topology import Topology
+from tests.docs import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "applications.md"
 SCAN = bytes(range(256)) * 12_000  # about 3 MiB: a large message of many fragments
@@ -24,7 +25,7 @@ SCAN = bytes(range(256)) * 12_000  # about 3 MiB: a large message of many fragme
 
 def blocks(language: str) -> list[str]:
     """The examples of the page in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [block.text for block in page.blocks(PAGE.read_text(encoding="utf-8")) if block.language == language]
 
 
 @pytest.fixture

@@ -21,12 +21,13 @@ from broker.application.dialog import begin_dialog
 from broker.store.database import open_store, writing
 from broker.store.metadata import put_queue, put_service, queues
 from broker.store.quarantine import Blame, note_failure
+from tests.docs.page import blocks
 from tests.support.command import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "readers.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-SHELL = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+PROGRAMS = [block.text for block in blocks(PAGE) if block.language == "python"]
+SHELL = [block.text for block in blocks(PAGE) if block.language == "sh"]
 SECONDS = 60.0
 
 

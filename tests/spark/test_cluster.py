@@ -21,6 +21,7 @@ from broker.cli import submit
 from broker.pipeline import stored
 from broker.pipeline.synthetic import history as synthetic
 from broker.pipeline.synthetic.world import Scenario
+from tests.docs.page import DOCS, Reading
 from tests.spark.test_incremental import as_rows, in_batch
 from tests.support.spark_cluster import HOME, Cluster, cluster
 
@@ -101,6 +102,19 @@ def test_spark_submit_runs_the_same_command(
 
     assert 0 == done.returncode, done.stderr.decode()
     assert in_batch(spark, history, "reconcile") == as_rows(stored.load(spark, tmp_path, "reconcile"))
+
+
+def test_the_how_to_about_clusters_does_what_it_shows(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {name: value for name, value in running.environment.items() if name != "SPARK_HOME"}
+    page = DOCS / "how-to" / "pipeline-cluster.md"
+
+    with Reading(page, ports={"7077": running.url.rpartition(":")[2]}, environ=environ) as reading:
+        executed = reading.read()
+
+    assert executed > 0
 
 
 def test_a_worker_that_is_killed_in_mid_job_changes_nothing(

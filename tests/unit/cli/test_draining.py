@@ -31,7 +31,7 @@ def test_every_change_is_told_and_the_end(fake_admin: Any) -> None:
     result = run("drain", "--socket", fake_admin.path)
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert ["draining: 2 held, 1 peer left, 9 s", "drained", "drained"] == result.stderr.splitlines()
+    assert ["draining: 2 held, 1 peer left, 9 s", "drained"] == result.stderr.splitlines()
     assert ("POST", "/v1/drain", {}) == fake_admin.asked[0]
 
 

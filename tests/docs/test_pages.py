@@ -1,0 +1,37 @@
+"""The tutorial and every how-to do what they say: each page is executed from top to bottom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import DOCS, Reading
+
+ELSEWHERE = {"pipeline-cluster"}  # tests/spark/test_cluster.py, which has a cluster
+PAGES = [
+    DOCS / "tutorial.md",
+    DOCS / "from-sql-server.md",
+    *sorted(page for page in (DOCS / "how-to").glob("*.md") if page.stem not in ELSEWHERE),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_everything_a_page_shows_is_so(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    with Reading(page) as reading:
+        executed = reading.read()
+
+    assert executed > 0
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(DOCS / "how-to" / f"{name}.md" for name in ELSEWHERE)], ids=lambda p: p.stem
+)
+def test_a_page_is_found_from_the_first_one_and_from_the_navigation(page: Path) -> None:
+    name = str(page.relative_to(DOCS))
+
+    assert f"]({name})" in (DOCS / "index.md").read_text(encoding="utf-8")
+    assert f": {name}\n" in (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
