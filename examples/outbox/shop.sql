@@ -1,0 +1,2 @@
+CREATE QUEUE ShopQueue;
+CREATE SERVICE [//books/Shop] ON QUEUE ShopQueue;

@@ -1,0 +1,2 @@
+CREATE QUEUE WarehouseQueue;
+CREATE SERVICE [//books/Warehouse] ON QUEUE WarehouseQueue;

@@ -1,0 +1,2 @@
+CREATE QUEUE BillingQueue;
+CREATE SERVICE [//shop/Billing] ON QUEUE BillingQueue;

@@ -1,0 +1,2 @@
+CREATE QUEUE OrdersQueue;
+CREATE SERVICE [//shop/Orders] ON QUEUE OrdersQueue;

@@ -1,0 +1,3 @@
+CREATE QUEUE WorkQueue;
+CREATE SERVICE [//work/Count] ON QUEUE WorkQueue;
+CREATE ROUTE Desk WITH SERVICE_NAME = '//work/Desk', ADDRESS = 'tcp://127.0.0.1:4221';

@@ -1,0 +1,47 @@
+"""What CONTRIBUTING.md names is there: files, make targets, names in the modules that it sends the reader to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PATHS = sorted(set(re.findall(r"`((?:broker|tests|docs|examples|deploy|config|\.ci)/[\w/.-]*[\w/])`", PAGE)))
+PLACEHOLDERS = {"broker/x/y.py", "tests/unit/x/test_y.py"}
+NAMES = {
+    "broker/observe/traffic.py": ["Described", "traffic_readers"],
+    "broker/observe/view.py": ["FILE_VIEWS", "MEMORY_VIEWS", "GUID_COLUMNS", "INSTANT_COLUMNS", "make_row"],
+    "broker/observe/status.py": ["_KIND_NAMES"],
+    "broker/control/effect.py": ["carry_out"],
+    "broker/admin/permission.py": ["_OF_OPERATOR"],
+    "broker/wire/layout.py": ["LAST_LINK_KIND", "Kind"],
+    "broker/wire/frame.py": ["LinkMessage", "KIND_OF", "_GUID_FIELDS"],
+    "broker/wire/decoder.py": ["_LINK_LENGTHS"],
+    "broker/wire/connection.py": ["TRANSITIONS", "_follow"],
+}
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path not in PLACEHOLDERS])
+def test_a_file_that_is_named_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def test_every_target_that_is_named_is_one_of_make() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    named = set(re.findall(r"(?:`|^)make ([a-z]+)", PAGE, re.MULTILINE))
+
+    assert len(named) > 10
+    assert set() == named - targets
+
+
+@pytest.mark.parametrize(("path", "names"), NAMES.items())
+def test_names_it_sends_the_reader_to_are_in_their_modules(path: str, names: list[str]) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+
+    assert [] == [
+        name for name in names if name not in text or name not in PAGE.replace("..._readers", "traffic_readers")
+    ]
