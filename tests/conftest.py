@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from broker.demo.topology import Daemon
 from tests.support.forked import FORK_SERVER
+
+# No test asserts how long something takes: the machine may be doing something else.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from functools import cache
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import operator, peer
@@ -17,8 +17,8 @@ from tests.fuzz.door import targets
 from tests.fuzz.target import KIB, Target
 
 TARGETS = targets()
-MANY = settings(max_examples=200, deadline=None)
-LIVE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=200)
+LIVE = settings(max_examples=40)
 
 
 def attempt(name: str, data: bytes) -> None:
@@ -184,7 +184,7 @@ def test_spoilt_script_is_read_or_refused_at_a_place(text: str) -> None:
     attempt("script", text.encode(errors="surrogateescape" if text.isascii() else "surrogatepass"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from([w for q in operator.QUESTIONS[:4] for w in q.split()]), min_size=1, max_size=14))
 def test_question_of_words_in_any_order_is_answered_or_refused(words: list[str]) -> None:
     attempt("question", f"SELECT {' '.join(words)}".encode())

@@ -122,7 +122,7 @@ def test_no_bytes_are_answered_as_a_fault_of_the_server(tmp_path: Path) -> None:
         assert port is not None
         places: list[ListenAddress | Path] = [port, instance.settings.admin.socket]
 
-        @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
         @given(data=st.one_of(_LOOSE, _bent()), place=st.sampled_from(places))
         def fuzz(data: bytes, place: ListenAddress | Path) -> None:
             with capture_logs() as logs:

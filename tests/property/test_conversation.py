@@ -291,7 +291,7 @@ class OutboundMachine(RuleBasedStateMachine):
 
 
 TestOutbound = OutboundMachine.TestCase
-TestOutbound.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestOutbound.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 @given(bodies, st.data())

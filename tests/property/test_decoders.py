@@ -63,7 +63,7 @@ def told(decoder: Decoder, parts: list[bytes], legend: Legend) -> list[tuple[int
     return seen
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.lists(records(), max_size=20).map(b"".join), min_size=1, max_size=3), LEGENDS)
 def test_both_make_the_same_of_any_records(parts: list[bytes], legend: Legend) -> None:
     assert told(PlainDecoder(), parts, legend) == told(compiled.CompiledDecoder(), parts, legend)
@@ -83,7 +83,7 @@ def problem(decoder: Decoder, data: bytes, legend: Legend) -> list[str]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(records(), min_size=1, max_size=5).map(b"".join), LEGENDS, st.data())
 def test_both_refuse_the_same_of_what_is_cut_or_damaged(data: bytes, legend: Legend, more: st.DataObject) -> None:
     """Never a crash, whatever the bytes say of their own length."""

@@ -284,7 +284,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kernel", EVERY_KERNEL)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     frames=st.lists(st.one_of(DIALOG_FRAMES, DIALOG_FRAMES, DIALOG_FRAMES, LINK_FRAMES), max_size=12),
     repeats=st.integers(1, 3),
@@ -302,7 +302,7 @@ def test_any_cut_of_a_stream_comes_to_what_reading_it_frame_by_frame_does(
 
 
 @pytest.mark.parametrize("kernel", EVERY_KERNEL)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(frames=st.lists(st.one_of(DIALOG_FRAMES, LINK_FRAMES), min_size=1, max_size=3), tail=TAILS)
 def test_stream_that_comes_byte_by_byte_comes_to_the_same(frames: list[bytes], tail: bytes, kernel: str) -> None:
     data = b"".join(frames) + tail

@@ -343,7 +343,7 @@ class CompiledRelay(Relay):
     kernel_name = "compiled"
 
 
-LONG_ENOUGH = settings(max_examples=60, stateful_step_count=30, deadline=None)
+LONG_ENOUGH = settings(max_examples=60, stateful_step_count=30)
 Relay.TestCase.settings = CompiledRelay.TestCase.settings = LONG_ENOUGH
 TestRelay = Relay.TestCase
 

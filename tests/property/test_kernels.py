@@ -188,7 +188,7 @@ def compare(
     assert slow.records() == fast.records()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     data=st.builds(broken, STREAMS, st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2)),
     cuts=st.lists(st.integers(0, 1 << 16), max_size=6),
@@ -212,13 +212,13 @@ def test_both_kernels_make_the_same_of_any_stream(
         compare(data, cuts, forgets, hash_bits, is_tight=is_tight, ring=ring)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=600), cuts=st.lists(st.integers(0, 600), max_size=3))
 def test_both_kernels_make_the_same_of_bytes_that_are_no_stream(data: bytes, cuts: list[int]) -> None:
     compare(data, cuts, set(), 64)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.lists(FRAMES, min_size=1, max_size=2).map(b"".join))
 def test_both_kernels_make_the_same_of_a_stream_that_comes_byte_by_byte(data: bytes) -> None:
     compare(data, list(range(len(data))), set(), 64)

@@ -336,7 +336,7 @@ def _acknowledging(frame: bytes, sequence: int) -> bytes:
 
 
 TestReception = ReceptionMachine.TestCase
-TestReception.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestReception.settings = settings(max_examples=40, stateful_step_count=20)
 
 
 # --- frames that no broker would send -----------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def junk(draw: st.DrawFn, conversation_id: bytes, instance: bytes) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_frame_whatever_breaks_the_store_or_its_ledger(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         db = open_database(Path(directory) / "side.db", "Here")

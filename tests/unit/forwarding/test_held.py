@@ -179,5 +179,5 @@ class Queue(RuleBasedStateMachine):
         assert (self.model, len(self.model)) == (list(self.queue), len(self.queue))
 
 
-Queue.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Queue.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestQueue = Queue.TestCase

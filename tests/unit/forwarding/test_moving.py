@@ -235,7 +235,7 @@ def test_queue_that_is_served_again_moves_no_further() -> None:
     assert (4, 6) == (len(station.held(EAST)), len(station.held(WEST)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     before=st.lists(st.integers(1, 4), min_size=1, max_size=40),
     steps=st.lists(st.one_of(st.just("turn"), st.lists(st.integers(1, 5), min_size=1, max_size=6)), max_size=30),

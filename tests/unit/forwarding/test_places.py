@@ -91,5 +91,5 @@ class Waiting(RuleBasedStateMachine):
         assert sum(bool(order) for order in self.model.values()) == len(self.places)
 
 
-Waiting.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Waiting.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestWaiting = Waiting.TestCase
