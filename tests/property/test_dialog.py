@@ -96,7 +96,7 @@ class Application:
 
 
 @given(stories())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.data_too_large])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_everything_sent_is_delivered_once_and_in_order_and_nothing_is_left_behind(story: Story) -> None:
     for disposition in _tell(story).dropped:
         event(f"dropped: {disposition}")
