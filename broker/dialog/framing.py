@@ -56,7 +56,7 @@ class Framing:
         if not fragment.lifetime:
             return fragment.body
         envelope, payload = decode_envelope(fragment.body)
-        now = time.time()
+        now = max(time.time(), fragment.enqueued_at)
         return encode_envelope(structs.replace(envelope, lifetime=left(fragment.lifetime, now))) + payload
 
     def ack(

@@ -138,7 +138,9 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
         carried = None if headers is None else json.loads(headers)
         parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
         if first == 0:
-            opening, lifetime = _opening(db, want.endpoint_id, now) if row_sequence == 0 else (_NOT_OPENING, 0.0)
+            opening, lifetime = _NOT_OPENING, 0.0
+            if row_sequence == 0:
+                opening, lifetime = _opening(db, want.endpoint_id, max(now, enqueued))
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
         fragments: Iterable[Outgoing]
@@ -215,7 +217,11 @@ def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Ope
 
 
 def left(lifetime: float, now: float) -> int:
-    """Whole seconds that a dialog may still live, as its first message tells them: 1 at least."""
+    """
+    Whole seconds that a dialog may still live, as its first message tells them: 1 at least.
+
+    `now` is not before the message was queued: a wall clock that went back since would add to the lifetime.
+    """
     return max(1, int(lifetime - now))
 
 

@@ -197,6 +197,14 @@ def test_lifetime_told_is_what_is_left_when_the_message_goes_out(
     assert (expected, b"payload") == decode_envelope(body)
 
 
+def test_clock_that_went_back_since_adds_nothing_to_the_lifetime_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = encode_envelope(Envelope(type="T", contract="C", lifetime=60))
+    fragment = Outgoing((0, 0), 2, body, lifetime=1060.0, enqueued_at=1000.0)
+    monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: -800.0)}))
+
+    assert 60 == decode_envelope(framing().body(fragment))[0].lifetime
+
+
 def test_body_without_a_lifetime_goes_out_as_it_is() -> None:
     fragment = Outgoing((1, 0), 2, b"whatever this is")
 

@@ -285,6 +285,15 @@ def test_first_message_of_the_initiator_tells_contract_and_lifetime(db: sqlite3.
     assert (Envelope("T", "", sent_us[1]), b"b") == second
 
 
+def test_clock_that_went_back_since_adds_nothing_to_the_lifetime(db: sqlite3.Connection) -> None:
+    begin(db, b"a")
+    db.execute("UPDATE broker_transmission SET enqueue_time = ?", [lifetime_of(db) - 60])
+
+    [fragment] = load(db, left=1860)
+
+    assert 60 == decode_envelope(fragment.body)[0].lifetime
+
+
 def test_fragment_that_tells_the_lifetime_knows_when_it_is_over(db: sqlite3.Connection) -> None:
     begin(db, b"abcd", b"e")
 
