@@ -21,15 +21,15 @@ def main(path: str, texts: int) -> None:
     with closing(sqlite3.connect(path)) as db:
         with db:
             for number in range(texts):
-                dialog = broker.begin_dialog(db, from_service="//work/Desk", to_service="//work/Count", lifetime=3600)
-                dialog.send("word " * (number % 10), type="//work/Text")
+                dialog = broker.begin_dialog(db, from_service="//jobs/Desk", to_service="//jobs/Count", lifetime=3600)
+                dialog.send("word " * (number % 10), type="//jobs/Text")
         deadline = time.monotonic() + PATIENCE_SECONDS
         while done.total() < texts:
             if time.monotonic() > deadline:
                 sys.exit(f"{texts - done.total()} texts without an answer")
             with db:
                 for message in broker.receive(db, queue="DeskQueue", wait=1):
-                    if message.type == "//work/Counted":
+                    if message.type == "//jobs/Counted":
                         answer = json.loads(message.body)
                         done[answer["worker"]] += 1
                         words += answer["words"]

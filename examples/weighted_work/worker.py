@@ -18,5 +18,5 @@ def count(db: sqlite3.Connection, messages: list[broker.Message]) -> None:  # no
         if message.is_end or message.is_error:
             continue
         answer = {"worker": os.environ["WORKER"], "words": len(message.body.split())}
-        message.dialog.send(json.dumps(answer), type="//work/Counted")
+        message.dialog.send(json.dumps(answer), type="//jobs/Counted")
         message.dialog.end()

@@ -1,3 +1,3 @@
 CREATE QUEUE WorkQueue;
-CREATE SERVICE [//work/Count] ON QUEUE WorkQueue;
-CREATE ROUTE Desk WITH SERVICE_NAME = '//work/Desk', ADDRESS = 'tcp://127.0.0.1:4221';
+CREATE SERVICE [//jobs/Count] ON QUEUE WorkQueue;
+CREATE ROUTE Desk WITH SERVICE_NAME = '//jobs/Desk', ADDRESS = 'tcp://127.0.0.1:4221';
