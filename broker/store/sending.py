@@ -138,9 +138,8 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
         carried = None if headers is None else json.loads(headers)
         parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
         if first == 0:
-            opening, lifetime = _NOT_OPENING, 0.0
-            if row_sequence == 0:
-                opening, lifetime = _opening(db, want.endpoint_id, max(now, enqueued))
+            since = max(now, enqueued)
+            opening, lifetime = _opening(db, want.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
         fragments: Iterable[Outgoing]
@@ -200,7 +199,7 @@ class _Opening(TypedDict, total=False):
     lifetime: int
 
 
-_NOT_OPENING = _Opening()
+_NOT_OPENING = _Opening(), 0.0
 
 
 def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Opening, float]:
@@ -212,7 +211,7 @@ def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Ope
         "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
     ).fetchone()
     if not is_initiator:
-        return _NOT_OPENING, 0.0
+        return _NOT_OPENING
     return {"contract": contract, "lifetime": left(lifetime, now)}, lifetime
 
 
