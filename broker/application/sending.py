@@ -37,7 +37,7 @@ Item: TypeAlias = Body | tuple[str, Body]
 SYSTEM_TYPES = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 
 _SIDE = (
-    "SELECT state, lifetime, send_sequence, contract, is_initiator,"
+    "SELECT state, lifetime, create_date, send_sequence, contract, is_initiator,"
     " EXISTS (SELECT 1 FROM broker_contract WHERE name = contract) FROM broker_conversation WHERE endpoint_id = ?"
 )
 _TRANSMIT = (
@@ -188,13 +188,14 @@ def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: s
 
 
 def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _Side:
-    """The side of a dialog that may send now."""
+    """The side of a dialog that may send now, which is not before it began: a wall clock may have gone back since."""
     now = time.time()
     with plain(db):
         row = ask(db, _SIDE, (endpoint_id,)).fetchone()
     if row is None or row[0] not in CAN_SEND or row[1] <= now:
         raise refusal(db, endpoint_id, handle, "SEND")
-    state, _, sequence, contract, is_initiator, is_declared = row
+    state, _, began, sequence, contract, is_initiator, is_declared = row
+    now = max(now, began)
     return _Side(db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.application import sending as module
 from broker.application.dialog import Dialog, send
 from broker.conversation.validation import SentBy, Validation
 from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
@@ -84,6 +85,18 @@ def test_no_messages_at_all_change_nothing(shop: Shop) -> None:
 
     assert range(0) == dialog.send_many([])
     assert {"conversations": ["SO"], "sent": []} == shop.seen()
+
+
+def test_message_is_not_queued_before_its_dialog_began(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wall clock that goes back between the two would add to the lifetime that the first message tells."""
+    with shop.connect() as db:
+        dialog = shop.begin(db, lifetime=60)
+        began = dialog.lifetime.timestamp() - 60
+        monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: began - 1800)}))
+        dialog.send(b"a")
+
+    [queued] = shop.look("SELECT enqueue_time FROM broker_transmission")
+    assert pytest.approx(began, abs=0.001) == queued
 
 
 def test_large_one_among_many_keeps_its_place(shop: Shop) -> None:
