@@ -156,22 +156,23 @@ class Campaign:
         wait_until(is_so, seconds=seconds, what=what)
 
     def _settled(self, progress: Progress) -> None:
-        """Wait until every dialog is over at both sides."""
-        due = time.monotonic()
+        """Wait until every dialog is over at both sides, and its initiator has heard it."""
+        due, left = time.monotonic(), set[str]()
 
         def is_so() -> bool:
-            nonlocal due
+            nonlocal due, left
             if time.monotonic() < due:
                 return False
             due = time.monotonic() + POLL_SECONDS
             progress.read()
-            return not progress.unfinished and not self.fleet.open_dialogs()
+            begun, astray = self.fleet.open_dialogs()
+            left = begun | progress.unfinished - astray
+            return not left
 
         try:
             wait_until(is_so, seconds=SETTLE_SECONDS, what="all dialogs over")
         except TimedOutError as error:
-            left = f"{len(progress.unfinished)} not ended by their initiator, {self.fleet.open_dialogs()} sides open"
-            raise TimedOutError(f"{error}: {left}") from None
+            raise TimedOutError(f"{error}: {len(left)} are not, such as {min(left, default='none')}") from None
 
     def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, held_for: float, is_over: bool) -> None:
         """With `is_over` everything had the time to arrive."""

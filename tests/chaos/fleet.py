@@ -261,10 +261,17 @@ class Fleet:
             found |= {(str(uuid.UUID(bytes=one)), not is_initiator, number) for one, is_initiator, number in rows}
         return found
 
-    def open_dialogs(self) -> int:
-        """Sides of dialogs that are not closed."""
-        query = "SELECT count(*) FROM broker_conversation"
-        return sum(self.rows(home, query)[0][0] for home in self.homes)
+    def open_dialogs(self) -> tuple[set[str], set[str]]:
+        """
+        Conversations with a side that is not closed: first those that began, and those that have yet to begin.
+
+        The latter began while a wrong clock said so; it said when they will be over as well, and they last as long.
+        """
+        query = "SELECT conversation_id, create_date FROM broker_conversation"
+        now, begun, astray = time.time(), set[str](), set[str]()
+        for one, at in (row for home in self.homes for row in self.rows(home, query)):
+            (begun if at <= now else astray).add(str(uuid.UUID(bytes=one)))
+        return begun, astray
 
     def rows(self, home: Home, query: str) -> list[tuple[Any, ...]]:
         """What the file that counts answers."""
