@@ -215,6 +215,8 @@ class Endpoint:
                     self._found_up_to = 0
                 raise
             self._is_turning = False
+            if self._inbox:  # more than one turn stores
+                self._wake_up()
             if done > 1:
                 self._turn_at = self._loop.time() + TURN_SECONDS
 
@@ -288,7 +290,7 @@ class Endpoint:
         )
         self._has_news, self.transmitter.faults = False, {}
         if self._verdicts is not None:
-            self._verdicts.begin()
+            self._verdicts.begin(len(waiting.frames))
         return turn
 
     async def _rest(self, turns: list[Turn], problem: str) -> None:

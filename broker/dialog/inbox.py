@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+TURN_FRAMES = 1000  # of one turn: more would hold the database, and what else waits for a turn, for long
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 
 
@@ -37,6 +38,12 @@ class Inbox:
         return True
 
     def take(self) -> Waiting:
-        """All that waits."""
-        waiting, self._waiting, self._bytes = self._waiting, Waiting([], set()), 0
-        return waiting
+        """What has waited longest: as much as one turn stores."""
+        frames, inside = self._waiting
+        if len(frames) <= TURN_FRAMES:
+            self._waiting, self._bytes = Waiting([], set()), 0
+            return Waiting(frames, inside)
+        taken, left = frames[:TURN_FRAMES], frames[TURN_FRAMES:]
+        self._waiting = Waiting(left, {number - TURN_FRAMES for number in inside if number >= TURN_FRAMES})
+        self._bytes -= sum(map(len, taken))
+        return Waiting(taken, {number for number in inside if number < TURN_FRAMES})

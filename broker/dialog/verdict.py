@@ -40,10 +40,10 @@ class Verdicts:
         """A frame of the pass under way is not taken at all."""
         self._ring.tell(frame, disposition, self._arrival_of(frame), now)
 
-    def begin(self) -> None:
-        """What is expected goes to the writer, which has nothing else."""
+    def begin(self, count: int) -> None:
+        """So many of what is expected, the oldest, go to the writer, which has nothing else."""
         assert not self._under_way
-        self._under_way, self._waiting = self._waiting, []
+        self._under_way, self._waiting = self._waiting[:count], self._waiting[count:]
 
     def judge(self, verdicts: Sequence[Disposition], now: float, traced: Mapping[TracedKey, str] = NOT_TRACED) -> None:
         """The writer is done with what it had; what became of it, in the order of arrival, and whose spans it has."""

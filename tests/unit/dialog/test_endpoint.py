@@ -392,6 +392,21 @@ async def test_arrivals_past_the_bound_of_the_inbox_are_dropped_and_their_sender
         assert shop.link.acks()[-1] == (taken + 1, 0)
 
 
+@virtual_time
+async def test_crowd_of_arrivals_is_stored_in_turns_and_all_of_it_acknowledged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "TURN_FRAMES", 3)
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(*[far.message(number) for number in range(10)])
+        await asyncio.sleep(SOON)
+
+        first, *_, last = shop.link.acks()
+        assert first[0] in {3, 6, 9}
+        assert (10, 0) == last
+
+
 # --- lifetime ---------------------------------------------------------------------------------------------------
 
 

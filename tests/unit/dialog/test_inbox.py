@@ -17,6 +17,22 @@ def test_frames_are_taken_in_the_order_of_arrival() -> None:
     assert ([], set()) == inbox.take()
 
 
+def test_crowd_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TURN_FRAMES", 2)
+    monkeypatch.setattr(module, "INBOX_MAX_BYTES", 5)
+    inbox = Inbox()
+    for number in range(5):
+        assert inbox.put(b"%d" % number, is_inside=number in {1, 2, 4})
+
+    first = inbox.take()
+    has_room = [inbox.put(b"5", is_inside=True), inbox.put(b"6", is_inside=True), inbox.put(b"7", is_inside=True)]
+
+    assert ([b"0", b"1"], {1}) == first
+    assert [True, True, False] == has_room
+    assert [([b"2", b"3"], {0}), ([b"4", b"5"], {0, 1}), ([b"6"], {0})] == [inbox.take() for _ in range(3)]
+    assert not inbox
+
+
 def test_whether_something_waits() -> None:
     inbox = Inbox()
     assert not inbox

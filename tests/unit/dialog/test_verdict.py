@@ -61,12 +61,12 @@ def test_frames_are_told_with_the_pass_in_which_they_came(frames: list[bytes]) -
     desk.arrive(1.0, *frames[:2])
     desk.arrive(2.0, frames[2])
 
-    desk.verdicts.begin()
+    desk.verdicts.begin(3)
     desk.arrive(3.0, frames[3])
     assert [] == desk.told()
     desk.verdicts.judge([Disposition.DELIVERED, Disposition.DUPLICATE, Disposition.DELIVERED], 4.0)
     first = desk.records()
-    desk.verdicts.begin()
+    desk.verdicts.begin(1)
     desk.verdicts.judge([Disposition.CORRUPTED], 5.0)
 
     assert [(1, "peer"), (1, "peer"), (1, "peer")] == [
@@ -81,15 +81,28 @@ def test_frames_are_told_with_the_pass_in_which_they_came(frames: list[bytes]) -
 def test_what_the_store_failed_with_is_dropped_and_what_waits_is_not(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, *frames[:2])
-    desk.verdicts.begin()
+    desk.verdicts.begin(2)
     desk.arrive(2.0, frames[2])
 
     desk.verdicts.drop(Disposition.STORE_FAILED, 3.0)
-    desk.verdicts.begin()
+    desk.verdicts.begin(1)
     desk.verdicts.judge([Disposition.DELIVERED], 4.0)
 
     failed = [(number, Disposition.STORE_FAILED, 1.0, 3.0) for number in range(2)]
     assert [*failed, (2, Disposition.DELIVERED, 2.0, 4.0)] == desk.told()
+
+
+def test_what_waits_longer_than_a_turn_stores_is_told_with_the_next_one(frames: list[bytes]) -> None:
+    desk = Desk()
+    desk.arrive(1.0, *frames[:3])
+
+    desk.verdicts.begin(2)
+    desk.verdicts.judge([Disposition.DELIVERED, Disposition.DUPLICATE], 2.0)
+    desk.verdicts.begin(1)
+    desk.verdicts.judge([Disposition.DELIVERED], 3.0)
+
+    told = [(0, Disposition.DELIVERED), (1, Disposition.DUPLICATE), (2, Disposition.DELIVERED)]
+    assert told == [(number, disposition) for number, disposition, _, _ in desk.told()]
 
 
 def test_frame_that_is_not_taken_at_all_is_told_at_once(frames: list[bytes]) -> None:
@@ -104,7 +117,7 @@ def test_frame_that_is_not_taken_at_all_is_told_at_once(frames: list[bytes]) -> 
 def test_what_is_not_stored_in_the_end_is_dropped(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, frames[0])
-    desk.verdicts.begin()
+    desk.verdicts.begin(1)
     desk.arrive(2.0, frames[1])
 
     desk.verdicts.close(3.0)
@@ -117,7 +130,7 @@ def test_frame_of_a_database_here_came_when_it_was_sent_however_long_it_was_queu
     frame = make_frame(0, 0)
     desk.ring.begin(7.0, Peer(), is_from_here=True, queued={b"m" * 16: Queued(1.0, is_resend=True)})
     desk.verdicts.expect(frame)
-    desk.verdicts.begin()
+    desk.verdicts.begin(1)
 
     desk.verdicts.judge([Disposition.DELIVERED], 8.0)
     (record,) = desk.records()
@@ -133,7 +146,7 @@ def test_frame_of_a_database_here_came_when_it_was_sent_however_long_it_was_queu
 def test_writer_that_says_too_little_is_a_bug(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, *frames[:2])
-    desk.verdicts.begin()
+    desk.verdicts.begin(2)
 
     with pytest.raises(ValueError, match="shorter"):
         desk.verdicts.judge([Disposition.DELIVERED], 2.0)
@@ -142,7 +155,7 @@ def test_writer_that_says_too_little_is_a_bug(frames: list[bytes]) -> None:
 def test_span_of_the_application_goes_with_the_messages_that_have_one(frames: list[bytes]) -> None:
     desk = Desk()
     desk.arrive(1.0, *frames[:3])
-    desk.verdicts.begin()
+    desk.verdicts.begin(3)
 
     traced = {(b"c" * 16, False, 1): "span", (b"c" * 16, True, 2): "of the other direction"}
     desk.verdicts.judge([Disposition.DELIVERED] * 3, 2.0, traced)
