@@ -163,18 +163,18 @@ class Endpoint:
 
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
-        is_urgent = False
-        is_inside = isinstance(origin, Transmitter)
+        is_urgent, is_inside = False, isinstance(origin, Transmitter)
         verdicts = self._verdicts
         for frame in frames:
-            is_urgent |= frame[KIND_AT] != _ACK
-            if not self._inbox.put(frame, is_inside=is_inside):
+            is_ack = frame[KIND_AT] == _ACK
+            is_urgent |= not is_ack
+            if not self._inbox.put(frame, is_ack=is_ack, is_inside=is_inside):
                 self.dropped[Disposition.STORE_BUSY] += 1
                 if verdicts is not None:
                     verdicts.refuse(frame, Disposition.STORE_BUSY, self._loop.time())
                 origin.reject(frame, Disposition.STORE_BUSY)
             elif verdicts is not None:
-                verdicts.expect(frame)
+                verdicts.expect(frame, is_ack=is_ack)
         if is_urgent:
             self._wake_up()
         elif self._ride is None:
@@ -290,7 +290,7 @@ class Endpoint:
         )
         self._has_news, self.transmitter.faults = False, {}
         if self._verdicts is not None:
-            self._verdicts.begin(len(waiting.frames))
+            self._verdicts.begin(len(waiting.frames) - waiting.acks, waiting.acks)
         return turn
 
     async def _rest(self, turns: list[Turn], problem: str) -> None:

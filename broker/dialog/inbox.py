@@ -1,49 +1,65 @@
-"""Frames that wait for the writer thread: bounded, in the order of arrival, and which of them came from inside."""
+"""
+Frames that wait for the writer thread: bounded, and which of them came from inside.
+
+Acknowledgements wait by themselves, and a turn stores some of both: a crowd of them, as many as there are dialogs,
+holds up no message, and no crowd of messages holds up what makes room for more. Each kind stays in its order.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import islice
 from typing import NamedTuple
 
-TURN_FRAMES = 1000  # of one turn: more would hold the database, and what else waits for a turn, for long
+TURN_FRAMES = 1000  # of each kind in one turn: more would hold the database, and what else waits for a turn, for long
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 
 
 class Waiting(NamedTuple):
-    """What has waited. Shape: `inside` which of the frames, counted from 0, a database of this instance has sent."""
+    """
+    What has waited.
+
+    Shape: `frames` with the acknowledgements last, so many as `acks`; `inside` which of the frames, counted from 0, a
+    database of this instance has sent.
+    """
 
     frames: list[bytes]
     inside: set[int]
+    acks: int
 
 
 class Inbox:
     """Loop-only."""
 
     def __init__(self) -> None:
-        self._waiting = Waiting([], set())
+        self._messages: deque[tuple[bytes, bool]] = deque()
+        self._acks: deque[tuple[bytes, bool]] = deque()
         self._bytes = 0
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
-        return bool(self._waiting.frames)
+        return bool(self._messages or self._acks)
 
-    def put(self, frame: bytes, *, is_inside: bool) -> bool:
+    def put(self, frame: bytes, *, is_ack: bool, is_inside: bool) -> bool:
         """Let a frame wait; False when there is no room for it."""
         if self._bytes >= INBOX_MAX_BYTES:
             return False
-        frames, inside = self._waiting
-        if is_inside:
-            inside.add(len(frames))
-        frames.append(frame)
+        (self._acks if is_ack else self._messages).append((frame, is_inside))
         self._bytes += len(frame)
         return True
 
     def take(self) -> Waiting:
         """What has waited longest: as much as one turn stores."""
-        frames, inside = self._waiting
-        if len(frames) <= TURN_FRAMES:
-            self._waiting, self._bytes = Waiting([], set()), 0
-            return Waiting(frames, inside)
-        taken, left = frames[:TURN_FRAMES], frames[TURN_FRAMES:]
-        self._waiting = Waiting(left, {number - TURN_FRAMES for number in inside if number >= TURN_FRAMES})
-        self._bytes -= sum(map(len, taken))
-        return Waiting(taken, {number for number in inside if number < TURN_FRAMES})
+        taken = _first(self._messages)
+        acks = _first(self._acks)
+        taken += acks
+        frames = [frame for frame, _ in taken]
+        self._bytes -= sum(map(len, frames))
+        return Waiting(frames, {number for number, (_, is_inside) in enumerate(taken) if is_inside}, len(acks))
+
+
+def _first(line: deque[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
+    taken = list(islice(line, TURN_FRAMES))
+    for _ in taken:
+        line.popleft()
+    return taken

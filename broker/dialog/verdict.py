@@ -29,24 +29,26 @@ class Verdicts:
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._waiting: list[Seen] = []
+        self._messages: list[Seen] = []
+        self._acks: list[Seen] = []
         self._under_way: list[Seen] = []
 
-    def expect(self, frame: bytes) -> None:
+    def expect(self, frame: bytes, *, is_ack: bool) -> None:
         """A frame of the pass under way is to be stored."""
-        self._waiting.append((frame, self._arrival_of(frame)))
+        (self._acks if is_ack else self._messages).append((frame, self._arrival_of(frame)))
 
     def refuse(self, frame: bytes, disposition: Disposition, now: float) -> None:
         """A frame of the pass under way is not taken at all."""
         self._ring.tell(frame, disposition, self._arrival_of(frame), now)
 
-    def begin(self, count: int) -> None:
-        """So many of what is expected, the oldest, go to the writer, which has nothing else."""
+    def begin(self, messages: int, acks: int) -> None:
+        """So many of what is expected, the oldest of each kind, go to the writer, which has nothing else."""
         assert not self._under_way
-        self._under_way, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._under_way = self._messages[:messages] + self._acks[:acks]
+        del self._messages[:messages], self._acks[:acks]
 
     def judge(self, verdicts: Sequence[Disposition], now: float, traced: Mapping[TracedKey, str] = NOT_TRACED) -> None:
-        """The writer is done with what it had; what became of it, in the order of arrival, and whose spans it has."""
+        """The writer is done with what it had; what became of each, in that order, and whose spans it has."""
         for (frame, came), disposition in zip(self._under_way, verdicts, strict=True):
             arrival = came._replace(trace_parent=traced.get(_key_of(frame), "")) if traced else came
             self._ring.tell(frame, disposition, arrival, now)
@@ -58,8 +60,8 @@ class Verdicts:
 
     def close(self, now: float) -> None:
         """Nothing is stored any more."""
-        self._under_way += self._waiting
-        self._waiting = []
+        self._under_way += self._messages + self._acks
+        self._messages, self._acks = [], []
         self.drop(Disposition.SHUTDOWN, now)
 
     def _arrival_of(self, frame: bytes) -> Arrival:
