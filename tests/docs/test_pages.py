@@ -12,6 +12,7 @@ ELSEWHERE = {"pipeline-cluster"}  # tests/spark/test_cluster.py, which has a clu
 PAGES = [
     DOCS / "tutorial.md",
     DOCS / "from-sql-server.md",
+    DOCS / "routing-by-example.md",
     *sorted(page for page in (DOCS / "how-to").glob("*.md") if page.stem not in ELSEWHERE),
 ]
 

@@ -328,7 +328,7 @@ def test_whoever_has_a_stale_epoch_commits_nothing_and_steps_down(net: Topology)
 
     assert 0 == delivered
     assert "another daemon has taken it over: its epoch is 7, ours was 1" == problem
-    assert "database demoted" in events(first)
+    wait_for(lambda: "database demoted" in events(first), seconds=SECONDS, what="told, once the file is closed")
     becomes(first, "principal", 8)  # for nobody else has it
 
 

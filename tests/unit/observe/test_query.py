@@ -683,7 +683,7 @@ def test_instance_that_nobody_asks_never_imports_the_parser() -> None:
 
 
 def test_the_ledger_of_every_database_is_told(views: Views, orders: sqlite3.Connection) -> None:
-    orders.execute("INSERT INTO broker_ledger VALUES ('sent', 5), ('acknowledged', 2), ('service dropped', 3)")
+    orders.execute("INSERT INTO broker_ledger VALUES ('sent', 5), ('acknowledged', 2), ('error at this side', 3)")
 
     told = views.select("SELECT * FROM sys.dm_broker_ledger", database=None)
 
@@ -692,7 +692,7 @@ def test_the_ledger_of_every_database_is_told(views: Views, orders: sqlite3.Conn
         ("orders", "sent", None, 5),
         ("orders", "acknowledged", None, 2),
         ("orders", "held", None, 0),
-        ("orders", "failed", "service dropped", 3),
+        ("orders", "failed", "error at this side", 3),
         ("orders", "unaccounted", None, 0),
     ] == told.rows
 

@@ -1,0 +1,1 @@
+"""What every number and every reason means that this system tells."""

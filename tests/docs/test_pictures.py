@@ -1,0 +1,133 @@
+"""The pictures of the documentation: each is shown, stands alone, and is what the code is."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from broker.conversation.state import TRANSITIONS, Happening, State
+from broker.routing.choose import RouteClass
+from broker.routing.explain import TITLES
+from tests.docs.page import DOCS
+
+PICTURES = sorted((DOCS / "pictures").glob("*.svg"))
+PAGES = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+SVG = "{http://www.w3.org/2000/svg}"
+WIDTH = 640
+BYTES_MAX = 10_000  # they go with the source distribution
+ELSEWHERE = re.compile(r"href|@import|@font-face|url\((?!#)|<script|<image|<foreignObject|<!DOCTYPE", re.IGNORECASE)
+
+
+def drawn(name: str) -> ET.Element:
+    return ET.parse(DOCS / "pictures" / f"{name}.svg").getroot()
+
+
+def groups(name: str, attribute: str) -> Iterator[tuple[str, ET.Element]]:
+    """The groups of a picture that say what they show, in the order of the picture."""
+    return ((group.attrib[attribute], group) for group in drawn(name).iter(f"{SVG}g") if attribute in group.attrib)
+
+
+def texts(element: ET.Element) -> list[str]:
+    return ["".join(one.itertext()) for one in element.iter(f"{SVG}text")]
+
+
+def contracts() -> dict[str, Any]:
+    settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    return {one["name"]: one for one in settings["tool"]["importlinter"]["contracts"]}
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_a_picture_is_small_stands_alone_and_tells_in_words_what_it_shows(picture: Path) -> None:
+    text, root = picture.read_text(encoding="utf-8"), ET.parse(picture).getroot()
+    named = {one.get("id"): one.text for one in root}
+
+    assert len(text.encode()) <= BYTES_MAX
+    assert None is ELSEWHERE.search(text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert "img" == root.get("role")
+    assert all(named[one] for one in str(root.get("aria-labelledby")).split())
+    assert [f"{SVG}title", f"{SVG}desc"] == [one.tag for one in root][:2]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_nothing_of_a_picture_lies_outside_of_it(picture: Path) -> None:
+    root = ET.parse(picture).getroot()
+    height = float(str(root.get("height")))
+
+    assert f"0 0 {WIDTH} {height:.0f}" == root.get("viewBox")
+    for box in root.iter(f"{SVG}rect"):
+        x, y, width, tall = (float(str(box.get(name))) for name in ("x", "y", "width", "height"))
+        assert 0 <= x < x + width <= WIDTH, ET.tostring(box)
+        assert 0 <= y < y + tall <= height, ET.tostring(box)
+    for one in root.iter(f"{SVG}text"):
+        assert 0 < float(str(one.get("x"))) < WIDTH, ET.tostring(one)
+        assert 0 < float(str(one.get("y"))) < height, ET.tostring(one)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_a_picture_is_shown_by_a_page_with_words_in_its_place(picture: Path) -> None:
+    shown = [
+        found[1]
+        for page in PAGES
+        for found in re.finditer(r"!\[(.*?)\]\((?:docs/|\.\./)?pictures/([\w-]+)\.svg\)", page.read_text("utf-8"))
+        if found[2] == picture.stem
+    ]
+
+    assert shown
+    assert all(shown)
+
+
+def test_the_states_of_a_dialog_and_what_changes_them_are_those_of_the_code() -> None:
+    shown = {
+        (State[before], Happening[happening]): State[arrow.attrib["data-to"]]
+        for befores, arrow in groups("states", "data-from")
+        for before in befores.split()
+        for happening in arrow.attrib["data-happening"].split()
+    }
+
+    assert TRANSITIONS == shown
+    for _, arrow in groups("states", "data-from"):
+        words = " ".join(texts(arrow))
+        assert all(Happening[one] in words for one in arrow.attrib["data-happening"].split()), words
+    for name, box in groups("states", "data-state"):
+        assert [State[name], name.lower().replace("_", " ")] == texts(box)
+    assert set(State) == {State[name] for name, _ in groups("states", "data-state")}
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    layers = [" ".join(one.split(" : ")) for one in contracts()["Imports run one way"]["layers"]]
+    pure = contracts()["The pure core does no input or output"]["source_modules"]
+    rows = list(groups("layers", "data-layer"))
+
+    assert layers == [row for row, _ in rows]
+    assert layers == [" ".join(texts(group)[:-1]) for _, group in rows]
+    assert set(pure) == {
+        f"broker.{name}"
+        for _, group in rows
+        for name, box in zip(texts(group), group.iter(f"{SVG}rect"), strict=False)
+        if box.get("class") == "good"
+    }
+
+
+def test_the_steps_of_matching_and_the_classes_are_those_of_the_answers() -> None:
+    steps = [(number, *texts(step)[:2]) for number, step in groups("matching", "data-step")]
+    classes = [one.split(". ")[1] for one in texts(drawn("matching")) if re.match(r"\d\. ", one)]
+
+    assert [(str(number), str(number), title) for number, title in enumerate(TITLES)] == steps
+    assert list(RouteClass) == classes
+
+
+def test_the_way_of_a_message_has_the_steps_of_the_text_beside_it() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("\n## The way of a message\n")[1].split("\n## ")[0]
+
+    told = re.findall(r"^(\d)\. ", section, re.MULTILINE)
+    shown = [text for text in texts(drawn("way")) if text.isdigit()]
+
+    assert told == sorted(shown)

@@ -1,0 +1,79 @@
+"""The catalogue of numbers is read as it is written, and says something of everything in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.flow import NUMBER, Disposition
+from broker.numbers.catalogue import Entry, Place, catalogue, read
+from broker.workers.tally import LOST
+
+TABLE = """
+[9744]
+title = "T"
+remedy = "R"
+when.statement = "S"
+example.statement = '''
+CREATE ROUTE
+'''
+"""
+
+
+def test_a_table_becomes_an_entry(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(TABLE)
+
+    expected = Entry(
+        9744,
+        "T",
+        {Place.STATEMENT: "S"},
+        "R",
+        example={Place.STATEMENT: "CREATE ROUTE"},
+        original="",
+        reason="",
+        told="",
+    )
+    assert {"9744": expected} == read(tmp_path)
+
+
+def test_numbers_come_in_their_order_and_words_behind_them(tmp_path: Path) -> None:
+    for key in ("forwarded", "9744", "102", "28041"):
+        (tmp_path / f"{key}.toml").write_text(TABLE.replace("9744", key))
+
+    entries = read(tmp_path)
+
+    assert ["102", "9744", "28041", "forwarded"] == list(entries)
+    assert 0 == entries["forwarded"].number
+
+
+def test_a_number_is_in_one_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(TABLE)
+
+    with pytest.raises(ValueError, match=r"b\.toml has a second table \[9744\]"):
+        read(tmp_path)
+
+
+def test_everything_has_words() -> None:
+    silent = [
+        key
+        for key, entry in catalogue().items()
+        if not (entry.title and entry.when and entry.remedy) or (entry.number and not entry.original)
+    ]
+
+    assert [] == silent
+
+
+def test_of_what_fails_a_dialog_it_is_said_who_is_told() -> None:
+    assert [] == [key for key, entry in catalogue().items() if Place.DIALOG in entry.when and not entry.told]
+
+
+def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
+    reasons = {entry.reason: entry for entry in catalogue().values() if entry.reason}
+
+    assert {str(one): one.number for one in Disposition} | {LOST: 0} == {
+        reason: entry.number for reason, entry in reasons.items()
+    }
+    assert all(entry.told and Place.FRAME in entry.when for entry in reasons.values())
+    assert len(NUMBER) == sum(1 for entry in reasons.values() if entry.number)

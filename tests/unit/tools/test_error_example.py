@@ -1,0 +1,53 @@
+"""Examples are answered as an instance answers, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.errors import ConversationError, StatementError
+from broker.numbers.catalogue import Place
+from tools.error_example import SAMPLE, Example, shown
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+    with Example(tmp_path_factory.mktemp("example")) as example:
+        yield example
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "number"),
+    [
+        (Place.STATEMENT, "DROP ROUTE Nowhere", 15151),
+        (Place.SELECT, "SELECT nothing FROM sys.routes", 207),
+        (Place.APPLICATION, "broker.receive(db, queue='Nowhere')", 208),
+    ],
+)
+def test_an_example_is_answered_with_its_number(example: Example, place: Place, text: str, number: int) -> None:
+    error = example.told(place, text)
+
+    assert isinstance(error, StatementError | ConversationError)
+    assert number == error.number
+
+
+def test_an_example_that_is_none_is_refused(example: Example) -> None:
+    with pytest.raises(ValueError, match=r"this select example is carried out: SELECT name FROM sys.routes"):
+        example.told(Place.SELECT, "SELECT name FROM sys.routes")
+
+
+def test_what_a_program_did_before_its_error_is_forgotten(example: Example) -> None:
+    begin = "dialog = broker.begin_dialog(db, from_service='//shop/Orders', to_service='//far')\n"
+    example.told(Place.APPLICATION, begin + "dialog.send(None)")
+
+    count = "assert db.execute('SELECT count(*) FROM broker_conversation').fetchone() == (0,)\n"
+    error = example.told(Place.APPLICATION, count + "broker.receive(db, queue='')")
+
+    assert isinstance(error, ConversationError)
+
+
+def test_handles_are_shown_as_one_word() -> None:
+    error = ConversationError(8426, f"0b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 and {SAMPLE}")
+
+    assert f"Msg 8426: HANDLE and {SAMPLE}" == shown(error)

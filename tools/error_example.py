@@ -1,0 +1,107 @@
+"""
+A small instance on which the examples of the catalogue of numbers are carried out: pages show what it really tells.
+
+It has the database `shop` and `msdb`, as files in a directory of their own, and no network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import textwrap
+from contextlib import ExitStack, closing, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import broker
+from broker.control.catalog import MSDB, Borrow, Catalog, Database
+from broker.control.execute import execute
+from broker.ddl.parser import read_script
+from broker.errors import BrokerError
+from broker.numbers.catalogue import Place
+from broker.observe.query import SELF_MADE, Views
+from broker.observe.view import MEMORY_VIEWS
+from broker.store.database import broker_instance, open_store
+
+SETUP = """\
+CREATE ROUTE Billing WITH SERVICE_NAME = '//shop/Billing', ADDRESS = 'tcp://billing.example:4022';
+USE shop;
+CREATE MESSAGE TYPE [//shop/Invoice] VALIDATION = JSON;
+CREATE MESSAGE TYPE [//shop/Letter] VALIDATION = WELL_FORMED_XML;
+CREATE MESSAGE TYPE [//shop/Receipt] VALIDATION = EMPTY;
+CREATE MESSAGE TYPE [//shop/Note];
+CREATE CONTRACT [//shop/Invoicing]
+    ([//shop/Invoice] SENT BY INITIATOR, [//shop/Letter] SENT BY ANY, [//shop/Receipt] SENT BY TARGET);
+CREATE QUEUE OrdersQueue;
+CREATE QUEUE BillingQueue;
+CREATE QUEUE ClosedQueue WITH STATUS = OFF;
+CREATE SERVICE [//shop/Orders] ON QUEUE OrdersQueue;
+CREATE SERVICE [//shop/Billing] ON QUEUE BillingQueue;
+CREATE BROKER PRIORITY Urgent FOR CONVERSATION SET (LOCAL_SERVICE_NAME = [//shop/Orders], PRIORITY_LEVEL = 9);
+"""
+MIRROR = "archive"  # a database of which another instance is the principal
+SAMPLE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"  # the GUID of the examples, and of sentences that show one
+_GUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _lent(db: sqlite3.Connection) -> Borrow:
+    """The way to a connection that nobody else uses."""
+    return lambda: nullcontext(db)
+
+
+class Example:
+    """The instance, made in a directory; nothing that an example does to it stays."""
+
+    def __init__(self, directory: Path) -> None:
+        self._paths = {MSDB: directory / "msdb.db", "shop": directory / "shop.db"}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        stores = {name: self._open.enter_context(closing(open_store(path))) for name, path in self._paths.items()}
+        databases = {name: Database(name, broker_instance(db), None, _lent(db)) for name, db in stores.items()}
+        self._catalog = Catalog(databases, lambda: None)
+        asyncio.run(execute(self._catalog, read_script(SETUP), database=MSDB))
+        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
+        snapshots.pop("msdb.sys.routes", None)
+        self._views = Views(databases=self._paths, snapshots=snapshots, transmission_statuses=dict, mirrors=[MIRROR])
+        self._shop = self._open.enter_context(closing(sqlite3.connect(self._paths["shop"], isolation_level=None)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def told(self, place: Place, text: str) -> BrokerError:
+        """
+        The error in which an example ends.
+
+        Raises:
+            ValueError: it ends in none.
+        """
+        carry_out = {Place.STATEMENT: self._script, Place.SELECT: self._select, Place.APPLICATION: self._python}[place]
+        try:
+            carry_out(text)
+        except BrokerError as error:
+            return error
+        raise ValueError(f"this {place} example is carried out: {textwrap.shorten(text, 80)}")
+
+    def _script(self, text: str) -> None:
+        asyncio.run(execute(self._catalog, read_script(text), database=MSDB))
+
+    def _select(self, text: str) -> None:
+        self._views.select(text, database=MSDB)
+
+    def _python(self, text: str) -> None:
+        self._shop.execute("BEGIN")
+        try:
+            exec(compile(text, "example", "exec"), {"broker": broker, "db": self._shop})  # noqa: S102 - our own text
+        finally:
+            self._shop.execute("ROLLBACK")
+
+
+def shown(error: BrokerError) -> str:
+    """What an error says, with `HANDLE` for the GUIDs that are others at every run."""
+    return _GUID.sub(lambda found: found[0] if found[0] == SAMPLE else "HANDLE", str(error))

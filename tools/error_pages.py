@@ -1,0 +1,322 @@
+"""
+A page for every number and every reason, made of the code and of its catalogue of numbers.
+
+    python -m tools.error_pages docs
+
+writes `docs/errors/*.md`, and in `docs/errors/index.md`, `docs/statements.md` and `docs/dispositions.md` what stands
+between two markers. The texts are those of `broker.numbers`, the sentences those of the source, and the answers to the
+examples what an instance tells to which they are given now. A test fails when a committed page differs from what this
+would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from inspect import getdoc
+from pathlib import Path
+
+from broker import errors
+from broker.admin.problem import KINDS
+from broker.admin.why_remedy import remedy_of, remedy_of_error
+from broker.cli.exit_code import EX_CONFIG, exit_code
+from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
+from broker.flow import Disposition
+from broker.numbers.catalogue import Entry, Place, catalogue
+from tools.error_example import SETUP, Example, shown
+from tools.raised import BROKER, Raised, raised, sentence_of
+
+BEGIN = "<!-- {}: begin, made by python -m tools.error_pages -->"
+END = "<!-- {}: end -->"
+PLACES = {
+    Place.STATEMENT: "Statements",
+    Place.SELECT: "SELECT",
+    Place.APPLICATION: "Applications and commands",
+    Place.DIALOG: "Error messages of dialogs",
+    Place.FRAME: "Frames",
+    Place.CONNECTION: "Connections",
+    Place.REQUEST: "Requests for routes",
+    Place.START: "Configuration and start",
+}
+_LANGUAGES = {Place.STATEMENT: "sql", Place.SELECT: "sql", Place.APPLICATION: "python"}
+_FATAL = "FATAL with this code; the connection ends, what came before counts, and it is dialled again after a pause"
+_ANSWERED = frozenset({Place.STATEMENT, Place.SELECT})  # over HTTP, with the status of a problem
+_PARSED = {"RefusedError": "DdlSyntaxError", "PropertyError": "StatementError", "error": "StatementError"}
+_LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # to a page beside the page from which a text is taken
+
+
+def slug(key: str) -> str:
+    """The name of the page of an entry."""
+    return f"{key}.md"
+
+
+def pages(found: Iterable[Raised], example: Example) -> dict[str, str]:
+    """
+    Every page but the index, by name.
+
+    Raises:
+        ValueError: an example is not answered with the number that it is an example of.
+    """
+    by_number: dict[int, list[Raised]] = {}
+    for one in found:
+        by_number.setdefault(one.number, []).append(one)
+    return {
+        slug(key): "\n".join(_page(entry, by_number.get(entry.number, []), example)) + "\n"
+        for key, entry in catalogue().items()
+    }
+
+
+def _page(entry: Entry, found: list[Raised], example: Example) -> Iterator[str]:
+    yield f"# {_heading(entry)}"
+    yield ""
+    yield "| Where | When |"
+    yield "|---|---|"
+    for place, text in entry.when.items():
+        yield f"| {PLACES[place]} | {_cell(_beyond(_capital(text)))} |"
+    yield ""
+    yield f"What to do: {_beyond(_capital(entry.remedy))}"
+    for asked, remedy in _why(entry):
+        yield ""
+        yield f"`broker why` says of {asked}: {_plain(remedy)}."
+    yield from _facts(entry, found)
+    yield from _sentences(found)
+    yield from _examples(entry, example)
+    if entry.original:
+        yield ""
+        yield "## In the original"
+        yield ""
+        yield entry.original
+    yield ""
+    yield "[All numbers and reasons](index.md)"
+
+
+def _heading(entry: Entry) -> str:
+    return f"{', '.join(filter(None, [str(entry.number or ''), entry.reason]))}: {entry.title}"
+
+
+def _why(entry: Entry) -> Iterator[tuple[str, str]]:
+    """What `broker why` proposes, where it knows this cause, with names for what it fills in."""
+    if entry.reason:
+        told = remedy_of(entry.reason, instance="INSTANCE", service="SERVICE", table="DATABASE")
+        if told != remedy_of("", instance="INSTANCE", service="SERVICE"):
+            yield "frames that end so", told
+    if Place.DIALOG in entry.when:
+        told = remedy_of_error(-entry.number, service="SERVICE")
+        is_said = told.casefold().startswith(entry.remedy.casefold().rstrip("."))
+        if told != remedy_of_error(None, service="SERVICE") and not is_said:
+            yield "a dialog that failed so", told
+
+
+def _facts(entry: Entry, found: list[Raised]) -> Iterator[str]:
+    """What machines get of it."""
+    facts: list[tuple[str, str]] = []
+    if _ANSWERED & entry.when.keys():
+        facts.append(("Severity", str(StatementError.severity)))
+        facts.append(("HTTP status", ", ".join(f"{one.value} {one.phrase}" for one in _statuses(found))))
+    if (_ANSWERED | {Place.APPLICATION}) & entry.when.keys():
+        facts.append(("Exit code of a command", str(exit_code(ConversationError(entry.number, "")))))
+    if Place.START in entry.when:
+        facts.append(("Exit code of `broker serve`", str(EX_CONFIG)))
+    if Place.CONNECTION in entry.when:
+        facts.append(("The peer is told", _FATAL))
+    if Place.DIALOG in entry.when:
+        facts.append(("The dialog", f"fails: the application reads an Error message with the code -{entry.number}"))
+    if entry.told:
+        facts.append(("Who is told", entry.told))
+    if entry.reason and entry.reason not in {Disposition.FORWARDED, Disposition.DELIVERED}:
+        facts.append(("Metric", f'`broker_messages_dropped_total{{reason="{entry.reason}"}}`'))
+    if facts:
+        yield ""
+        yield "| | |"
+        yield "|---|---|"
+        for name, value in facts:
+            yield f"| {name} | {_cell(value)} |"
+
+
+def _statuses(found: list[Raised]) -> list[HTTPStatus]:
+    """With which HTTP is answered, by the kinds of error that have the number."""
+    kinds = {_PARSED.get(one.kind, one.kind) for one in found if _ANSWERED & set(one.places)}
+    told = {getattr(errors, kind) for kind in kinds if hasattr(errors, kind)} or {StatementError}
+    statements = {kind for kind in told if issubclass(kind, StatementError)} or {StatementError}
+    return sorted({_status(kind) for kind in statements})
+
+
+def _status(kind: type[BrokerError]) -> HTTPStatus:
+    return next(KINDS[one].status for one in kind.__mro__ if one in KINDS)
+
+
+def _sentences(found: list[Raised]) -> Iterator[str]:
+    """What it says, word by word; in braces what is filled in."""
+    sentences = sorted({one.sentence for one in found if one.sentence})
+    if sentences:
+        yield ""
+        yield "## What it says"
+        yield ""
+        for sentence in sentences:
+            yield f"- {_code(sentence)}"
+
+
+def _examples(entry: Entry, example: Example) -> Iterator[str]:
+    if entry.example:
+        yield ""
+        yield "## Example"
+        yield ""
+        yield "At the instance of the [index](index.md#examples):"
+    for place, text in entry.example.items():
+        error = example.told(place, text)
+        if getattr(error, "number", None) != entry.number:
+            raise ValueError(f"the {place} example of {entry.number} is answered: {error}")
+        yield ""
+        yield f"```{_LANGUAGES[place]}"
+        yield text
+        yield "```"
+        yield ""
+        yield "```text"
+        yield shown(error)
+        yield "```"
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def index() -> dict[str, str]:
+    """The tables of the index, by the word of their markers."""
+    numbered = [(key, entry) for key, entry in catalogue().items() if not entry.reason]
+    reasons = {entry.reason: (key, entry) for key, entry in catalogue().items() if entry.reason}
+    order = [*map(str, Disposition), *sorted(reasons.keys() - set(map(str, Disposition)))]
+    return {
+        "numbers": "\n".join(
+            ["| Number | Where | What |", "|---|---|---|"]
+            + [f"| [{key}]({slug(key)}) | {_places(entry)} | {entry.title} |" for key, entry in numbered]
+        ),
+        "reasons": "\n".join(
+            ["| Reason | Number | What |", "|---|---|---|"]
+            + [
+                f"| [{reason}]({slug(reasons[reason][0])}) | {reasons[reason][1].number or ''} |"
+                f" {reasons[reason][1].title} |"
+                for reason in order
+            ]
+        ),
+        "errors": "\n".join(["| Error | What | It says | Exit code |", "|---|---|---|---|", *_unnumbered()]),
+        "setup": f"```sql\n{SETUP}```",
+    }
+
+
+def _places(entry: Entry) -> str:
+    return ", ".join(PLACES[place] for place in entry.when)
+
+
+def _unnumbered() -> Iterator[str]:
+    """The errors of `broker.errors` that have no number, in the order of that page."""
+    tree = ast.parse((BROKER / "errors.py").read_text(encoding="utf-8"))
+    groups = {PeerError, RequestError, ResourceError, BrokerError}
+    for node in tree.body:
+        kind = getattr(errors, node.name) if isinstance(node, ast.ClassDef) else None
+        if not isinstance(node, ast.ClassDef) or not isinstance(kind, type) or not issubclass(kind, BrokerError):
+            continue
+        if kind in groups or kind.code or "number" in getattr(kind, "__dataclass_fields__", {}):
+            continue
+        first = (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+        sentence = sentence_of(node) or _inherited(tree, node)
+        says = _code(sentence) if sentence else ""
+        yield f"| `{node.name}` | {_cell(first)} | {_cell(says)} | {exit_code(kind.__new__(kind))} |"
+
+
+def _inherited(tree: ast.Module, node: ast.ClassDef) -> str:
+    """The sentence of the class that this one adds nothing to."""
+    names = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    return next((sentence_of(one) for one in tree.body if isinstance(one, ast.ClassDef) and one.name in names), "")
+
+
+def statements() -> dict[str, str]:
+    """The table of `docs/statements.md`."""
+    rows = [
+        f"| {entry.number} | {entry.when[Place.STATEMENT]} |"
+        for entry in catalogue().values()
+        if Place.STATEMENT in entry.when
+    ]
+    return {"numbers": "\n".join(["| Number | Raised when |", "|---|---|", *rows])}
+
+
+def dispositions() -> dict[str, str]:
+    """The table of `docs/dispositions.md`."""
+    by_reason = {entry.reason: entry for entry in catalogue().values()}
+    told = [by_reason[str(disposition)] for disposition in Disposition]
+    rows = [f"| {one.reason} | {one.number or ''} | {one.when[Place.FRAME]} | {one.remedy} |" for one in told]
+    lines = ["| Disposition | Number | What happened | What to do |", "|---|---|---|---|", *rows]
+    return {"dispositions": "\n".join(lines)}
+
+
+# --- texts -----------------------------------------------------------------------------------------------------
+
+
+def renew(page: str, parts: Mapping[str, str]) -> str:
+    """
+    A page with the parts between their markers made anew.
+
+    Raises:
+        ValueError: the page lacks a marker.
+    """
+    for word, text in parts.items():
+        before, begin, rest = page.partition(BEGIN.format(word))
+        _, end, after = rest.partition(END.format(word))
+        if not begin or not end:
+            raise ValueError(f"the page lacks a marker of {word}")
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page
+
+
+def _code(text: str) -> str:
+    """A sentence as code, whatever marks it has."""
+    fence = "``" if "`" in text else "`"
+    return f"{fence}{' '.join(text.split())}{fence}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "&#124;")
+
+
+def _beyond(text: str) -> str:
+    """A text of a page in `docs/` with its links as they are one directory further down."""
+    return _LINK.sub("](../", text)
+
+
+def _plain(text: str) -> str:
+    """A text for a terminal, in which nothing is a link or emphasis."""
+    return re.sub(r"([\[\]*_<>])", r"\\\1", text)
+
+
+def _capital(text: str) -> str:
+    return text if text.startswith("`") else text[0].upper() + text[1:]
+
+
+def written(docs: Path, found: Iterable[Raised]) -> dict[Path, str]:
+    """Everything that this writes, by path."""
+    errors_of = docs / "errors"
+    with tempfile.TemporaryDirectory() as directory, Example(Path(directory)) as example:
+        made = {errors_of / name: text for name, text in pages(found, example).items()}
+    parts = {
+        errors_of / "index.md": index(),
+        docs / "statements.md": statements(),
+        docs / "dispositions.md": dispositions(),
+    }
+    return made | {path: renew(path.read_text(encoding="utf-8"), tables) for path, tables in parts.items()}
+
+
+def main(arguments: list[str]) -> None:
+    """Write the pages of the directories named, and take away those of numbers that are no more."""
+    for argument in arguments:
+        made = written(Path(argument), raised())
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
+        for path in (Path(argument) / "errors").glob("*.md"):
+            if path not in made:
+                path.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
