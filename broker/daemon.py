@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from broker.admin.files import script_seen
 from broker.admin.server import AdminServer
 from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
@@ -92,6 +93,7 @@ class Instance:
         self.databases = Databases(
             settings, trouble_of=self._trouble_of, announce=self._announce, supervision=self.supervision
         )
+        self.databases.seen_by = lambda path: script_seen(self.settings, path)
         self.broker_instance: bytes
         self.catalog: Catalog
         self.forwarder: Forwarder
@@ -193,6 +195,8 @@ class Instance:
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         self.admin = AdminServer(OneProcess(self))
         await self.admin.start(stack)
+        self.certificates.told = self.admin.on_certificates
+        self.databases.tell_certificates(self.admin.on_certificates)
 
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
         """The databases that ask for routes, or did and may get answers."""
@@ -258,7 +262,7 @@ class Instance:
         """The scripts of the configuration, msdb's first; those of a mirrored database run when it is taken over."""
         await self.reloads.begin()
         for database, path in scripts_of(self.settings, self.databases.own):
-            await run_declared(self.catalog, path, database)
+            await run_declared(self.catalog, path, database, script_seen(self.settings, path))
 
     # --- other settings ---
 
@@ -292,9 +296,9 @@ class Instance:
         """What arrived has no route, and msdb says whom to ask for one."""
         self.databases.msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
 
-    def _on_rejected(self, rejected: Rejected) -> None:
+    def _on_rejected(self, link: Link, rejected: Rejected) -> None:
         for endpoint in self.endpoints.values():
-            endpoint.transmitter.advise(rejected)
+            endpoint.transmitter.advise(rejected, link)
 
     def _trouble_of(self, destination: Destination) -> Trouble:
         """Why there is no connection to an address, or no principal of a pair, and when the next attempt is made."""

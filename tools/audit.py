@@ -43,8 +43,11 @@ class Findings:
         """What to tell."""
         yield from self.known
         if self.unknown or not self.checked:
-            names = ", ".join(self.unknown) or "every package"
-            yield f"NOT AUDITED: no database of vulnerabilities could tell about {names}; this proves nothing"
+            names = ", ".join(self.unknown) or "any package"
+            yield (
+                f"NOT AUDITED: neither the package index nor OSV told anything about {names}; this proves nothing:"
+                " run it where they can be reached"
+            )
         yield f"{len(self.checked)} packages looked up, {len(self.known)} vulnerabilities known"
 
 

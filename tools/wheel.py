@@ -1,5 +1,6 @@
 """
-What is handed on: the source distribution, the wheel with the compiled kernel, and the one without.
+What is handed on: the source distribution, the wheel with the compiled kernel, the one without, and the bill of
+materials of an instance.
 
     python -m tools.wheel dist [--pure-only]
 
@@ -31,6 +32,7 @@ from tools.lock import ROOT
 EPOCH_VARIABLE, BUILD_VARIABLE = "SOURCE_DATE_EPOCH", "BROKER_BUILD"
 AUDITWHEEL = ROOT / "build" / "shipping" / "bin" / "auditwheel"
 _SUMS = "SHA256SUMS"
+_BILL = Path("deploy", "sbom.cdx.json")
 _SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 
@@ -142,10 +144,11 @@ def write_sums(files: Iterable[Path], target: Path) -> Path:
 def build_all(tree: Path, target: Path, instant: int, *, builds: Iterable[str] = ("compiled", "pure")) -> list[Path]:
     """Make them all of a copied checkout, in a folder that is emptied of earlier ones first."""
     target.mkdir(parents=True, exist_ok=True)
-    for old in (*target.glob("*.whl"), *target.glob("*.tar.gz")):
+    for old in (*target.glob("*.whl"), *target.glob("*.tar.gz"), *target.glob("*.cdx.json")):
         old.unlink()
     sdist = source_distribution(tree, target, instant)
     made = [sdist, *(wheel_of(sdist, target, instant, build=build) for build in builds)]
+    made.append(Path(shutil.copyfile(tree / _BILL, target / f"{sdist.name.removesuffix('.tar.gz')}.cdx.json")))
     write_sums(made, target)
     return made
 

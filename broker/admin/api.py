@@ -175,6 +175,7 @@ class Api:
         still = await self._run(lambda: {name: read_standstill(path) for name, path in paths.items()})
         status["drops"] = drops
         status["room_problem"] = await self._run(lambda: room_problem(self._subject.settings.instance.state_dir)) or ""
+        status["audit_problem"] = await self._run(self._audit.problem)
         return add_standstills(add_ledgers(add_backlog(status, backlogs), ledgers), still)
 
     async def _drops(self) -> list[dict[str, Any]] | None:

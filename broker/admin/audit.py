@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -49,14 +49,15 @@ class Outcome(StrEnum):
 
 
 class Audit:
-    """The record of an instance. Its methods may be called by any thread."""
+    """The record of an instance, for any thread; without an `executor` whoever calls it writes."""
 
-    def __init__(self, file: AuditFile, executor: Executor) -> None:
+    def __init__(self, file: AuditFile, executor: Executor | None = None) -> None:
         self.file = file
         self._executor = executor
         self._refusals = float(REFUSALS_BURST)
         self._refused_at = time.monotonic()
         self._unsaid = 0
+        self._failed: AuditUnavailableError | None = None  # the last time, for what a look at the file does not tell
         self._lock = threading.Lock()
 
     def begin(self, caller: Caller, operation: str, database: str | None = None) -> Entry:
@@ -67,6 +68,30 @@ class Audit:
         """The newest lines, as the view has them. Blocking; raises StoreUnavailableError."""
         file = self.file
         return audit_rows(file.path, file.keep)
+
+    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """
+        Write lines, all of them or none. Blocking.
+
+        Raises:
+            AuditUnavailableError: they cannot be written.
+        """
+        try:
+            self.file.append(lines)
+        except AuditUnavailableError as error:
+            self._failed = None if self.file.problem() else error
+            raise
+        self._failed = None
+
+    def problem(self) -> str:
+        """Why changes cannot be written down, or the last one could not; "" while nothing is known. Blocking."""
+        file, failed = self.file, self._failed
+        found = file.problem()
+        if found:
+            return str(AuditUnavailableError(str(file.path), found))
+        if failed is None or failed.path != str(file.path):
+            return ""
+        return f"audit {failed.path}: the last change could not be written down, and was not made: {failed.problem}"
 
     def refuse(self, entry: Entry, problem: str) -> None:
         """Have a refusal written, by another thread, unless there were too many."""
@@ -80,16 +105,29 @@ class Audit:
             self._refusals -= 1
             unsaid, self._unsaid = self._unsaid, 0
         more = {"unsaid": unsaid} if unsaid else {}
-        self._executor.submit(self._write, entry.line(Outcome.REFUSED, problem=problem[:TEXT_MAX], **more))
+        self._soon(entry.line(Outcome.REFUSED, problem=problem[:TEXT_MAX], **more))
 
     def fail(self, entry: Entry, problem: str) -> None:
         """Have it written, by another thread, that what was written as done has failed."""
-        self._executor.submit(self._write, entry.line(Outcome.FAILED, problem=problem[:TEXT_MAX]))
+        self._soon(entry.line(Outcome.FAILED, problem=problem[:TEXT_MAX]))
+
+    def tell(
+        self, caller: Caller, operation: str, target: str, *, before: Mapping[str, Any], after: Mapping[str, Any]
+    ) -> None:
+        """Have something written, by another thread, that is done already."""
+        entry = self.begin(caller, operation)
+        self._soon(entry.line(Outcome.DONE, target=target, before=before or None, after=after or None))
+
+    def _soon(self, line: Mapping[str, Any]) -> None:
+        if self._executor is None:
+            self._write(line)
+        else:
+            self._executor.submit(self._write, line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         """Write what changes nothing; that it cannot be written is logged."""
         try:
-            self.file.append([line])
+            self.append([line])
         except AuditUnavailableError as error:
             log.error("audit unavailable", path=error.path, problem=error.problem, outcome=line["outcome"])  # noqa: TRY400 - no bug
 
@@ -105,6 +143,11 @@ class Entry:
         self._request = secrets.token_hex(8)
         self._changes: list[Change] = []
         self._is_sealed = False
+
+    @property
+    def origin(self) -> str:
+        """Where it came from."""
+        return self._caller.origin
 
     @property
     def room(self) -> int:
@@ -127,7 +170,7 @@ class Entry:
         if more > 0:
             lines.append(self.line(Outcome.DONE, target=f"{more} more statements"))
         if lines:
-            self._audit.file.append(lines)
+            self._audit.append(lines)
         self._is_sealed = bool(lines)
 
     def seal_done(self, target: str) -> None:
@@ -137,7 +180,7 @@ class Entry:
         Raises:
             AuditUnavailableError: it cannot be written.
         """
-        self._audit.file.append([self.line(Outcome.DONE, target=target)])
+        self._audit.append([self.line(Outcome.DONE, target=target)])
         self._is_sealed = True
 
     def seal_reload(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -148,7 +191,7 @@ class Entry:
             AuditUnavailableError: it cannot be written.
         """
         line = self.line(Outcome.DONE, target="configuration", before=before or None, after=after or None)
-        self._audit.file.append([line])
+        self._audit.append([line])
         self._is_sealed = True
 
     def end_badly(self, error: BaseException) -> None:

@@ -20,6 +20,7 @@ from broker.control.writable import keep_names
 from broker.errors import ResourceError
 
 MODE = 0o600
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass
@@ -62,12 +63,27 @@ class AuditFile:
         except OSError as error:
             raise AuditUnavailableError(str(self.path), error.strerror or str(error)) from error
 
+    def problem(self) -> str:
+        """What keeps lines from being added, as far as opening tells; "" for nothing. Makes no file. Blocking."""
+        try:
+            os.close(os.open(self.path, _FLAGS))
+        except FileNotFoundError:
+            return self._problem_of_making()
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def _problem_of_making(self) -> str:
+        directory = self.path.parent
+        if not directory.is_dir():
+            return f"there is no directory {directory}"
+        return "" if os.access(directory, os.W_OK | os.X_OK) else f"no file can be made in {directory}"
+
     def _open(self) -> int:
         """The file that has the name, locked; made with its mode where there is none."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         while True:
             is_new = not self.path.exists()
-            descriptor = os.open(self.path, flags | os.O_CREAT, MODE)
+            descriptor = os.open(self.path, _FLAGS | os.O_CREAT, MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(descriptor), self.path.stat()):

@@ -20,6 +20,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -27,6 +28,7 @@ import structlog
 from aiohttp import web
 from msgspec import Meta
 
+from broker.admin.audit import Audit
 from broker.admin.dropped import read_dropped
 from broker.admin.problem import TooManyStreamsError
 from broker.admin.subject import Subject
@@ -101,14 +103,18 @@ class Events:
     Args:
         subject: The instance.
         executor: Where files are read.
+        audit: Tells whether changes can be written down.
         cpu: Seconds of processor time that this thread has used.
     """
 
-    def __init__(self, subject: Subject, executor: Executor, *, cpu: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self, subject: Subject, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
+    ) -> None:
         self.streams: dict[Stream, None] = {}  # the oldest first
         self.past = PastRing()
         self._subject = subject
         self._executor = executor
+        self._audit = audit
         self._dispositions = subject.views().by_view()[DISPOSITIONS]
         self._cpu = cpu
         self._run = f"{time.time_ns():x}"
@@ -118,7 +124,7 @@ class Events:
         self._drops: list[dict[str, Any]] = []
         self._dropped = -1  # by which count the rows were asked for
         self._stocks: Mapping[str, Stock | None] = {}
-        self._room = ""
+        self._problems = {"room_problem": "", "audit_problem": ""}
         self._stocks_due = 0.0
         self._stocking: asyncio.Task[None] | None = None
         self._newest = b""
@@ -252,7 +258,7 @@ class Events:
     async def _snapshot(self) -> bytes:
         loop = asyncio.get_running_loop()
         self._look_into_files(loop.time())
-        status = {**await self._subject.status(), "room_problem": self._room}
+        status = {**await self._subject.status(), **self._problems}
         facts = Facts(
             status=status,
             counts=self._subject.counts(),
@@ -290,9 +296,12 @@ class Events:
         loop, paths = asyncio.get_running_loop(), self._subject.backlog_paths()
         began = loop.time()
         state_dir = self._subject.settings.instance.state_dir
-        self._room, self._stocks = await self._in_thread(lambda: (room_problem(state_dir) or "", read_stocks(paths)))
+        self._problems, self._stocks = await self._in_thread(lambda: (self._problems_of(state_dir), read_stocks(paths)))
         ended = loop.time()
         self._stocks_due = ended + max(STOCK_SECONDS, STOCK_SHARE * (ended - began))
+
+    def _problems_of(self, state_dir: Path) -> dict[str, str]:
+        return {"room_problem": room_problem(state_dir) or "", "audit_problem": self._audit.problem()}
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

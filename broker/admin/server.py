@@ -12,19 +12,22 @@ import contextlib
 import hashlib
 import socket
 import ssl
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import structlog
+
 from broker.admin.api import Api
 from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
-from broker.admin.audit_file import AuditFile
 from broker.admin.body import Bodies
 from broker.admin.door import Door
 from broker.admin.events import Events
+from broker.admin.files import audit_file_of, write_certificates
 from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
 from broker.admin.listening import Served, serve
@@ -33,7 +36,14 @@ from broker.admin.reloading import ReloadSeen, signalled
 from broker.admin.socket_file import SocketFile
 from broker.admin.subject import Subject
 from broker.admin.turn import Turns
-from broker.control.administration import Holders, admin_security_of, check_ways_in, holders_of, socket_group_of
+from broker.control.administration import (
+    Holders,
+    admin_security_of,
+    check_ways_in,
+    holders_of,
+    loopback_told,
+    socket_group_of,
+)
 from broker.control.certificate_use import trusted_files
 from broker.control.config import Settings
 from broker.control.listen import ListenAddress
@@ -41,6 +51,8 @@ from broker.net.listener import bind
 from broker.net.tasks import Tasks
 from broker.net.tls import Security
 from broker.observe.log_summary import tell_summaries
+
+log = structlog.get_logger(__name__)
 
 THREADS = 4  # questions at once; a SELECT takes ten seconds at most
 STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
@@ -78,10 +90,13 @@ class AdminServer:
         stack.callback(subject.log_levels.close)
         stack.push_async_callback(self._retired.cancel)
         self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
-        audit = Audit(_audit_file(settings), admin_threads)
+        told = loopback_told(settings.admin)
+        if told:
+            log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
+        audit = Audit(audit_file_of(settings), admin_threads)
         api = Api(subject, Turns(questions, THREADS), admin_threads, audit)
         door = Door(settings.admin, ways.holders, admin_threads)
-        self.events = Events(subject, questions)
+        self.events = Events(subject, questions, audit)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software, self.events)
         self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
@@ -122,7 +137,7 @@ class AdminServer:
         """What was prepared counts from now on; those who are followed go when their requests have had their time."""
         self._ways = change.ways
         self._parts.door.use(change.settings.admin, change.ways.holders)
-        self._parts.audit.file = _audit_file(change.settings)
+        self._parts.audit.file = audit_file_of(change.settings)
         for name, served in change.served.items():
             old = self._served.pop(name, None)
             if served is not None:
@@ -145,6 +160,10 @@ class AdminServer:
     def signalled(self) -> ReloadSeen:
         """A reload that a signal has asked for, to be written down."""
         return signalled(self._parts.audit)
+
+    def on_certificates(self, whose: str, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> None:
+        """As `broker.control.certificate_change.Tell`: to be written down."""
+        write_certificates(self._parts.audit, whose, before, after)
 
     def _address(self, name: str) -> ListenAddress | None:
         return self._served[name].address if name in self._served else None
@@ -235,10 +254,6 @@ def _digest(settings: Settings) -> bytes:
             with contextlib.suppress(OSError):
                 digest.update(f"{path}\0".encode() + path.read_bytes())
     return digest.digest()
-
-
-def _audit_file(settings: Settings) -> AuditFile:
-    return AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep)
 
 
 @dataclass(slots=True)

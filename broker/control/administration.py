@@ -203,6 +203,16 @@ def admin_oddities(admin: AdminSettings) -> Iterator[Finding]:
         )
     if admin.certificate is not None and admin.listen is None:
         yield Finding(("admin", "certificate"), "is not used without listen", "set listen, or leave it out", (_LISTEN,))
+    if loopback_told(admin):
+        hint = 'set it to "viewer" or "none", or say "admin" if every user of this machine is to have that role'
+        yield Finding(("admin", "loopback_role"), f"is not set: {loopback_told(admin)}", hint, (_LISTEN,))
+
+
+def loopback_told(admin: AdminSettings) -> str:
+    """The role that everybody on this machine has though no key says so, as a sentence of a status; else empty."""
+    if admin.listen is None or not admin.listen.is_loopback or "loopback_role" in admin.given:
+        return ""
+    return f"every user of this machine has the role {admin.loopback_role} on {admin.listen}"
 
 
 # --- what only the machine can say ---------------------------------------------------------------------------

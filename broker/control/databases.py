@@ -18,8 +18,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 
+from broker.control.auditing import Auditing
 from broker.control.catalog import MSDB, Catalog, Database
+from broker.control.certificate_change import Tell
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
@@ -79,7 +82,7 @@ class Databases:
         supervision: Keeps the tasks of the databases.
 
     Shape: `endpoints` the databases at work by name, msdb once it asks for routes; `forwarder` is given before the
-    first one is added.
+    first one is added; `seen_by` who writes down what a script of the configuration changes.
     """
 
     forwarder: Forwarder
@@ -94,6 +97,7 @@ class Databases:
         supervision: Supervision | None = None,
     ) -> None:
         self.endpoints: dict[str, Endpoint] = {}
+        self.seen_by: Callable[[Path], Auditing | None] = lambda _: None
         self._past = Past()
         self._leaving: dict[str, Endpoint] = {}
         self._settings = settings
@@ -180,6 +184,10 @@ class Databases:
     async def adopt(self, loaded: Mapping[str, Credentials]) -> None:
         """These databases have these certificates from now on."""
         await self._identities.adopt(loaded)
+
+    def tell_certificates(self, tell: Tell) -> None:
+        """What a change of their certificate files comes to is told from now on."""
+        self._identities.told = tell
 
     def _watch_identities(self) -> None:
         """Certificates are looked at once there are some."""
@@ -287,7 +295,7 @@ class Databases:
         try:
             await self.catalog.add(database)
             for _, path in own_scripts(self._settings, name):
-                await run_declared(self.catalog, path, name)
+                await run_declared(self.catalog, path, name, self.seen_by(path))
             reign = Reign(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
             await asyncio.to_thread(write_reign, store.path, reign)
             self._serve(name, endpoint)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from broker.control.auditing import Auditing
 from broker.control.catalog import Catalog
 from broker.control.execute import execute
 from broker.control.progress import Progress
@@ -23,9 +24,9 @@ TELL_SECONDS = 5.0  # between two words about a long script
 log = structlog.get_logger(__name__)
 
 
-async def run_declared(catalog: Catalog, path: Path, database: str) -> None:
+async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Auditing | None = None) -> None:
     """
-    Carry out a script file, wholly or not at all.
+    Carry out a script file, wholly or not at all; `seen_by` writes down what it changes.
 
     Raises:
         StatementError, StoreUnavailableError: as `execute`.
@@ -33,7 +34,7 @@ async def run_declared(catalog: Catalog, path: Path, database: str) -> None:
         SettingError: it cannot be read.
     """
     text = await asyncio.to_thread(_read, path)
-    progress = Progress(str(path), len(text))
+    progress = Progress(str(path), len(text), seen_by=seen_by)
     statements = read_script(text, source=progress.source)
     telling = asyncio.get_running_loop().create_task(_tell(progress), name=f"progress of {path}")
     try:

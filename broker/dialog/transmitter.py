@@ -184,11 +184,11 @@ class Transmitter:
         if sender is not None:
             self._forget(sender)
 
-    def advise(self, rejected: Rejected) -> None:
-        """The next hop could not take a frame: remember why, and send that one earlier when it says so."""
+    def advise(self, rejected: Rejected, link: object) -> None:
+        """A link that was given frames of a dialog did not take one: remember why, and send it early if told so."""
         for is_initiator in (True, False):
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
-            if sender is not None:
+            if sender is not None and link in (sender.outlet, self):
                 sender.advice = f"{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
                 if rejected.retry_after_ms and rejected.code not in FINAL:
                     place = (rejected.sequence, rejected.fragment)
@@ -197,7 +197,7 @@ class Transmitter:
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Origin of the pass: a frame of ours was dropped in this very instance."""
-        self.advise(rejected(frame, disposition))
+        self.advise(rejected(frame, disposition), self)
 
     # --- what is told ---
 

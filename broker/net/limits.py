@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 HANDSHAKES = 256  # each takes some 50 KiB, and a millisecond of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(NamedTuple):
     """
     Shape: seconds for HELLO to be complete, for a connection to come about, and for which a link that finds no room for
     what it brings is not read at most.
@@ -19,8 +18,7 @@ class Timeouts:
     backpressure: float = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLimits:
+class PeerLimits(NamedTuple):
     """
     The bounds; 0 stands for none.
 

@@ -56,7 +56,7 @@ TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbe
 
 log = structlog.get_logger(__name__)
 
-OnRejected = Callable[[Rejected], None]
+OnRejected = Callable[[Link, Rejected], None]
 OnRoom = Callable[[], None]
 
 
@@ -265,7 +265,7 @@ class Peers:
     def on_event(self, link: Link, event: Event) -> None:
         """What the peer said."""
         if isinstance(event, RejectedBy):
-            self._on_rejected(event.rejected)
+            self._on_rejected(link, event.rejected)
             self.watcher.on_rejected(link, event.rejected)
         elif isinstance(event, ProbeAnswered):
             self.watcher.on_answered(link, event.reply)

@@ -15,6 +15,7 @@ from typing import TextIO
 
 NO_TERMINAL_COLUMNS = 250  # of what is piped or redirected
 UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
+CUT = "…"  # the end of a text that was cut; one column
 UNBROKEN_COLUMNS = 36  # a GUID, the longest value that has to stay on one line
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "bold red": "1;31"}
@@ -86,7 +87,7 @@ class Terminal:
 
 def cells(text: str) -> int:
     """How many columns of a terminal a text takes."""
-    if text.isascii():
+    if text.removesuffix(CUT).isascii():
         return len(text)
     from rich.cells import cell_len  # noqa: PLC0415 - for those who have such texts
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from broker.control.administration import loopback_told
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.certificates import SOON, plain_text_told
 from broker.net.certificate import Identity
@@ -98,7 +99,7 @@ def transport_status(instance: Running, *, now: datetime | None = None) -> dict[
     found = sorted(certificates_in_use(security, instance.peers.links.values()), key=lambda one: one[1].not_after)
     problem = instance.certificates.problem
     warnings = [plain_text_told(endpoint.encryption), problem and f"certificate files are not in use: {problem}"]
-    warnings += [instance.peers.permissions.warning]
+    warnings += [instance.peers.permissions.warning, loopback_told(instance.settings.admin)]
     return {
         "encryption": endpoint.encryption,
         "authentication": endpoint.authentication,

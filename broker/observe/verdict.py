@@ -153,6 +153,9 @@ def _stores(status: Status) -> Iterator[Finding]:
     if status.get("room_problem"):
         do = "make room: until then changes are refused, and what lies on that disk stores nothing"
         yield Finding(Level.BAD, "disk", status["room_problem"], do)
+    if status.get("audit_problem"):
+        do = "put the file right; this goes with the next change that can be written, such as one by broker log-level"
+        yield Finding(Level.BAD, "audit", status["audit_problem"], do)
     for name, database in status.get("databases", {}).items():
         if database.get("problem"):
             what = f"the store of {name} has failed: {database['problem']}"

@@ -46,6 +46,7 @@ class Made:
     sdist: Path
     compiled: Path
     pure: Path
+    bill: Path
 
     def wheel(self, kind: str) -> Path:
         return self.compiled if kind == COMPILED else self.pure
@@ -56,8 +57,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     program("auditwheel")
     tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
     copy_checkout(ROOT, tree, epoch())
-    sdist, compiled, pure = build_all(tree, folder, epoch())
-    return Made(tree, folder, sdist, compiled, pure)
+    sdist, compiled, pure, bill = build_all(tree, folder, epoch())
+    return Made(tree, folder, sdist, compiled, pure, bill)
 
 
 @pytest.fixture(scope="module", params=[COMPILED, PURE])
@@ -158,12 +159,17 @@ def test_the_same_files_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
+def test_the_bill_of_materials_is_handed_on_beside_them(made: Made) -> None:
+    assert made.sdist.name.removesuffix(".tar.gz") == made.bill.name.removesuffix(".cdx.json")
+    assert (ROOT / "deploy" / "sbom.cdx.json").read_bytes() == made.bill.read_bytes()
+
+
 def test_the_sums_are_those_of_the_files(made: Made) -> None:
     done = subprocess.run(
         ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made.folder, capture_output=True, check=False
     )
 
-    assert (0, 3) == (done.returncode, done.stdout.count(b": OK\n"))
+    assert (0, 4) == (done.returncode, done.stdout.count(b": OK\n"))
 
 
 def broker(programs: Path, *words: str | Path, cwd: Path) -> str:

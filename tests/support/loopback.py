@@ -111,7 +111,7 @@ class Instance:
         self.peers = Peers(
             hello,
             Timeouts(handshake=tuning.handshake, connect=5.0),
-            on_rejected=self.advice.append,
+            on_rejected=lambda _, rejected: self.advice.append(rejected),
             prove=answer_unknown,
             on_room=lambda: None,
             security=tuning.security,

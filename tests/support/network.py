@@ -110,7 +110,7 @@ class Wire:
             retry_after_ms=200,
         )
         if self._network.happens(self._network.weather.reject) and self._near.endpoint is not None:
-            self._near.endpoint.transmitter.advise(advice)
+            self._near.endpoint.transmitter.advise(advice, self)
 
     def _drain(self) -> None:
         self._room = self._network.weather.room

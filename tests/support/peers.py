@@ -77,7 +77,7 @@ class Neighbourhood:
         self.peers = Peers(
             msgspec.structs.replace(OWN, **hello),
             Timeouts(handshake=10.0, connect=5.0),
-            on_rejected=self.rejected.append,
+            on_rejected=lambda _, rejected: self.rejected.append(rejected),
             prove=answer_unknown,
             on_room=self._on_room,
         )

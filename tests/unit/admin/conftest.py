@@ -26,6 +26,7 @@ path = "orders.db"
 announce = "0s"
 [admin]
 listen = "127.0.0.1:0"
+loopback_role = "admin"
 [observe]
 listen = "127.0.0.1:0"
 """

@@ -24,6 +24,7 @@ from broker.control.admin_role import AdminRole
 from broker.daemon import Instance
 from broker.errors import DdlSyntaxError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
+from broker.observe.verdict import verdict
 from broker.store import metadata
 
 PLAIN_TEXT = "endpoint.encryption"  # of which every instance of these tests is warned
@@ -276,6 +277,18 @@ async def test_status_tells_of_a_full_disk_before_anything_fails(api: Api, monke
 
     assert "" == before["room_problem"]
     assert "has 16 KiB left" in status["room_problem"]
+
+
+async def test_status_tells_that_no_change_can_be_written_down(api: Api, instance: Instance) -> None:
+    before = await api.status(Nothing())
+
+    instance.settings.admin.audit.unlink(missing_ok=True)
+    instance.settings.admin.audit.mkdir()
+    status = await api.status(Nothing())
+
+    [finding] = [one for one in verdict(status)["findings"] if one["about"] == "audit"]
+    assert ("", "bad") == (before["audit_problem"], finding["level"])
+    assert "Is a directory; nothing is changed as long as no change can be written down" in finding["what"]
 
 
 async def test_good_configuration_is_good_while_its_ports_are_taken(api: Api) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -158,3 +160,49 @@ def test_the_principals_of_a_permission_belong_to_its_target(written: Written) -
 
     [line] = written.lines()
     assert ("GRANT SEND", "SEND ON s TO CN=a, public") == (line["operation"], line["target"])
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anybody_changes_anything(written: Written) -> None:
+    before = written.audit.problem()
+    written.path.mkdir()
+
+    told = written.audit.problem()
+    written.path.rmdir()
+
+    sentence = f"audit {written.path}: Is a directory; nothing is changed as long as no change can be written down"
+    assert ("", sentence, "") == (before, told, written.audit.problem())
+
+
+def test_what_only_writing_shows_is_told_until_a_change_is_written(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = written.audit.begin(ALICE, "POST /v1/sql")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(AuditUnavailableError):
+            entry.seal_done("instance")
+    told = written.audit.problem()
+    entry.seal_done("instance")
+
+    assert "the last change could not be written down, and was not made: Disk quota exceeded" in told
+    assert "" == written.audit.problem()
+
+
+def test_what_was_wrong_with_another_file_says_nothing_about_this_one(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(AuditUnavailableError):
+            written.audit.begin(ALICE, "POST /v1/sql").seal_done("instance")
+
+    written.audit.file = AuditFile(written.path.with_name("other.jsonl"), 1 << 20, 2)
+
+    assert "" == written.audit.problem()

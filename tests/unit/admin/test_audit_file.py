@@ -122,3 +122,28 @@ def test_writers_at_once_lose_nothing_while_files_are_put_aside(tmp_path: Path) 
 
     found = sorted(line["number"] for path in tmp_path.iterdir() for line in _lines(path))
     assert list(range(200)) == found
+
+
+def test_a_file_that_could_be_made_has_no_problem_and_is_not_made(tmp_path: Path) -> None:
+    file = _file(tmp_path)
+
+    assert ("", []) == (file.problem(), list(tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.symlink_to("elsewhere"), "Too many levels of symbolic links"),
+        (lambda path: path.parent.rmdir(), "there is no directory"),
+    ],
+    ids=["directory", "link", "nowhere"],
+)
+def test_what_keeps_lines_from_being_added_is_told(tmp_path: Path, make: Any, problem: str) -> None:
+    directory = tmp_path / "state"
+    directory.mkdir()
+    file = _file(directory)
+
+    make(file.path)
+
+    assert problem in file.problem()

@@ -277,6 +277,17 @@ async def test_a_stream_keeps_the_newest_only() -> None:
     assert (b"", "over") == (await stream.take(), stream.reason)
 
 
+async def test_the_sentence_tells_that_no_change_can_be_written_down(instance: Instance) -> None:
+    instance.settings.admin.audit.unlink(missing_ok=True)
+    instance.settings.admin.audit.mkdir()
+
+    async with listening(instance, "?history=false") as listener:
+        while (told := (await listener.next("pulse")).told["verdict"])["level"] != "bad":
+            pass
+
+    assert "Is a directory; nothing is changed as long as no change can be written down" in told["sentence"]
+
+
 async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes 20 ms of the processor is made every two seconds: a hundredth of one core."""
     slept = []
@@ -287,7 +298,8 @@ async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, mon
         await real(0.01)
 
     ticks = iter(range(10_000))
-    other = Events(instance.admin.events._subject, instance.admin.events._executor, cpu=lambda: 0.02 * next(ticks))
+    events = instance.admin.events
+    other = Events(events._subject, events._executor, instance.admin.audit, cpu=lambda: 0.02 * next(ticks))
     other._asked.set()
     monkeypatch.setattr(asyncio, "sleep", sleep)
     task = asyncio.create_task(other._beat())

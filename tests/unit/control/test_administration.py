@@ -85,12 +85,18 @@ def test_roles_come_from_the_environment_as_json() -> None:
         ('[admin.roles]\n"user:root" = "viewer"', "cannot open the socket, which has mode 0600"),
         ('[admin.roles]\n"certificate:CN=a" = "viewer"', "no certificate of a client is asked for"),
         (TLS, "is not used without listen"),
+        ('listen = "127.0.0.1:0"', "every user of this machine has the role admin on 127.0.0.1:0"),
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(base: Path, admin: str, problem: str) -> None:
     warnings = [str(warning) for warning in _load(base, admin).warnings()]
 
     assert any(problem in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("admin", ["", f'{TLS}listen = "0.0.0.0:0"', 'listen = "127.0.0.1:0"\nloopback_role = "admin"'])
+def test_a_role_of_everybody_that_is_spelled_out_or_on_no_port_is_no_warning(base: Path, admin: str) -> None:
+    assert "every user" not in " ".join(str(warning) for warning in _load(base, admin).warnings())
 
 
 def test_paths_are_relative_to_where_they_are_written(base: Path) -> None:

@@ -21,8 +21,9 @@ from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.execute import Outcome, ScriptStoppedError, execute, preview
 from broker.control.progress import Progress, Stage
 from broker.control.route_batch import BATCH_MAX
+from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script
-from broker.ddl.statements import DropRoute, Statement
+from broker.ddl.statements import CreateRoute, DropRoute, Statement, UseDatabase
 from broker.errors import DemotedError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
 from broker.store import database
@@ -110,6 +111,16 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     yield world
     assert (world.borrowed, world.catalog.scripts) == ([], [])
     world.close()
+
+
+def test_every_statement_has_a_way_to_be_carried_out() -> None:
+    """Those that have none of their own: routes are created in batches, and USE only says where."""
+    kinds = {kind for kind in vars(ddl).values() if isinstance(kind, type) and issubclass(kind, Statement)}
+    leaves = {kind for kind in kinds if not kind.__subclasses__()}
+
+    apart = {kind for kind in leaves if effect.carry_out.dispatch(kind) is effect.carry_out.dispatch(Statement)}
+
+    assert {CreateRoute, UseDatabase} == apart
 
 
 # --- routes -----------------------------------------------------------------------------------------------------

@@ -161,6 +161,10 @@ class Stage:
         self.stored[endpoint_id] = [row for row in self.stored[endpoint_id] if row.sequence >= sequence]
         self.transmitter.acknowledge(endpoint_id, (sequence, fragment), held)
 
+    def advise(self, told: Rejected) -> None:
+        """The peer at the other end of the link says that it did not take a frame."""
+        self.transmitter.advise(told, self.link)
+
     def turn(self) -> None:
         """What the writer thread does about wishes to load."""
         self._is_turn_due = False
@@ -494,7 +498,7 @@ async def test_timers_do_not_pile_up() -> None:
     await settle()
 
     for _ in range(200):
-        stage.transmitter.advise(rejected(1, retry_after_ms=150))
+        stage.advise(rejected(1, retry_after_ms=150))
         await asyncio.sleep(0.2)
 
     assert len(stage.transmitter._alarms) < 60
@@ -1050,7 +1054,7 @@ async def test_rejection_is_remembered_until_the_next_acknowledgement() -> None:
     await settle()
     sender = stage.transmitter.senders[1]
 
-    stage.transmitter.advise(rejected(1))
+    stage.advise(rejected(1))
     told = sender.advice
     stage.acknowledge(1, 1)
 
@@ -1064,7 +1068,7 @@ async def test_rejection_without_a_reason_says_so(reason: str) -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.advise(replace(rejected(1), reason=reason))
+    stage.advise(replace(rejected(1), reason=reason))
 
     assert stage.transmitter.senders[1].advice == "no reason given (11289)"
 
@@ -1073,7 +1077,7 @@ async def test_rejection_without_a_reason_says_so(reason: str) -> None:
 async def test_rejection_of_an_unknown_dialog_is_no_trouble() -> None:
     stage = Stage()
 
-    stage.transmitter.advise(rejected(1, retry_after_ms=100))
+    stage.advise(rejected(1, retry_after_ms=100))
 
     assert stage.transmitter.senders == {}
 
@@ -1084,10 +1088,23 @@ async def test_rejection_brings_the_resend_forward() -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.advise(rejected(1, retry_after_ms=200))
+    stage.advise(rejected(1, retry_after_ms=200))
     await asyncio.sleep(0.3)
 
     assert stage.link.places() == [(0, 0), (0, 0)]
+
+
+@virtual_time
+async def test_rejection_by_a_link_that_was_given_nothing_is_not_believed() -> None:
+    """A stranger who has learnt a conversation id could have its messages sent again and again, and its status lie."""
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+
+    stage.transmitter.advise(rejected(1, retry_after_ms=200), Link())
+    await asyncio.sleep(0.3)
+
+    assert (stage.transmitter.senders[1].advice, stage.link.places()) == ("", [(0, 0)])
 
 
 @pytest.mark.parametrize("code", [11271, 11285, 9792, 11294, 11292])
@@ -1097,7 +1114,7 @@ async def test_refusal_for_good_is_never_sent_again_early(code: int) -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.advise(replace(rejected(1, retry_after_ms=100), code=code))
+    stage.advise(replace(rejected(1, retry_after_ms=100), code=code))
     await asyncio.sleep(0.9 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0)]
@@ -1110,7 +1127,7 @@ async def test_next_hop_that_refuses_for_ever_is_asked_less_and_less() -> None:
 
     for _ in range(1000):
         await asyncio.sleep(0.01)
-        stage.transmitter.advise(rejected(1, retry_after_ms=1))
+        stage.advise(rejected(1, retry_after_ms=1))
 
     assert len(stage.link.frames) < 20
 
@@ -1121,7 +1138,7 @@ async def test_only_the_refused_frame_is_sent_again() -> None:
     stage.send(1, b"a", b"b", b"c")
     await settle()
 
-    stage.transmitter.advise(replace(rejected(1, retry_after_ms=200), sequence=1))
+    stage.advise(replace(rejected(1, retry_after_ms=200), sequence=1))
     await asyncio.sleep(0.3)
 
     assert stage.link.places() == [(0, 0), (1, 0), (2, 0), (1, 0)]
@@ -1133,7 +1150,7 @@ async def test_rejection_never_puts_the_resend_off() -> None:
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.advise(rejected(1, retry_after_ms=60_000))
+    stage.advise(rejected(1, retry_after_ms=60_000))
     await asyncio.sleep(1.1 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0), (0, 0)]
@@ -1146,7 +1163,7 @@ async def test_rejection_of_a_dialog_with_nothing_in_flight_sends_nothing() -> N
     stage.send(1, b"a")
     await settle()
 
-    stage.transmitter.advise(rejected(1, retry_after_ms=200))
+    stage.advise(rejected(1, retry_after_ms=200))
 
     assert len(stage.transmitter._alarms) == 0
 
@@ -1230,7 +1247,7 @@ async def test_handle_of_a_timer_need_not_tell_when_it_is_due() -> None:
     stage.transmitter._alarms._loop = cast("asyncio.AbstractEventLoop", TerseLoop(asyncio.get_running_loop()))
     stage.send(1, b"a")
     await settle()
-    stage.transmitter.advise(rejected(1, retry_after_ms=150))  # brings the timer forward
+    stage.advise(rejected(1, retry_after_ms=150))  # brings the timer forward
 
     await asyncio.sleep(0.2)
     await settle()

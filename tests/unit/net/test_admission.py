@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -181,7 +180,7 @@ async def test_connection_that_ends_leaves_its_place(door: Door) -> None:
 
 
 async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
-    door.limit(replace(LIMITS, connections=2, reserved_connections=1))
+    door.limit(LIMITS._replace(connections=2, reserved_connections=1))
     door.come("10.1.0.0")
 
     socks = [door.come(f"10.2.0.{number}", is_greeting=False) for number in range(TURNED_AWAY_MAX + 10)]

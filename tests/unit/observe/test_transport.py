@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from broker.control.administration import AdminSettings
 from broker.net.certificate import Identity
 from broker.net.tls import NO_SECURITY, Encryption, Security
 from broker.observe.transport import (
@@ -41,12 +42,20 @@ def linked(*chain: Identity) -> Any:
 
 
 def running(
-    security: Security = SECURITY, *links: Any, encryption: str = "required", problem: str = "", denied: str = ""
+    security: Security = SECURITY,
+    *links: Any,
+    encryption: str = "required",
+    problem: str = "",
+    denied: str = "",
+    admin: Mapping[str, object] | None = None,
 ) -> Any:
     """An instance, as far as it is looked at."""
     admission = SimpleNamespace(most=500, refused={"connections": 3}, meters=SimpleNamespace(pauses={}))
     return SimpleNamespace(
-        settings=SimpleNamespace(endpoint=SimpleNamespace(encryption=encryption, authentication="certificate")),
+        settings=SimpleNamespace(
+            endpoint=SimpleNamespace(encryption=encryption, authentication="certificate"),
+            admin=AdminSettings.read(admin or {}),
+        ),
         certificates=SimpleNamespace(security=security, reloads=2, failures=1, problem=problem),
         forwarder=SimpleNamespace(pool=SimpleNamespace(over_payer=7)),
         peers=SimpleNamespace(
@@ -193,3 +202,17 @@ def test_status_warns_when_nobody_may_connect() -> None:
     status = transport_status(running(denied="nobody may connect"), now=NOW)
 
     assert ["nobody may connect"] == status["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("admin", "told"),
+    [
+        ({"listen": "127.0.0.1:9422"}, ["every user of this machine has the role admin on 127.0.0.1:9422"]),
+        ({"listen": "127.0.0.1:9422", "loopback_role": "admin"}, []),
+        ({}, []),
+    ],
+)
+def test_status_warns_of_a_role_that_everybody_on_the_machine_has_unsaid(
+    admin: Mapping[str, object], told: Sequence[str]
+) -> None:
+    assert told == transport_status(running(admin=admin), now=NOW)["warnings"]
