@@ -6,19 +6,20 @@ What the commands cost before they do anything: processor time of each, beside t
 One daemon is started, and each command is run as a person would: its help, and a real question, small enough that what
 is measured is the start; with words, only the commands that have one of them in their name. Each round runs every
 command once, and an empty Python before each, so that both see the same machine; a round before the first one is not
-counted, for it writes what Python compiles. Processor time of the process itself is what counts, for a machine that
-does other things as well.
+counted, for it writes what Python compiles. A command that ends with an exit code has done less than it was asked for,
+and is told. Processor time of the process itself is what counts, for a machine that does other things as well.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 from broker.cli.group import COMMANDS
@@ -47,24 +48,31 @@ message_forwarding = true
 [routes]
 files = ["routes.sql"]
 """
+CERTIFICATE = """
+certificate = "certs/gateway.pem"
+private_key = "certs/gateway.key"
+"""
 
 
-def processor_ms(command: list[str]) -> float:
-    """Processor time of one run, user and system together, in ms."""
+def processor_ms(command: list[str]) -> tuple[float, int]:
+    """Processor time of one run, user and system together, in ms; and its exit code."""
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     pid = os.posix_spawn(command[0], command, ENVIRONMENT, file_actions=nowhere)
-    used = os.wait4(pid, 0)[2]
-    return (used.ru_utime + used.ru_stime) * 1000
+    _, status, used = os.wait4(pid, 0)
+    return (used.ru_utime + used.ru_stime) * 1000, os.waitstatus_to_exitcode(status)
 
 
 def prepare(directory: Path) -> None:
     """Files that commands without a daemon work on."""
     directory.mkdir()
     (directory / "gateway.toml").write_text(GATEWAY, encoding="utf-8")
+    (directory / "sealed.toml").write_text(GATEWAY.replace('"disabled"', '"required"' + CERTIFICATE), encoding="utf-8")
     (directory / "routes.sql").write_text(ROUTES, encoding="utf-8")
-    for words in (["certs", "init", str(directory / "certs")], ["flows", "generate", str(directory / "flows")]):
-        more = ["--messages", "100"] if words[0] == "flows" else []
-        subprocess.run([*PROGRAM, *words, *more], check=True, capture_output=True)
+    for words in (
+        ["certs", "init", "--self-signed", str(directory / "certs"), "--name", "gateway"],
+        ["flows", "generate", str(directory / "flows"), "--messages", "100"],
+    ):
+        subprocess.run([*PROGRAM, *words], check=True, capture_output=True)
 
 
 def asked_of_a_daemon(daemon: Daemon, routes: Path) -> dict[str, list[str]]:
@@ -78,6 +86,7 @@ def asked_of_a_daemon(daemon: Daemon, routes: Path) -> dict[str, list[str]]:
         "sql SELECT -o json": ["sql", *where, "-o", "json", "SELECT name FROM sys.routes"],
         "sql CREATE ROUTE": ["sql", *where, "CREATE ROUTE r WITH ADDRESS = 'LOCAL'; DROP ROUTE r"],
         "explain": ["explain", *where, "--to", "//shop/Orders"],
+        "explain -c FILE": ["explain", "-c", str(daemon.config), "--to", "//shop/Orders"],
         "why (unknown)": ["why", *where, GUID],
         "top --once": ["top", *where, "--once"],
         "health live": ["health", "live", "-c", str(daemon.config)],
@@ -103,7 +112,8 @@ def asked_of_files(daemon: Daemon, files: Path) -> dict[str, list[str]]:
         "config schema": ["config", "schema"],
         "check --offline": ["check", "-c", str(daemon.config), "--offline"],
         "check --offline, a gateway": ["check", *gateway, "--offline"],
-        "explain -c": ["explain", *gateway, "--to", "//shop/Billing", "--incoming"],
+        "explain -c, nobody answers": ["explain", *gateway, "--to", "//shop/Billing", "--incoming"],
+        "explain --offline": ["explain", *gateway, "--offline", "--to", "//shop/Billing", "--incoming"],
         "send": ["send", *database, "--from", "//shop/Orders", "--to", "//shop/Orders", "x"],
         "send -c": ["send", "-c", str(daemon.config), "-d", "orders", "--from", "//shop/Orders", "--to", "a", "x"],
         "receive": ["receive", *database, "--queue", "OrdersQueue"],
@@ -112,24 +122,29 @@ def asked_of_files(daemon: Daemon, files: Path) -> dict[str, list[str]]:
         "dialogs end --dry-run": ["dialogs", "end", *database, "--older-than", "7d", "--dry-run"],
         "database keep --dry-run": ["database", "keep", str(files / "copy.db"), *gateway, "--dry-run"],
         "token list": ["token", "list", *gateway],
-        "certs show": ["certs", "show", str(files / "certs" / "certificate.pem")],
-        "certs show -c": ["certs", "show", *gateway],
+        "certs show": ["certs", "show", str(files / "certs" / "gateway.pem")],
+        "certs show -c": ["certs", "show", "-c", str(files / "sealed.toml")],
         "flows tail": ["flows", "tail", str(files / "flows")],
         "flows stats": ["flows", "stats", str(files / "flows")],
     }
 
 
-def measure(commands: Mapping[str, list[str]], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
-    """Processor times of each command, and of an empty Python."""
+def measure(
+    commands: Mapping[str, list[str]], rounds: int
+) -> tuple[dict[str, list[float]], list[float], dict[str, int]]:
+    """Processor times of each command, and of an empty Python; and the exit codes of commands that have one."""
     used: dict[str, list[float]] = {name: [] for name in commands}
     empty: list[float] = []
+    codes: dict[str, int] = {}
     for number in range(rounds + 1):
         for name, words in commands.items():
-            nothing, something = processor_ms(EMPTY), processor_ms([*PROGRAM, *words])
+            (nothing, _), (something, code) = processor_ms(EMPTY), processor_ms([*PROGRAM, *words])
+            if code:
+                codes[name] = code
             if number:
                 empty.append(nothing)
                 used[name].append(something)
-    return used, empty
+    return used, empty, codes
 
 
 def main() -> None:
@@ -142,18 +157,23 @@ def main() -> None:
         daemon = net.add("only", databases=["orders"])
         net.script("only", "orders", "CREATE QUEUE OrdersQueue; CREATE SERVICE [//shop/Orders] ON QUEUE OrdersQueue;")
         net.start()
-        shutil.copyfile(daemon.directory / "orders.db", files / "copy.db")
+        with closing(sqlite3.connect(daemon.directory / "orders.db")) as db:
+            db.execute(
+                "VACUUM INTO ?", (str(files / "copy.db"),)
+            )  # with what the daemon has not moved out of its log yet
         helps = {f"{name} --help".strip(): [*name.split(), "--help"] for name in ("", *sorted(COMMANDS))}
         commands = helps | asked_of_a_daemon(daemon, files / "routes.sql") | asked_of_files(daemon, files)
         commands = {name: words for name, words in commands.items() if not wanted or any(one in name for one in wanted)}
-        used, empty = measure(commands, rounds)
+        used, empty, codes = measure(commands, rounds)
     nothing = statistics.median(empty)
     load = os.getloadavg()[0]
     print(f"Python {sys.version.split()[0]} that does nothing: {nothing:.0f} ms of processor time, load {load:.1f}")
     print(f"{'broker':28} {'ms':>5} {'times':>6}")
     for name, figures in sorted(used.items(), key=lambda one: -statistics.median(one[1])):
         middle = statistics.median(figures)
-        print(f"{name:28} {middle:5.0f} {middle / nothing:6.1f}{'  above' if middle > SETTLED * nothing else ''}")
+        above = "  above" if middle > SETTLED * nothing else ""
+        ended = f"  ended with {codes[name]}" if name in codes else ""
+        print(f"{name:28} {middle:5.0f} {middle / nothing:6.1f}{above}{ended}")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -132,8 +131,7 @@ def _socket_in(config: Path | None) -> tuple[Path, str]:
     return found.socket, found.doubt
 
 
-@dataclass(frozen=True, slots=True)
-class SocketFound:
+class SocketFound(NamedTuple):
     """Shape: `problems` with the file; `doubt` why the daemon may be elsewhere, and what to do, "" for no reason."""
 
     socket: Path
@@ -165,6 +163,8 @@ def find_socket(config: Path | None) -> SocketFound:
         doubt = f"something is wrong with {config}, so it may be elsewhere: broker check says what, or {hint}"
     elif is_default and config is not None:
         doubt = f"that is the default, for {config} has neither instance.state_dir nor admin.socket: {hint}"
+    elif is_default:
+        doubt = f"that is the default, for no configuration is named: give it with -c FILE, or {hint}"
     return SocketFound(settings.admin.socket, tuple(errors), doubt)
 
 

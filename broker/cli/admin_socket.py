@@ -13,6 +13,7 @@ from pathlib import Path
 
 FILE_MAX_BYTES = 1024 * 1024
 SOCKET = "admin.sock"  # the default of `admin.socket`
+MSDB = "msdb"  # is in no section of a file
 _OVERRIDING = ("BROKER_INSTANCE", "BROKER_ADMIN_")  # with these in the environment the file is not all there is
 _OVERRIDING_DATABASES = ("BROKER_INSTANCE", "BROKER_DATABASES")
 _CLIENTS_OWN = frozenset({"BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE", "BROKER_ADMIN_CA", "BROKER_ADMIN_URL"}) | {
@@ -46,6 +47,24 @@ def plain_database(config: Path, name: str, environ: Mapping[str, str]) -> Path 
     state_dir, file = _plain(instance.get("state_dir")), _plain(one.get("path"))
     path = config.absolute().parent / state_dir / file
     return path if state_dir and file and ".." not in path.parts else None
+
+
+def plain_file(config: Path, name: str, environ: Mapping[str, str]) -> tuple[Path, Path] | None:
+    """
+    The state directory, and the file of a database by its name or path; None when it takes all the rules to tell.
+
+    Shape: the state directory is absolute, and the file is there.
+    """
+    if name == MSDB or any(variable.upper().startswith(_OVERRIDING_DATABASES) for variable in environ):
+        return None
+    data = _read(config)
+    instance, databases = data.get("instance"), data.get("databases", {})
+    state_dir = _plain(instance.get("state_dir")) if isinstance(instance, dict) else ""
+    if not state_dir or not isinstance(databases, dict):
+        return None
+    directory = config.absolute().parent / state_dir
+    file = plain_database(config, name, environ) if name in databases else Path(name)
+    return (directory, file) if ".." not in directory.parts and file is not None and file.is_file() else None
 
 
 def _read(config: Path) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ import click
 
 from broker.cli.access import admin_client
 from broker.cli.exit_code import with_exit_code
+from broker.cli.live_names import live_names
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import FORMATS, show_answer, show_json
 from broker.cli.script import LONG_CHARACTERS, run_long_script
@@ -23,7 +24,12 @@ broker sql --database orders < routes.sql
 @click.command()
 @config_option
 @socket_option
-@click.option("-d", "--database", help="Where it runs; else the only user database, else msdb.")
+@click.option(
+    "-d",
+    "--database",
+    shell_complete=live_names("database"),
+    help="Where it runs; else the only user database, else msdb.",
+)
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
 @click.argument("statement", required=False)
 @with_exit_code
@@ -33,8 +39,8 @@ def sql(
     """
     Carry out a statement or script, or a SELECT over the views.
 
-    Without an argument it is read from standard input, or asked for at a prompt, which has a history, completes names
-    with Tab. Exit codes: 1 refused, 3 something it names does not exist, 4 daemon unreachable, 5 not permitted.
+    Without an argument it is read from standard input, or asked for at a prompt, which has a history and completes
+    names with Tab. Exit codes: 1 refused, 3 something it names does not exist, 4 daemon unreachable, 5 not permitted.
     """
     client = admin_client(config, socket)
     if statement is None and sys.stdin.isatty():

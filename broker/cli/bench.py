@@ -14,7 +14,6 @@ NAMES = ("codec", "forwarding", "permissions", "dialogs", "mirrors", "journal")
 LASTING = ("overload", "day")  # of which it can be said how long they go on
 # The pipeline needs engines that an installation need not have, the others take long.
 WHEN_NAMED = ("pipeline", "saturation", "overload", "connections", "open-dialogs", "day")
-METAVAR = f"[{'|'.join((*NAMES, *WHEN_NAMED))}]..."
 
 
 @examples("""
@@ -22,7 +21,7 @@ broker bench forwarding --full --save figures.json --compare figures-of-last-wee
 broker bench overload day --minutes 5 --save load.json
 """)
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice((*NAMES, *WHEN_NAMED)), metavar=METAVAR)
+@click.argument("names", nargs=-1, type=click.Choice((*NAMES, *WHEN_NAMED)), metavar="[SUITE]...")
 @click.option("--full", is_flag=True, help="Every size, rate and number of destinations and connections; ten minutes.")
 @click.option(
     "--compare", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Figures of an earlier run."
@@ -41,14 +40,15 @@ def bench(
     """
     Measure this installation, and compare with an earlier run.
 
-    Two minutes, on two cores that should have nothing else to do. Prints figures with machine and versions; compares
-    with an earlier run by ratios to a yardstick in the same run. The load generator is compiled when there is a C
-    compiler. `pipeline` is measured when it is named: it needs Spark, DuckDB and Polars.
+    SUITE is codec, forwarding, permissions, dialogs, mirrors or journal; all of them when none is named: two minutes,
+    on two cores that should have nothing else to do. Prints figures with machine and versions; compares with an
+    earlier run by ratios to a yardstick in the same run. The load generator is compiled when there is a C compiler.
 
-    So are those of load, which take a machine to themselves. `saturation` finds the knee: the largest offered load of
-    which at least 99 % arrives in time, within 20 ms of the moment at which it was due through a gateway, within 500 ms
-    from one application to the other. `overload` offers three times as much. `connections` has 10,000 idle and 1,000
-    busy ones, `open-dialogs` 100,000, `day` the traffic of a day in an hour; a part of that without --full.
+    Others are measured when they are named. `pipeline` needs Spark, DuckDB and Polars. Those of load take a machine to
+    themselves: `saturation` finds the knee, the largest offered load of which at least 99 % arrives in time, within
+    20 ms of the moment at which it was due through a gateway, within 500 ms from one application to the other.
+    `overload` offers three times as much. `connections` has 10,000 idle and 1,000 busy ones, `open-dialogs` 100,000,
+    `day` the traffic of a day in an hour; a part of that without --full.
 
     Exit codes: 0 measured, whatever the figures say; 1 not.
     """

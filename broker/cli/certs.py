@@ -173,17 +173,18 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     With a configuration also which setting uses a file; without FILE, every file that it names. Exit codes: 0 shown,
     1 a file cannot be used.
     """
-    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
-    from broker.control.certificate_use import certificate_uses  # noqa: PLC0415
-
     if not files and config is None:
         raise click.UsageError("name files, or a configuration with -c FILE")
-    uses = certificate_uses(read_settings(config)) if config is not None else {}
+    uses: Mapping[Path, tuple[str, ...]] = {}
+    if config is not None:
+        from broker.control.certificate_use import certificate_uses  # noqa: PLC0415
+
+        uses = certificate_uses(read_settings(config))
     now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
     for file in files or tuple(uses):
         setting = {"setting": ", ".join(uses.get(file.absolute(), ()))} if config is not None else {}
-        rows += [_row(file, one, now) | setting for one in read_certificates(file)]
+        rows += [row | setting for row in _rows(file, now)]
     show_rows(rows, output)
 
 
@@ -372,6 +373,12 @@ def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: l
         click.echo(f"# {path}{' (private)' if content.is_secret else ''}")
     for line in lines:
         click.echo(line)
+
+
+def _rows(file: Path, now: datetime) -> list[dict[str, Any]]:
+    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
+
+    return [_row(file, one, now) for one in read_certificates(file)]
 
 
 def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:

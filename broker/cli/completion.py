@@ -21,15 +21,14 @@ def completion(shell: str) -> None:
     """
     Print what makes a shell complete the words of this program.
 
-    Commands, options and their values. The shell runs `broker` for each word, so it has to be found in its path.
+    Commands, options, their values, and some names that the running instance has. The shell runs `broker` for each
+    word, so it has to be found in its path.
     Exit codes: 0 printed, 2 no such shell.
     """
     from click.shell_completion import BashComplete, get_completion_class  # noqa: PLC0415
 
-    from broker.cli.group import main  # noqa: PLC0415 - it imports this module
-
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the shells above"
-    maker = kind(main, {}, PROGRAM, VARIABLE)
+    maker = kind(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE)
     # click asks the bash of this machine for its version; what is printed may be for another machine.
     click.echo(maker.source_template % maker.source_vars() if isinstance(maker, BashComplete) else maker.source())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from broker.cli.access import read_settings
+from broker.cli.access import read_settings, usual_config
 from broker.cli.exit_code import HARMFUL, fail, with_exit_code
 from broker.cli.option import config_option, examples, output_option
 from broker.cli.output import show_json
@@ -68,10 +68,10 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     from broker.store import fence  # noqa: PLC0415
     from broker.store.stake import stake_of  # noqa: PLC0415
 
-    settings, path = _find(config, database)
+    state_dir, path = _find(config, database)
     with _alone(path) as db:
-        problem = fence.look(db, path, settings.instance.state_dir).problem
-        fence.keep(db, path, settings.instance.state_dir)
+        problem = fence.look(db, path, state_dir).problem
+        fence.keep(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
         _end(db, dry_run=dry_run)
@@ -105,7 +105,8 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     from broker.store.identity import new_broker  # noqa: PLC0415
     from broker.store.stake import stake_of  # noqa: PLC0415
 
-    settings, path = _find(config, database)
+    settings = read_settings(config)
+    path = _file(settings, database)
     with _alone(path) as db:
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
@@ -155,18 +156,28 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
 # --- the file -----------------------------------------------------------------------------------------------
 
 
-def _find(config: Path | None, database: str) -> tuple[Settings, Path]:
-    """The settings, whose state directory knows the databases, and the file. Raises ConversationError 911."""
+def _find(config: Path | None, database: str) -> tuple[Path, Path]:
+    """The state directory, which knows the databases, and the file. Raises ConversationError 911."""
+    from broker.cli.admin_socket import plain_file  # noqa: PLC0415
+
+    named = usual_config(config)
+    plain = None if named is None else plain_file(named, database, os.environ)
+    if plain is not None:
+        return plain
+    settings = read_settings(config)
+    return settings.instance.state_dir, _file(settings, database)
+
+
+def _file(settings: Settings, database: str) -> Path:
     from broker.control.catalog import MSDB  # noqa: PLC0415
     from broker.control.custody import path_of  # noqa: PLC0415
 
-    settings = read_settings(config)
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
         known = ", ".join([MSDB, *settings.databases])
         raise ConversationError(911, f"there is no database file {str(path)!r}; the configuration has: {known}")
-    return settings, path
+    return path
 
 
 @contextmanager

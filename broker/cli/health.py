@@ -12,6 +12,7 @@ import http.client
 import os
 import re
 import sys
+import time
 import tomllib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,6 +26,7 @@ from broker.cli.output import show_json
 
 LISTEN_VARIABLE, LISTEN_DEFAULT = "BROKER_OBSERVE__LISTEN", "127.0.0.1:9423"
 TIMEOUT_SECONDS = 3.0  # below that of any probe
+_PAUSE_SECONDS = 0.1  # before the next question of --wait
 _ANSWER_MAX_BYTES = 65_536
 _PATHS = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
 _LINE = re.compile(r"\[([+!-])\] ?(.+)")
@@ -67,25 +69,43 @@ broker health live --at 127.0.0.1:9423 -o json
     show_default=True,
     help="Seconds to wait for an answer.",
 )
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 3600),
+    default=0,
+    show_default=True,
+    help="Seconds to ask again while the answer is no.",
+)
 @output_option
-def health(question: str, config: Path | None, at: str | None, timeout: float, output: str) -> None:
+def health(question: str, config: Path | None, at: str | None, output: str, *, timeout: float, wait: float) -> None:
     """
     Ask whether an instance is live, ready or started.
 
-    Exit codes: 0 yes; 1 yes, with a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the
-    same four.
+    With --wait it asks again until the answer is yes, for scripts that have started one. Exit codes: 0 yes; 1 yes, with
+    a warning; 2 no, or no answer; 3 nobody could be asked. Monitoring plugins have the same four.
     """
     try:
         host, port = _address(at or observe_listen(config))
     except NothingToAskError as error:
         found = Health(State.UNKNOWN, str(error))
     else:
-        found = ask(host, port, question, timeout=timeout)
+        found = _ask_until(host, port, question, timeout=timeout, wait=wait)
     if output == "json":
         show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
     else:
         click.echo("\n".join([f"{found.state.name}: {found.text}", *found.checks]))
     sys.exit(found.state)
+
+
+def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> Health:
+    """The last answer: the first that is not no, or the one when the time is up."""
+    deadline = time.monotonic() + wait
+    while (found := ask(host, port, question, timeout=timeout)).state is State.CRITICAL:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        time.sleep(min(_PAUSE_SECONDS, left))
+    return found
 
 
 def ask(host: str, port: int, question: str, *, timeout: float) -> Health:

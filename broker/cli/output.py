@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,8 @@ FORMATS = ("table", "json", "jsonl", "csv")  # of rows
 
 def show_json(value: Any) -> None:
     """Print a value as JSON, indented."""
+    import json  # noqa: PLC0415 - see the docstring of broker.cli.group
+
     click.echo(json.dumps(value, indent=2))
 
 
@@ -27,6 +28,8 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[
     if output == "json":
         show_json(rows)
     elif output == "jsonl":
+        import json  # noqa: PLC0415 - as above
+
         for row in rows:
             click.echo(json.dumps(row))
     elif output == "csv":

@@ -84,16 +84,9 @@ def _where(config: Path | None, socket: Path | str | None) -> tuple[Path | str |
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
     """What has changed, a line each; first the sentence that says it all."""
-    settings, waiting = answer["settings"], answer["waiting"]
-    would, effects = ("would be ", _EFFECTS_IF) if answer["dry_run"] else ("", _EFFECTS)
-    if answer["changed"]:
-        count = len(settings) - len(waiting)
-        done = [f"{count} setting{'' if count == 1 else 's'} {would}changed"] if count else []
-        done += [f"scripts of {', '.join(answer['databases'])} {would}carried out"] if answer["databases"] else []
-        yield ", ".join(done)
-    else:
-        yield "nothing changed" if not answer["dry_run"] else "nothing would change"
-    for one in settings:
+    yield _sentence(answer)
+    effects = _EFFECTS_IF if answer["dry_run"] else _EFFECTS
+    for one in answer["settings"]:
         place = f"  ({one['place']})" if one["place"] else ""
         yield f"  {one['key']}: {_change(one)}, {effects[one['effect']]}{place}"
     yield from (f"  warning: {one}" for one in answer.get("warnings", []))
@@ -101,8 +94,29 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
         yield f"  {message}"
     if answer["connections"]:
         yield f"{answer['connections']} connections go on with what they had; new ones have the new settings"
+    if answer["waiting"]:
+        yield f"restart the instance for: {', '.join(answer['waiting'])}"
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    """How many settings changed and how many wait, which are the lines below, and whose scripts were carried out."""
+    waiting = len(answer["waiting"])
+    changed = len(answer["settings"]) - waiting
+    is_dry_run, would = answer["dry_run"], "would be " if answer["dry_run"] else ""
+    done = [] if answer["changed"] else ["nothing would change" if is_dry_run else "nothing changed"]
+    if changed:
+        done.append(f"{_settings(changed)} {would}changed")
     if waiting:
-        yield f"restart the instance for: {', '.join(waiting)}"
+        who = str(waiting) if changed else _settings(waiting)
+        verb = "would wait" if is_dry_run else "waits" if waiting == 1 else "wait"
+        done.append(f"{who} {verb} for a restart")
+    if answer["databases"]:
+        done.append(f"scripts of {', '.join(answer['databases'])} {would}carried out")
+    return ", ".join(done)
+
+
+def _settings(count: int) -> str:
+    return f"{count} setting{'' if count == 1 else 's'}"
 
 
 def _change(one: dict[str, Any]) -> str:

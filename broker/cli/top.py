@@ -19,10 +19,10 @@ from broker.cli.option import config_option, examples, output_option, socket_opt
 from broker.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from rich.console import Console
+    from rich.text import Text
 
     from broker.cli.top_news import News
-    from broker.cli.top_screen import Look
+    from broker.cli.top_screen import Line, Look
 
 SILENT_SECONDS = 15.0  # after which a stream that gives nothing is given up; a snapshot comes each second to fifth
 FIRST_SECONDS = 20.0  # for the first snapshot, where nobody is at a terminal to see why none comes
@@ -93,28 +93,24 @@ def _each(news: News, where: Path | str, interval: float, *, once: bool, show: C
 
 def _print(news: News) -> None:
     from broker.cli.top_screen import Look, page  # noqa: PLC0415
+    from broker.observe.terminal import Terminal  # noqa: PLC0415
 
-    console = _console()
-    for line in page(news.pulse, Look(), width=console.width):
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
-    console.print()
-
-
-def _console() -> Console:
-    from rich.console import Console  # noqa: PLC0415
-
-    return Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS, highlight=False)
+    terminal = Terminal(elsewhere=PAGE_COLUMNS)
+    for line in page(news.pulse, Look(), width=terminal.width):
+        terminal.line(line.plain, line.style)
+    terminal.line()
 
 
 def _live(news: News, interval: float) -> None:
     """The screen, until somebody ends it."""
+    from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     from broker.cli.top_keys import pressed_one_by_one, wait_for_keys  # noqa: PLC0415
     from broker.cli.top_screen import Look, screen  # noqa: PLC0415
 
-    console, look, shown, due = _console(), Look(), news.pulse, 0.0
+    console, look, shown, due = Console(highlight=False), Look(), news.pulse, 0.0
     with pressed_one_by_one(), Live(console=console, screen=True, auto_refresh=False) as live:
         while not news.is_refused:
             now = time.monotonic()
@@ -122,7 +118,7 @@ def _live(news: News, interval: float) -> None:
                 shown, due = news.pulse, now + interval
             look = replace(look, age_s=now - news.came_at, problem=news.problem)
             width, height = console.size
-            lines = screen(shown, look, width=width, height=height)
+            lines = map(_drawn, screen(shown, look, width=width, height=height))
             live.update(Text("\n").join(lines), refresh=True)
             for key in wait_for_keys(_TICK_SECONDS):
                 changed = after_key(look, key)
@@ -131,6 +127,15 @@ def _live(news: News, interval: float) -> None:
                 look = changed
     if news.error is not None:
         raise news.error
+
+
+def _drawn(line: Line) -> Text:
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Text(line.plain, style=line.style)
+    if line.stands_out != (0, 0):
+        drawn.stylize("bold not dim reverse", *line.stands_out)
+    return drawn
 
 
 def after_key(look: Look, key: str) -> Look | None:

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-from rich.text import Text
+from typing import Any, NamedTuple
 
 from broker.cli.top_text import Column, age, count, cut, of_rows, rate, size, span, table, text
 
@@ -25,6 +23,14 @@ _LEVELS = {"good": "green", "notice": "yellow", "bad": "bold red"}
 
 Pulse = Mapping[str, Any]
 Row = Mapping[str, Any]
+
+
+class Line(NamedTuple):
+    """One line. Shape: `style` as rich and `broker.observe.terminal` have it; `stands_out` from, to."""
+
+    plain: str = ""
+    style: str = ""
+    stands_out: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Look:
     problem: str = ""
 
 
-def screen(pulse: Pulse | None, look: Look, *, width: int, height: int) -> list[Text]:
+def screen(pulse: Pulse | None, look: Look, *, width: int, height: int) -> list[Line]:
     """The lines of a full screen: the head, the panel, and the keys at the bottom."""
     head = _head(pulse, look, width)
     tabs = _tabs(look.panel, width)
@@ -55,38 +61,38 @@ def screen(pulse: Pulse | None, look: Look, *, width: int, height: int) -> list[
     keys = "q quit  p pause  1-7 or left, right: panel  up, down: scroll"
     if below:
         keys = f"{below} more lines below; {keys}"
-    blank = [Text()] * (room - len(visible))
-    return [*head, tabs, *visible, *blank, Text(), Text(cut(keys, width), style="dim")][:height]
+    blank = [Line()] * (room - len(visible))
+    return [*head, tabs, *visible, *blank, Line(), Line(cut(keys, width), style="dim")][:height]
 
 
-def page(pulse: Pulse | None, look: Look, *, width: int) -> list[Text]:
+def page(pulse: Pulse | None, look: Look, *, width: int) -> list[Line]:
     """The same for what is no terminal: the head and every panel, whole."""
     lines = _head(pulse, look, width)
     if pulse is not None:
         for name, panel in PANELS.items():
             if name != "all":
-                lines += [Text(), *panel(pulse, width)]
+                lines += [Line(), *panel(pulse, width)]
     return lines
 
 
 # --- the head ---
 
 
-def _head(pulse: Pulse | None, look: Look, width: int) -> list[Text]:
+def _head(pulse: Pulse | None, look: Look, width: int) -> list[Line]:
     if pulse is None:
         told = f"no answer yet: {look.problem}" if look.problem else "waiting for the first snapshot"
-        return [Text(cut(text(told), width), style="bold red" if look.problem else "")]
+        return [Line(cut(text(told), width), style="bold red" if look.problem else "")]
     level = pulse["verdict"]["level"]
     lines = [_identity(pulse, look, width), *_news(pulse, look, width)]
     sentence = text(pulse["verdict"]["sentence"])
-    lines += [Text(line, style=_LEVELS[level]) for line in _folded(f"{level.upper()}: {sentence}", width, most=3)]
-    lines += [Text(cut(line, width)) for line in _numbers(pulse)]
+    lines += [Line(line, style=_LEVELS[level]) for line in _folded(f"{level.upper()}: {sentence}", width, most=3)]
+    lines += [Line(cut(line, width)) for line in _numbers(pulse)]
     ledger = pulse["ledger"]
     style = "bold red" if ledger["unaccounted"] else ""
-    return [*lines, Text(cut(f"ledger  {text(ledger['sentence'])}", width), style=style)]
+    return [*lines, Line(cut(f"ledger  {text(ledger['sentence'])}", width), style=style)]
 
 
-def _identity(pulse: Pulse, look: Look, width: int) -> Text:
+def _identity(pulse: Pulse, look: Look, width: int) -> Line:
     instance = pulse["instance"]
     as_of = pulse["at"][:19].replace("T", " ")
     words = [
@@ -97,20 +103,20 @@ def _identity(pulse: Pulse, look: Look, width: int) -> Text:
     ]
     if look.is_paused:
         words.append("PAUSED")
-    return Text(cut("  ".join(words), width), style="bold")
+    return Line(cut("  ".join(words), width), style="bold")
 
 
-def _news(pulse: Pulse, look: Look, width: int) -> list[Text]:
+def _news(pulse: Pulse, look: Look, width: int) -> list[Line]:
     """What makes the rest untrue or short-lived."""
     lines = []
     if look.problem or (look.age_s > STALE_SECONDS and not look.is_paused):
         why = f": {text(look.problem)}" if look.problem else ""
         told = f"NO NEWS for {span(look.age_s)}{why}; what follows is old, and this goes on by itself"
-        lines += [Text(line, style="bold red") for line in _folded(told, width, most=2)]
+        lines += [Line(line, style="bold red") for line in _folded(told, width, most=2)]
     draining = pulse.get("draining")
     if draining:
         told = draining.get("sentence", "") if isinstance(draining, Mapping) else ""
-        lines.append(Text(cut(f"DRAINING{': ' if told else ''}{text(told) if told else ''}", width), style="yellow"))
+        lines.append(Line(cut(f"DRAINING{': ' if told else ''}{text(told) if told else ''}", width), style="yellow"))
     return lines
 
 
@@ -129,15 +135,13 @@ def _numbers(pulse: Pulse) -> list[str]:
     return lines
 
 
-def _tabs(panel: str, width: int) -> Text:
+def _tabs(panel: str, width: int) -> Line:
     words = [f"[{number} {name}]" if name == panel else f" {number} {name} " for number, name in enumerate(PANELS, 1)]
     if sum(map(len, words)) > width:
         words = [word if word.startswith("[") else f"{number} " for number, word in enumerate(words, 1)]
-    line = Text(cut("".join(words), width), style="dim")
-    at = line.plain.find("[")
-    if at >= 0:
-        line.stylize("bold not dim reverse", at, line.plain.find("]") + 1)
-    return line
+    line = cut("".join(words), width)
+    at = line.find("[")
+    return Line(line, style="dim", stands_out=(at, line.find("]") + 1) if at >= 0 else (0, 0))
 
 
 def _folded(sentence: str, width: int, *, most: int) -> list[str]:
@@ -158,13 +162,13 @@ def _folded(sentence: str, width: int, *, most: int) -> list[str]:
 # --- the panels ---
 
 
-def _all(pulse: Pulse, width: int) -> list[Text]:
+def _all(pulse: Pulse, width: int) -> list[Line]:
     """What needs attention, and the biggest of everything."""
-    lines: list[Text] = []
+    lines: list[Line] = []
     for finding in pulse["verdict"]["findings"][:5]:
         do = f": {text(finding['do'])}" if finding["do"] else ""
         lines += [
-            Text(line, style=_LEVELS[finding["level"]])
+            Line(line, style=_LEVELS[finding["level"]])
             for line in _folded(f"! {text(finding['what'])}{do}", width, most=3)
         ]
     for build, most in ((_links, 5), (_waiting, 6), (_drops, 6), (_databases, 4), (_mirrors, 3), (_routes, 5)):
@@ -174,7 +178,7 @@ def _all(pulse: Pulse, width: int) -> list[Text]:
     return lines
 
 
-def _links(pulse: Pulse, width: int) -> list[Text]:
+def _links(pulse: Pulse, width: int) -> list[Line]:
     folded = pulse["peers"]
     rows = [
         {
@@ -203,7 +207,7 @@ def _links(pulse: Pulse, width: int) -> list[Text]:
     return _section("Links", folded, columns, width, states)
 
 
-def _routes(pulse: Pulse, width: int) -> list[Text]:
+def _routes(pulse: Pulse, width: int) -> list[Line]:
     routes, hops = pulse["routes"], pulse["next_hops"]
     rows = hops["rows"]
     columns = [
@@ -225,7 +229,7 @@ def _routes(pulse: Pulse, width: int) -> list[Text]:
     return lines + _section("Routes in use", routes, columns, width)
 
 
-def _waiting(pulse: Pulse, width: int) -> list[Text]:
+def _waiting(pulse: Pulse, width: int) -> list[Line]:
     folded = pulse["waiting"]
     rows = folded["rows"]
     columns = [
@@ -238,7 +242,7 @@ def _waiting(pulse: Pulse, width: int) -> list[Text]:
     return _explained("What waits, and why", folded, columns, width, [text(row["why"]) for row in rows])
 
 
-def _drops(pulse: Pulse, width: int) -> list[Text]:
+def _drops(pulse: Pulse, width: int) -> list[Line]:
     folded = pulse["drops"]
     rows = folded["rows"]
     columns = [
@@ -259,7 +263,7 @@ def _of_drop(row: Row) -> str:
     return "; ".join(text(one) for one in (row["detail"], row.get("do"), asked) if one)
 
 
-def _databases(pulse: Pulse, width: int) -> list[Text]:
+def _databases(pulse: Pulse, width: int) -> list[Line]:
     folded = pulse["databases"]
     rows = folded["rows"]
     columns = [
@@ -291,7 +295,7 @@ def _databases(pulse: Pulse, width: int) -> list[Text]:
     return lines
 
 
-def _mirrors(pulse: Pulse, width: int) -> list[Text]:
+def _mirrors(pulse: Pulse, width: int) -> list[Line]:
     rows = pulse["mirrors"]
     columns = [
         of_rows(rows, "mirrored route", "route"),
@@ -306,7 +310,7 @@ def _mirrors(pulse: Pulse, width: int) -> list[Text]:
     return _section("Mirrored routes", {"count": len(rows), "folded": {"count": 0}}, columns, width, styles)
 
 
-PANELS: Mapping[str, Callable[[Pulse, int], list[Text]]] = {
+PANELS: Mapping[str, Callable[[Pulse, int], list[Line]]] = {
     "all": _all,
     "links": _links,
     "routes": _routes,
@@ -317,25 +321,25 @@ PANELS: Mapping[str, Callable[[Pulse, int], list[Text]]] = {
 }
 
 
-def _section(title: str, folded: Row, columns: Sequence[Column], width: int, levels: Sequence[str] = ()) -> list[Text]:
+def _section(title: str, folded: Row, columns: Sequence[Column], width: int, levels: Sequence[str] = ()) -> list[Line]:
     """A heading, the titles, a line for each row, and how many are not told. Without rows the heading alone."""
     hidden = folded["folded"]["count"]
     heading = f"{title}: {count(folded['count'])}"
     if not columns[0].cells:
-        return [Text(cut(f"{title}: none", width), style="bold")]
+        return [Line(cut(f"{title}: none", width), style="bold")]
     titles, *lines = table(columns, width)
     styles = [_LEVELS.get(level, "") for level in levels] or [""] * len(lines)
-    body = [Text(line, style=style) for line, style in zip(lines, styles, strict=True)]
-    more = [Text(cut(f"and {count(hidden)} more", width), style="dim")] if hidden else []
-    return [Text(cut(heading, width), style="bold"), Text(titles, style="dim"), *body, *more]
+    body = [Line(line, style=style) for line, style in zip(lines, styles, strict=True)]
+    more = [Line(cut(f"and {count(hidden)} more", width), style="dim")] if hidden else []
+    return [Line(cut(heading, width), style="bold"), Line(titles, style="dim"), *body, *more]
 
 
-def _explained(title: str, folded: Row, columns: Sequence[Column], width: int, sentences: Sequence[str]) -> list[Text]:
+def _explained(title: str, folded: Row, columns: Sequence[Column], width: int, sentences: Sequence[str]) -> list[Line]:
     """A section in which each row has a sentence below it."""
     told = _section(title, folded, columns, width, ["notice"] * len(sentences))
     heads, rows, more = told[:2], told[2 : 2 + len(sentences)], told[2 + len(sentences) :]
     for line, sentence in zip(rows, sentences, strict=True):
-        heads += [line, *(Text(f"  {part}") for part in _folded(sentence, width - 2, most=3) if sentence)]
+        heads += [line, *(Line(f"  {part}") for part in _folded(sentence, width - 2, most=3) if sentence)]
     return heads + more
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-
 from broker.observe.glance import readable
+from broker.observe.terminal import CUT
+from broker.observe.terminal import cells as cells_of
 
 UNKNOWN = "-"
 _TEXT_LEAST = 10  # cells that a text is cut to before a column is left out
@@ -78,9 +78,18 @@ def text(value: object) -> str:
 
 def cut(line: str, width: int) -> str:
     """A line that fits; one that was longer ends with a sign of it."""
-    if cell_len(line) <= width:
+    if cells_of(line) <= width:
         return line
-    return set_cell_size(line, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
+    return _begin(line, max(0, width - 1)).rstrip() + CUT if width > 0 else ""
+
+
+def _begin(line: str, width: int) -> str:
+    """So much of a line as fits."""
+    if line.isascii():
+        return line[:width]
+    from rich.cells import set_cell_size  # noqa: PLC0415 - for those who have such texts
+
+    return set_cell_size(line, width)
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]], title: str, key: str, write: Any = text) -> Column:
@@ -92,7 +101,7 @@ def table(columns: Sequence[Column], width: int) -> list[str]:
     """The lines of a table, its titles first, each at most `width` cells wide."""
     shown = [column for column in columns if any(cell not in {UNKNOWN, ""} for cell in column.cells)] or columns[:1]
     while True:
-        natural = [max(map(cell_len, (column.title, *column.cells))) for column in shown]
+        natural = [max(map(cells_of, (column.title, *column.cells))) for column in shown]
         widths = _shrunk(shown, natural, width - len(_GAP) * (len(shown) - 1))
         if widths is not None:
             break
@@ -119,6 +128,6 @@ def _line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]
     parts = []
     for column, cell, width in zip(columns, cells, widths, strict=True):
         fitting = cut(cell, width)
-        fill = " " * (width - cell_len(fitting))
+        fill = " " * (width - cells_of(fitting))
         parts.append(fill + fitting if column.is_number else fitting + fill)
     return _GAP.join(parts).rstrip()

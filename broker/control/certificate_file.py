@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from broker.errors import CertificateUnusableError
 from broker.security.certificate import load_pem
-from broker.security.issue import PrivateKey
+
+if TYPE_CHECKING:
+    from broker.security.issue import PrivateKey
 
 FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 SECRET_MODE, PUBLIC_MODE = 0o600, 0o644  # before the umask
@@ -62,6 +62,11 @@ def read_keys(path: Path) -> list[PrivateKey]:
     Raises:
         CertificateUnusableError: it cannot be read, or holds none, or one of a kind that is not made here.
     """
+    # See the docstring of broker.cli.group: who shows certificates needs none of it.
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
     found: list[PrivateKey] = []
     hint = "name the file that was made together with the certificate"
     for text in _PRIVATE.findall(_read(path)):

@@ -38,7 +38,6 @@ from broker.control.start_error import SOCKET_ELSEWHERE, SOCKET_TAKEN
 from broker.control.tracing import tracing_errors
 from broker.control.writable import write_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError
-from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel
 from broker.routing.route import BROKER_CONFIGURATION
 from broker.store.database import is_locked
 
@@ -168,8 +167,12 @@ def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
 
 
 def _kernel(environ: Mapping[str, str]) -> list[SettingError]:
+    if not environ.get("BROKER_KERNEL"):  # the usual case, for which no kernel has to be imported
+        return []
+    from broker.forwarding.kernel_choice import KERNEL_VARIABLE, choose_kernel  # noqa: PLC0415 - see broker.cli.group
+
     try:
-        choose_kernel(environ.get(KERNEL_VARIABLE, ""))
+        choose_kernel(environ[KERNEL_VARIABLE])
     except SettingError as error:
         return [error]
     return []

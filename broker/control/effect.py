@@ -19,7 +19,6 @@ from datetime import datetime
 from functools import singledispatch
 from typing import TypeVar
 
-from broker.application.dialog import end_with_cleanup, get_dialog, move_conversation
 from broker.control.progress import Messages
 from broker.control.stored import stored_route
 from broker.ddl.statements import (
@@ -212,6 +211,8 @@ def _refusing() -> Iterator[None]:
 
 @carry_out.register
 def _(statement: EndConversation, session: Session) -> None:
+    from broker.application.dialog import end_with_cleanup, get_dialog  # noqa: PLC0415 - see broker.cli.group
+
     with _refusing():
         dialog = get_dialog(session.db, statement.conversation_handle)
         if statement.cleanup:
@@ -223,6 +224,8 @@ def _(statement: EndConversation, session: Session) -> None:
 
 @carry_out.register
 def _(statement: MoveConversation, session: Session) -> None:
+    from broker.application.dialog import get_dialog, move_conversation  # noqa: PLC0415 - as above
+
     with _refusing():
         move_conversation(get_dialog(session.db, statement.conversation_handle), statement.conversation_group_id)
     session.messages.add("conversation", statement.conversation_handle, "moved")
@@ -230,6 +233,8 @@ def _(statement: MoveConversation, session: Session) -> None:
 
 @carry_out.register
 def _(statement: BeginConversationTimer, session: Session) -> None:
+    from broker.application.dialog import get_dialog  # noqa: PLC0415 - as above
+
     with _refusing():
         get_dialog(session.db, statement.conversation_handle).set_timer(statement.timeout)
     session.messages.add("conversation timer", statement.conversation_handle, "set")

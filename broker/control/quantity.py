@@ -17,6 +17,7 @@ _SIZE = re.compile(SIZE_PATTERN)
 
 # Largest unit first: rendering takes the first that divides.
 _MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_EXACT = 1 << 50  # milliseconds; a float holds all whole numbers below it
 _BYTES = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6, "KiB": 1 << 10, "KB": 10**3, "": 1}
 
 
@@ -40,7 +41,11 @@ def parse_duration(text: str) -> float:
 
 def render_duration(seconds: float) -> str:
     """The shortest text for a duration that `parse_duration` may have read."""
-    from decimal import Decimal  # noqa: PLC0415 - for those who show one; a slow import for all others
+    whole = round(seconds * 1000)
+    if whole / 1000 == seconds and whole < _EXACT:
+        unit = next(unit for unit, factor in _MILLISECONDS.items() if whole % factor == 0 and (whole or unit == "s"))
+        return f"{whole // _MILLISECONDS[unit]}{unit}"
+    from decimal import Decimal  # noqa: PLC0415 - for parts of a millisecond; a slow import for all others
 
     exact = Decimal(repr(seconds)) * 1000
     for unit, factor in _MILLISECONDS.items():

@@ -13,9 +13,8 @@ pays for it before it says a word: docs/decisions/0013-commands-start-at-once.md
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 from broker.control.place import KeyPath
 from broker.control.value import ValueKind, ValueRefusedError
@@ -30,8 +29,7 @@ class Wrong(Enum):
     NO_SECTION = auto()  # it is a section, and the value is no table
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """One thing that is wrong. Shape: `value` as it was given; `problem` and `hint` of what a kind refused, else ""."""
 
     path: KeyPath
@@ -56,8 +54,7 @@ class SectionError(Exception):
         return "\n".join(map(str, self.faults))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What the field of a key is made with. Shape: `default` as in the file, `...` for none; `said` it in words."""
 
     default: object
@@ -68,8 +65,7 @@ class Told:
     factory: Callable[[], object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One key of a section. Shape: `kind` of a setting; `below` the section there, by names where `is_mapping`."""
 
     told: Told

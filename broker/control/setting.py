@@ -10,9 +10,8 @@ error report and a reload know every key without a second list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.control.place import KeyPath
 from broker.control.section import Key, Section, Told, keys_of
@@ -29,8 +28,7 @@ class Reload(StrEnum):
     RESTART = "restart"  # only a restart does; a reload names it and leaves it
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """
     One key, as the reference shows it.
 

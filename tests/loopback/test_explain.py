@@ -137,7 +137,9 @@ def test_offline_and_live_say_the_same(net: Topology) -> None:
     first, *_ = shop(net)
     words = ["--to", BILLING, "--incoming", "--conversation", "11111111-1111-1111-1111-111111111111", "-o", "json"]
     offline = subprocess.run(
-        [sys.executable, "-m", "broker", "explain", "-c", str(first.config), *words], capture_output=True, check=True
+        [sys.executable, "-m", "broker", "explain", "--offline", "-c", first.config, *words],
+        capture_output=True,
+        check=True,
     )
     first.start()
 

@@ -80,10 +80,10 @@ def history(spark: SparkSession) -> DataFrame:
 
 
 def explained(config: Path, service: str, named: int | None, conversation: int, *flags: str) -> tuple[Any, ...]:
-    """What `broker explain -c` tells of a key: outcome, route, next hop or database with the service."""
+    """What `broker explain --offline` tells of a key: outcome, route, next hop or database with the service."""
     asked = ["--to", service, "--conversation", UUID(bytes=guid(conversation) or b""), *flags]
     asked += [] if named is None else ["--broker-instance", UUID(bytes=guid(named) or b"")]
-    told = json.loads(run("explain", "-c", config, "-o", "json", *asked).stdout)["explanation"]
+    told = json.loads(run("explain", "--offline", "-c", config, "-o", "json", *asked).stdout)["explanation"]
     hop = told["next_hop"] if told["database"] is None else told["database"] if told["is_service_there"] else None
     return told["outcome"], told["route"], hop
 

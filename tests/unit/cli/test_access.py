@@ -247,6 +247,13 @@ def test_a_file_that_is_wrong_and_does_not_say_where_asks_nobody(tmp_path: Path,
     assert (1, unknown) == (result.exit_code, result.stderr.splitlines()[-1])
 
 
+def test_where_no_configuration_is_named_it_is_said_that_it_is_the_default() -> None:
+    found = find_socket(None)
+
+    told = "that is the default, for no configuration is named: give it with -c FILE, or name its socket with --socket"
+    assert SocketFound(Path("/var/lib/broker/admin.sock"), (), told) == found
+
+
 def test_of_an_emptied_file_it_is_said_that_it_is_the_default(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.admin_socket import SOCKET, plain_database, plain_socket
+from broker.cli.admin_socket import MSDB, SOCKET, plain_database, plain_file, plain_socket
 from broker.control.administration import AdminSettings
 from broker.control.load import load_settings
 
@@ -106,3 +106,39 @@ def test_a_file_of_a_database_that_is_not_plainly_there_is_left_to_them_too(
     config.write_text(text, encoding="utf-8")
 
     assert plain_database(config, "orders", environ) is None
+
+
+def test_the_state_directory_and_the_file_of_a_name_or_path_are_those_of_the_settings(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(DATABASE, encoding="utf-8")
+    settings = load_settings(config, environ={})
+    named, copy = settings.databases["orders"].path, tmp_path / "copy.db"
+    named.parent.mkdir()
+    for file in (named, copy):
+        file.touch()
+
+    assert (settings.instance.state_dir, named) == plain_file(config, "orders", {})
+    assert (settings.instance.state_dir, copy) == plain_file(config, str(copy), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "environ"),
+    [
+        (DATABASE, "orders", {}),  # whose file is not there
+        (DATABASE, MSDB, {}),
+        (DATABASE, "COPY", {"BROKER_DATABASES__ORDERS__PATH": "/x"}),
+        (DATABASE, "COPY", {"BROKER_INSTANCE__STATE_DIR": "/x"}),
+        (DATABASE.replace('"state"', '"../state"'), "COPY", {}),
+        ("instance = 1", "COPY", {}),
+        (PLAIN + "databases = 1", "COPY", {}),
+        ("[", "COPY", {}),
+    ],
+)
+def test_what_is_not_plainly_there_is_left_to_the_settings(
+    tmp_path: Path, text: str, name: str, environ: dict[str, str]
+) -> None:
+    config, copy = tmp_path / "broker.toml", tmp_path / "copy.db"
+    config.write_text(text, encoding="utf-8")
+    copy.touch()
+
+    assert plain_file(config, str(copy) if name == "COPY" else name, environ) is None

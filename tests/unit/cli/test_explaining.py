@@ -106,7 +106,6 @@ def test_nobody_there_is_4(tmp_path: Path) -> None:
 def test_the_socket_is_found_through_the_configuration_of_the_environment(
     configuration: Path, fake_admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option asks the configuration itself; the environment says which instance is meant."""
     monkeypatch.setenv("BROKER_CONFIG", str(configuration))
     fake_admin.answers["/v1/explain"] = (200, plain(FAR))
 
@@ -131,8 +130,33 @@ def described(configuration: Path) -> Path:
     return configuration
 
 
-def test_a_configuration_is_asked_and_nobody_else(described: Path, fake_admin: Any) -> None:
+def test_a_running_instance_answers_for_its_configuration(described: Path, fake_admin: Any) -> None:
+    """Its routes are those that count: the files may have changed since, or by hand the routes."""
+    fake_admin.answers["/v1/explain"] = (200, plain(LOST))
+
     result = run("explain", "-c", described, "--to", "//b")
+
+    assert (3, 1) == (result.exit_code, len(fake_admin.asked))
+    assert "read from" not in result.stdout
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_where_no_daemon_answers_the_configuration_is_read_and_that_is_said(described: Path, output: str) -> None:
+    result = run("explain", "-c", described, "--to", "//b", "-o", output)
+
+    told = result.stdout if output == "table" else result.stderr
+    assert 0 == result.exit_code
+    assert f"no daemon answers, so read from {described}" in " ".join(told.split())
+
+
+def test_a_socket_that_is_named_is_asked_and_no_configuration(described: Path, tmp_path: Path) -> None:
+    result = run("explain", "-c", described, "--socket", tmp_path / "none.sock", "--to", "//b")
+
+    assert (4, "") == (result.exit_code, result.stdout)
+
+
+def test_offline_a_configuration_is_read_and_nobody_asked(described: Path, fake_admin: Any) -> None:
+    result = run("explain", "-c", described, "--to", "//b", "--offline")
 
     assert 0 == result.exit_code
     assert f"not asked, but read from {described}" in " ".join(result.stdout.split())
@@ -181,6 +205,16 @@ def test_through_goes_on_where_somebody_said_and_ends_with_the_whole_way(fake_ad
     assert [("S", True)] == [(body["to"], body["incoming"]) for _, _, body in fake_port.asked]
 
 
+def test_through_goes_on_from_a_configuration_that_nobody_runs(described: Path, fake_port: Any) -> None:
+    fake_port.answers["/v1/explain"] = (200, plain(LOST) | {"instance": "two", "broker_instance": str(UUID(int=2))})
+    where = f"tcp://far=http://127.0.0.1:{fake_port.port}"
+
+    result = run("explain", "-c", described, "--to", "//b", "--through", "--admin", where)
+
+    assert (3, 1) == (result.exit_code, len(fake_port.asked))
+    assert 1 == " ".join(result.stdout.split()).count(f"no daemon answers, so read from {described}")
+
+
 def test_through_tells_a_loop(fake_admin: Any) -> None:
     result = explain(fake_admin, "--to", "S", "--through", "--admin", f"tcp://far:4022={fake_admin.path}")
 
@@ -206,8 +240,8 @@ def test_through_ends_well_where_knowledge_ends(fake_admin: Any, tmp_path: Path)
     [
         [],
         ["--to", "S", "-d", "orders", "--incoming"],
-        ["--to", "S", "-c", "broker.toml", "--socket", "admin.sock"],
-        ["--to", "S", "-c", "broker.toml", "--through"],
+        ["--to", "S", "-c", "broker.toml", "--offline", "--socket", "admin.sock"],
+        ["--to", "S", "-c", "broker.toml", "--offline", "--through"],
         ["--to", "S", "--admin", "tcp://far=admin.sock"],
         ["--to", "S", "--conversation", "x"],
         ["--to", "S", "--broker-instance", "x"],

@@ -22,16 +22,17 @@ STOPPING = "[-] ready\n[-] not stopping\nfailed\n"
 
 
 @contextmanager
-def answering(status: int, text: str) -> Iterator[tuple[str, list[str]]]:
-    """A port of observation that says this, and the paths that it was asked for."""
+def answering(status: int, text: str, *, behind: int = 0) -> Iterator[tuple[str, list[str]]]:
+    """A port of observation that says this, `behind` so many times that it stops, and the paths it was asked for."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(status)
+            code, told = (status, text) if len(asked) > behind else (503, STOPPING)
+            self.send_response(code)
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write(told.encode())
 
         def log_message(self, *words: object) -> None:
             del words
@@ -105,6 +106,26 @@ def test_an_instance_that_does_not_answer_is_critical() -> None:
 
     assert 2 == result.exit_code
     assert f"CRITICAL: no answer from 127.0.0.1:{port} within 0.2 s\n" == result.stdout
+
+
+def test_waiting_ends_with_the_first_yes() -> None:
+    with answering(200, READY, behind=2) as (where, asked):
+        result = run("health", "ready", "--at", where, "--wait", "30")
+
+    assert (0, 3) == (result.exit_code, len(asked))
+
+
+def test_waiting_ends_when_the_time_is_up(free_port: int) -> None:
+    result = run("health", "ready", "--at", f"127.0.0.1:{free_port}", "--wait", "0.2")
+
+    assert 2 == result.exit_code
+
+
+def test_nobody_waits_for_what_is_no_instance() -> None:
+    with answering(404, "ok") as (where, asked):
+        result = run("health", "ready", "--at", where, "--wait", "30")
+
+    assert (3, 1) == (result.exit_code, len(asked))
 
 
 def test_the_configuration_says_where(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any) ->
     result = run("reload", "--socket", fake_admin.path)
 
     assert [
-        "1 setting changed, scripts of msdb carried out",
+        "1 setting changed, 1 waits for a restart, scripts of msdb carried out",
         "  endpoint.max_hops: 16 -> 3, in force  (a.toml:2:3)",
         '  instance.name: "a" -> "b", waits for a restart',
         "  route a created",
@@ -50,6 +50,16 @@ def test_a_database_that_comes_or_goes_has_no_second_value(fake_admin: Any) -> N
         "  databases.y: a new database, waits for a restart",
         "  databases.x: a database that is there no more, waits for a restart",
     ] == lines[1:]
+
+
+def test_what_only_waits_for_a_restart_is_counted_and_nothing_changed(fake_admin: Any) -> None:
+    waiting = [ANSWER["settings"][1], ANSWER["settings"][1] | {"key": "store.synchronous"}]
+    told = NOTHING | {"settings": waiting, "waiting": [one["key"] for one in waiting]}
+    fake_admin.answers["/v1/reload"] = (200, told)
+
+    lines = run("reload", "--socket", fake_admin.path).stdout.splitlines()
+
+    assert "nothing changed, 2 settings wait for a restart" == lines[0]
 
 
 def test_nothing_new_is_said_to_be_nothing_new(fake_admin: Any) -> None:
@@ -78,7 +88,7 @@ def test_a_dry_run_says_would(fake_admin: Any) -> None:
     result = run("reload", "--dry-run", "--socket", fake_admin.path)
 
     assert [
-        "1 setting would be changed, scripts of msdb would be carried out",
+        "1 setting would be changed, 1 would wait for a restart, scripts of msdb would be carried out",
         "  endpoint.max_hops: 16 -> 3, would be in force  (a.toml:2:3)",
         '  instance.name: "a" -> "b", would wait for a restart',
     ] == result.stdout.splitlines()[:3]

@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from broker.admin.event_stream import PULSES
 from broker.cli.group import COMMANDS
+from tests.support.command import run
+from tests.unit.cli.test_top import stream
+from tests.unit.cli.test_top_screen import FULL
 
 # Each of them takes a tenth of the time that a command may take, or more.
 SLOW = (
@@ -144,6 +148,36 @@ def test_a_command_that_reads_a_configuration_needs_no_daemons_parts(tmp_path: P
     script.write_text("CREATE ROUTE r WITH ADDRESS = 'LOCAL'; DROP ROUTE r", encoding="utf-8")
 
     assert imported(*arguments, "-c", str(config), of=SLOW) in ([], ["msgspec"])
+
+
+@pytest.mark.parametrize("command", [["check"], ["explain", "--to", "//shop/Orders", "--incoming"]], ids=" ".join)
+def test_scripts_are_played_without_what_carries_them_out(tmp_path: Path, command: list[str]) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('instance = { name = "a", state_dir = "." }\n', encoding="utf-8")
+    parts = ("broker.application", "broker.control.config", "broker.forwarding.kernel_choice")
+
+    assert ["broker.control.config"] == imported(*command, "--offline", "-c", str(config), of=parts)
+
+
+def test_certificates_are_shown_without_what_makes_them_and_without_settings(tmp_path: Path) -> None:
+    assert 0 == run("certs", "init", "--self-signed", "--name", "a", tmp_path).exit_code
+    parts = ("broker.control.config", "broker.security.described", "broker.security.issue")
+
+    assert ["broker.security.described"] == imported("certs", "show", str(tmp_path / "a.pem"), of=parts)
+
+
+def test_a_database_is_kept_without_the_other_settings(tmp_path: Path, shop: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('instance = { name = "a", state_dir = "." }\n', encoding="utf-8")
+    parts = (*SLOW, "broker.control.config", "broker.store.fence")
+
+    assert ["broker.store.fence"] == imported("database", "keep", str(shop), "-c", str(config), "--dry-run", of=parts)
+
+
+def test_top_as_text_needs_nothing_that_draws_a_screen(fake_admin: Any) -> None:
+    fake_admin.answers[PULSES] = (200, stream(FULL, FULL))
+
+    assert [] == imported("top", "--once", "--socket", str(fake_admin.path), of=SLOW)
 
 
 def test_a_configuration_is_shown_without_what_reads_messages(tmp_path: Path) -> None:
