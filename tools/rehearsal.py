@@ -199,9 +199,8 @@ def build(stages: list[Stage], folder: Path) -> Path:
 def play(tree: Path, image: Image, folder: Path, configuration: Path) -> dict[str, Any]:
     """The image as a container, with this configuration; what was seen."""
     volumes = {}
-    for (
-        volume
-    ) in image.volumes:  # as an engine makes it: empty here, with the owner and mode that the image has it with
+    for volume in image.volumes:
+        # As an engine makes it: empty here, with the owner and mode that the image has it with.
         outside = folder / "volume" / volume.replace("/", "_")
         shutil.rmtree(outside, ignore_errors=True)
         outside.mkdir(parents=True)

@@ -89,7 +89,8 @@ def make_report(flows: Path, out: Path, target: Path, tell: Callable[[str], None
         assert process.stderr is not None
         for line in process.stderr:
             said.append(line.rstrip())
-            tell(said[-1])
+            if str(out) not in line:  # the report is moved away from there
+                tell(said[-1])
     last = next((line for line in reversed(said) if line), f"exit code {process.returncode}")
     if process.returncode:
         raise (ReportLeftOutError if last.startswith(_UNAVAILABLE) else ReportFailedError)(last)

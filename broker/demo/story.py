@@ -39,6 +39,7 @@ FAIL_OVER_AT = 0.4  # part of what goes to the mirrored pair, after which it is 
 GIVE_UP_SECONDS = 60.0  # without one more answer
 SETTLE_SECONDS = 20.0
 JOURNAL = "journal"  # of all instances, in the demo's directory
+READING = "the pipeline reads the journal of the demo, on Spark: half a minute, longer on a busy machine"
 
 
 def run_demo(*, messages: int, directory: Path | None, keep: bool, report: Path | None) -> int:
@@ -250,7 +251,9 @@ def _settle_accounts(net: Topology, terminal: Terminal) -> dict[str, Account]:
 def _read_journal(journal: Path, report: Path, accounts: Mapping[str, Account], console: Console) -> list[str]:
     """Let the pipeline read the journal; where its ledger contradicts those of the databases."""
     try:
-        with console.status("the pipeline reads the journal of the demo, on Spark: some twenty seconds"):
+        if not console.is_terminal:  # which has something that turns instead
+            console.print(READING)
+        with console.status(READING):
             total = make_report(journal, journal.parent / "pipeline", report, _dimly(console))
     except ReportLeftOutError as reason:
         console.print(Text(f"no report: {reason}", style="yellow"))

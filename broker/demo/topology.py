@@ -32,7 +32,7 @@ from broker.admin.client import AdminClient
 from broker.errors import BrokerError, DaemonUnreachableError
 
 PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0  # a busy machine takes half of it for seven of them
 STOP_SECONDS = 20.0
 PATIENCE_SECONDS = 1.0  # at the end of a topology, whose drains nobody waits for
 POLL_SECONDS = 0.02
@@ -160,13 +160,16 @@ class Daemon:
 
         def answers() -> bool:
             if not self.is_running:
-                raise TimedOutError(f"{self.name} did not start: {self.last_words()}")
+                raise TimedOutError(f"{self.name} did not start")
             try:
                 return bool(self.status()["ready"])
             except DaemonUnreachableError:
                 return False
 
-        wait_for(answers, seconds=READY_SECONDS, what=f"{self.name} ready; {self.last_words()}")
+        try:
+            wait_for(answers, seconds=READY_SECONDS, what=f"{self.name} ready")
+        except TimedOutError as error:
+            raise TimedOutError(f"{error}: {self.last_words()}") from error
 
     def terminate(self) -> None:
         """SIGTERM."""

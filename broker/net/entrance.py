@@ -44,7 +44,7 @@ HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
 PLAIN_ADDRESSES_MAX = 10_000  # remembered at one time
-FIRST_OF_TLS, FIRST_OF_HELLO = 0x16, 0x00
+FIRST_OF_HELLO = 0x00  # a frame; a TLS record begins with 0x16
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import ip_address
 
 from cryptography import x509
@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LEAF_MAX = timedelta(days=825)  # what the clients of common systems take at most
 NAME_MAX = 64  # characters of a common name: RFC 5280, ub-common-name
 HOST_MAX = 253
 URI_MAX = 2048  # SPIFFE ID, section 2.3

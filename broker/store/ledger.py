@@ -33,7 +33,6 @@ class Reason(StrEnum):
     FAILED_HERE = "error at this side"
     FAR_SIDE_ENDED = "the far side had ended"
     CLEANUP = "ended with cleanup"
-    SERVICE_DROPPED = "service dropped"
 
 
 def fail(db: sqlite3.Connection, endpoint_id: int, reason: str) -> None:

@@ -6,13 +6,8 @@ started=""
 trap 'kill $started 2>/dev/null || true; wait' EXIT
 trap 'exit 130' INT TERM
 
-ready() { # until the instance of a configuration serves, 30 seconds at most
-    for _ in $(seq 60); do
-        broker health ready -c "$1.toml" >/dev/null 2>&1 && return
-        sleep 0.5
-    done
-    echo "$1 does not serve; see $PWD/state/$1.log" >&2
-    exit 1
+ready() { # waits until the instance of a configuration serves; else tells its log, and ends
+    broker health ready --wait 30 -c "$1.toml" >"state/$1.health" || { cat "state/$1.log" >&2; exit 1; }
 }
 
 rm -rf state

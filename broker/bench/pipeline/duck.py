@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from broker.bench.pipeline import sql as pipeline_sql
 from broker.bench.pipeline.question import question_of
-from broker.bench.pipeline.run import Pass, Task
+from broker.bench.pipeline.task import Pass, Task
 from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.pipeline.plan.batch import DECIDED, decider

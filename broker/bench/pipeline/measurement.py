@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from broker.bench.pipeline.run import Task
+from broker.bench.pipeline.task import Task
 from broker.bench.result import Row, row_of
 from broker.errors import BrokerError, PipelineUnavailableError
 

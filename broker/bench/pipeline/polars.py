@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from broker.bench.pipeline.run import Pass, Task
+from broker.bench.pipeline.task import Pass, Task
 from broker.forwarding.pool import HELD_OVERHEAD
 
 WINDOW_US = 300_000_000

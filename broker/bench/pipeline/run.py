@@ -11,39 +11,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.bench.machine import peak_mib
+from broker.bench.pipeline.task import decoded
 
 if TYPE_CHECKING:  # an installation need not have it
     import psutil
-
-Pass = Callable[[Path], None]
-"""Answers the questions and writes the answers below a directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """
-    What is to be done.
-
-    Shape: `engine` spark, duckdb or polars; `jobs` names; `journal` the directory, `out` where answers go, one
-    directory for each pass; `heap` of the JVM as Spark writes it.
-    """
-
-    engine: str
-    jobs: tuple[str, ...]
-    journal: str
-    out: str
-    passes: int = 1
-    heap: str = "8g"
-
-    def encoded(self) -> str:
-        """As the argument of a process."""
-        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +51,6 @@ def main(argument: str) -> None:
         told.append(asdict(Spent(spent_now - spent_before, now - begun, peak_of_tree())))
         begun, spent_before = now, spent_now
     sys.stdout.write(json.dumps(told) + "\n")
-
-
-def decoded(argument: str) -> Task:
-    """What `Task.encoded` made."""
-    told = json.loads(argument)
-    return Task(**(told | {"jobs": tuple(told["jobs"])}))
 
 
 def cpu_of_tree() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.bench.pipeline.question import question_of
-from broker.bench.pipeline.run import Pass, Task
+from broker.bench.pipeline.task import Pass, Task
 from broker.pipeline import entry, session
 from broker.pipeline.jobs import Options
 

@@ -73,7 +73,8 @@ def test_the_report_is_left_where_it_was_asked_for(tmp_path: Path, program: Any)
         "import sys, pathlib;"
         "assert sys.argv[1:4:2] == ['--flows', '--out'];"
         "pathlib.Path(sys.argv[4], 'report.html').write_text(sys.argv[2]);"
-        "print('paths: 3 rows', file=sys.stderr)"
+        "print('paths: 3 rows', file=sys.stderr);"
+        "print(f'report: {sys.argv[4]}/report.html, 1.0 s', file=sys.stderr)"
     )
     heard: list[str] = []
 

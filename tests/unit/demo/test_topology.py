@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from broker.control.load import load_settings
+from broker.demo import topology
 from broker.demo.topology import PORTS, TimedOutError, Topology, free_port, wait_for
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -86,6 +90,30 @@ def test_last_words_are_the_end_of_the_log(tmp_path: Path) -> None:
 
     assert 2000 == len(words)
     assert words.endswith("\N{REPLACEMENT CHARACTER}the end")
+
+
+class Slow(subprocess.Popen[bytes]):
+    """Says something when it is looked at for the first time, and never serves."""
+
+    def __init__(self, _arguments: Sequence[str], log: Path, _environ: Mapping[str, str]) -> None:
+        self._log = log
+        super().__init__([sys.executable, "-c", "import signal; signal.pause()"])
+
+    def poll(self) -> int | None:
+        self._log.write_text("the disk is slow")
+        return super().poll()
+
+
+def test_an_instance_that_is_not_ready_in_time_is_told_with_what_it_said_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "READY_SECONDS", 0.0)
+    with Topology(tmp_path) as net:
+        daemon = net.add("one")
+        daemon.starter = Slow
+
+        with pytest.raises(TimedOutError, match=r"^one ready: not within 0 s: the disk is slow$"):
+            daemon.start()
 
 
 def test_a_port_is_given_out_once() -> None:

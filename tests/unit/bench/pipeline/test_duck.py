@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 
 from broker.bench.pipeline.duck import SQL, prepare
-from broker.bench.pipeline.run import Task
+from broker.bench.pipeline.task import Task
 from tests.support.synthetic import history
 
 

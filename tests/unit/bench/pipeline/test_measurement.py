@@ -10,7 +10,7 @@ import pytest
 
 from broker.bench.pipeline import measurement as pipeline
 from broker.bench.pipeline.measurement import DUCKDB, MANY, PASSES, SPARK, Scale, UnequalAnswersError
-from broker.bench.pipeline.run import Task
+from broker.bench.pipeline.task import Task
 from broker.errors import BrokerError, PipelineUnavailableError
 
 TOOK = {DUCKDB: 2.0, "polars": 1.0, SPARK: 6.0}

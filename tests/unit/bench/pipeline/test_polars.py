@@ -9,7 +9,7 @@ import pytest
 
 from broker.bench.pipeline.duck import prepare as prepare_duck
 from broker.bench.pipeline.polars import prepare as prepare_polars
-from broker.bench.pipeline.run import Task
+from broker.bench.pipeline.task import Task
 from tests.support.synthetic import history
 
 KEPT = {

@@ -8,13 +8,8 @@ import time
 from pathlib import Path
 
 from broker.bench.pipeline import measurement as pipeline
-from broker.bench.pipeline.run import Task, cpu_of_tree, decoded, peak_of_tree
-
-
-def test_a_task_is_what_it_was() -> None:
-    task = Task("duckdb", ("paths", "routes"), "in", "out", 2, "1g")
-
-    assert task == decoded(task.encoded())
+from broker.bench.pipeline.run import cpu_of_tree, peak_of_tree
+from broker.bench.pipeline.task import Task
 
 
 def test_time_and_memory_of_children_count() -> None:

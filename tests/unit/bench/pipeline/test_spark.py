@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.bench.pipeline import spark as pipeline_spark
-from broker.bench.pipeline.run import Task
+from broker.bench.pipeline.task import Task
 from broker.pipeline import entry, session
 from tests.support.synthetic import history
 
