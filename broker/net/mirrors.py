@@ -5,9 +5,10 @@ A pair is asked once somebody has a frame for it, and until no route names it an
 mirrored routes. What is said of a broker instance by the link that serves an address counts for every pair that has
 both, whether it was asked for or not: a partner that takes over says so by itself, by the link on which it was asked.
 Whenever another link comes to serve an address that is asked, or is the principal's, it is asked again on that one, so
-that its peer knows whom to tell. A frame refused at a principal's address says nothing by itself, as it may have been
-for somebody else there; the principal is asked, and its answer decides. This very instance is asked without a link.
-Loop-only.
+that its peer knows whom to tell. A question that waits for its connection is put although the other partner has claimed
+meanwhile, as only its answer tells that there is a mirror; when the connection fails, it is dropped. A frame refused at
+a principal's address says nothing by itself, as it may have been for somebody else there; the principal is asked, and
+its answer decides. This very instance is asked without a link. Loop-only.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
+from zlib import crc32
 
 from broker.errors import HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
 from broker.wire.frame import (
@@ -236,7 +237,8 @@ class Connection:
 
         Returns:
             The link frames to send now: a PING when nothing was sent for this side's heartbeat, or when something was
-            sent since the last PONG and the last PING is as long ago; else none.
+            sent since the last PONG and the last PING is as long ago, the first one sooner by `_share`; else
+            none.
 
         Raises:
             HandshakeRefusedError: no HELLO within `handshake_timeout`.
@@ -284,7 +286,7 @@ class Connection:
         match message:
             case Hello():
                 self.agreement = agree(self._own, message)
-                self._pinged_at = self._answered_at = now
+                self._pinged_at = self._answered_at = now - self.heartbeat * _share(self._own, message)
                 events.append(Online(self.agreement))
             case Ping():
                 events.append(Reply(encode_link(Pong(message.payload))))
@@ -308,6 +310,18 @@ class Connection:
         """To the last PING; an older one proves nothing of what was sent behind it."""
         if self.unanswered_since is not None and pong.payload == self._pings.to_bytes(PING_BYTES, "big"):
             self.unanswered_since, self._answered_at, self.round_trip = None, now, now - self._pinged_at
+
+
+def _share(own: Hello, peer: Hello) -> float:
+    """
+    How far the first PING is brought forward, in heartbeats.
+
+    Connections that come about at one instant would ask in step for as long as they last. Both ids decide, so each
+    side of each connection has a share of its own, and the same one whenever it is asked for.
+
+    Shape: [0, 1).
+    """
+    return crc32(own.arbitration + peer.arbitration) / 2**32
 
 
 def _name(kind: int) -> str:

@@ -21,7 +21,7 @@ import sqlite3
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +76,15 @@ class Work:
                 self._db.execute(APPLIED)
         return self._db
 
+    @property
+    def history(self) -> History:
+        """Of this phase; only after `enter`."""
+        assert self._history is not None
+        return self._history
+
     @contextmanager
     def transaction(self) -> Iterator[list[Event]]:
         """One transaction: what is put into the list stands in the history, if and only if it was committed."""
-        assert self._history is not None
         events: list[Event] = []
         number = None
         try:
@@ -88,18 +93,17 @@ class Work:
                 if not events:
                     db.rollback()
                     return
-                number = self._history.intend(events)
+                number = self.history.intend(events)
                 db.execute(NOTE, (self.job.name, number))
         except BaseException:
             if number is not None:
-                self._history.settle(number, is_committed=self._was_committed(number))
+                self.history.settle(number, is_committed=self._was_committed(number))
             raise
-        self._history.settle(number, is_committed=True)
+        self.history.settle(number, is_committed=True)
 
     def tell(self, *events: Event) -> None:
         """Events that are no transaction."""
-        assert self._history is not None
-        self._history.tell(*events)
+        self.history.tell(*events)
 
     def enter(self, phase: str) -> list[Event]:
         """Go on in the history of a phase; what is there already."""
@@ -209,10 +213,15 @@ class Initiator:
             one.is_refused = True
 
     def _begin(self, service: str) -> Event:
+        job = self._work.job
         is_brief = self._dice.random() < BRIEF_SHARE
         lifetime = round(self._dice.uniform(*BRIEF_SECONDS)) if is_brief else LIFETIME
         dialog = broker.begin_dialog(
-            self._work.db, from_service=self._work.job.service, to_service=service, lifetime=lifetime
+            self._work.db,
+            from_service=job.service,
+            to_service=service,
+            lifetime=lifetime,
+            encryption=service in job.sealed,
         )
         until = dialog.lifetime.timestamp()
         note = f"{service} {dialog.conversation_handle}"
@@ -249,30 +258,7 @@ class Target:
         """One transaction that receives and answers."""
         work = self._work
         with work.transaction() as events:
-            over: set[str] = set()
-            for message in broker.receive(work.db, queue=work.job.queue, wait=WAIT_SECONDS):
-                told = received_event(message, is_initiator=False)
-                events.append(told)
-                if told.conversation in over:
-                    continue
-                if told.what is What.RECEIVED and not self._answer(message, told, events):
-                    continue
-                if told.what is not What.RECEIVED or message.type == CLOSE:
-                    message.dialog.end()
-                    events.append(Event(What.ENDED, told.conversation, is_initiator=False))
-                    over.add(told.conversation)
-
-    def _answer(self, message: broker.Message, told: Event, events: list[Event]) -> bool:
-        """Whether the dialog could take it."""
-        body = body_of(told.conversation, told.number, is_initiator=False)
-        try:
-            number = message.dialog.send(body, type=MESSAGE)
-        except broker.ConversationError as error:
-            if error.number not in (8429, 8489):
-                raise
-            return False
-        events.append(sent_event(told.conversation, number, body, is_initiator=False))
-        return True
+            answer_all(broker.receive(work.db, queue=work.job.queue, wait=WAIT_SECONDS), events)
 
 
 class Mirror:
@@ -299,6 +285,35 @@ class Mirror:
 
 
 KINDS: dict[str, Callable[[Work], Actor]] = {"initiator": Initiator, "target": Target, "mirror": Mirror}
+
+
+def answer_all(messages: Iterable[broker.Message], events: list[Event]) -> None:
+    """Answer each of these, and end each dialog behind its last; what was done is put behind `events`."""
+    over: set[str] = set()
+    for message in messages:
+        told = received_event(message, is_initiator=False)
+        events.append(told)
+        if told.conversation in over:
+            continue
+        if told.what is What.RECEIVED and not _answer(message, told, events):
+            continue
+        if told.what is not What.RECEIVED or message.type == CLOSE:
+            message.dialog.end()
+            events.append(Event(What.ENDED, told.conversation, is_initiator=False))
+            over.add(told.conversation)
+
+
+def _answer(message: broker.Message, told: Event, events: list[Event]) -> bool:
+    """Whether the dialog could take it."""
+    body = body_of(told.conversation, told.number, is_initiator=False)
+    try:
+        number = message.dialog.send(body, type=MESSAGE)
+    except broker.ConversationError as error:
+        if error.number not in (8429, 8489):
+            raise
+        return False
+    events.append(sent_event(told.conversation, number, body, is_initiator=False))
+    return True
 
 
 def body_of(conversation: str, number: int, *, is_initiator: bool) -> bytes:

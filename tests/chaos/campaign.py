@@ -19,10 +19,11 @@ from pathlib import Path
 from broker.demo.topology import TimedOutError
 from broker.errors import BrokerError
 from tests.chaos import pair
+from tests.chaos.cast import SEALED
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.faults.fault import Fault, NoVictimError
 from tests.chaos.fleet import Fleet, wait_until
-from tests.chaos.history import read_history, together
+from tests.chaos.history import Entry, What, read_history, together
 from tests.chaos.job import Orders
 from tests.chaos.judge import Circumstances, judge
 from tests.chaos.progress import Progress
@@ -189,9 +190,26 @@ class Campaign:
             is_over=is_over,
             lateness=SLACK_SECONDS + hidden,
             astray=frozenset().union(*(fault.astray for fault in faults)),
+            copies=self.fleet.copies,
         )
         entries = together([read_history(path) for path in paths])
         report.wrong += [str(verdict) for verdict in judge(entries, known)]
+        report.wrong += [f"in clear: dialog {one}" for one in sorted(self.fleet.in_clear(self._to_be_sealed(entries)))]
+
+    def _to_be_sealed(self, entries: Sequence[Entry]) -> set[str]:
+        """Dialogs of which the target whose dialogs are sealed has received something of who seals them."""
+        initiator, target = (self.fleet.applications[name].job for name in SEALED)
+        begun = {
+            one.event.conversation
+            for one in entries
+            if one.event.what is What.BEGAN and one.application == initiator.name
+        }
+        received = {
+            one.event.conversation
+            for one in entries
+            if one.event.what is What.RECEIVED and one.application == target.name
+        }
+        return begun & received
 
 
 def keep(fleet: Fleet) -> None:

@@ -34,7 +34,8 @@ class Application:
         """Start it, with another job if one is given."""
         self.job = job or self.job
         self.job.write(self._path)
-        command = [sys.executable, "-m", "tests.chaos.application", str(self._path)]
+        module = "tests.chaos.reader" if self.job.kind == "reader" else "tests.chaos.application"
+        command = [sys.executable, "-m", module, str(self._path)]
         with self._path.with_suffix(".log").open("ab") as log:
             self._process = self.host.popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.is_wanted = True

@@ -1,12 +1,17 @@
 """
 Real daemons on hosts of their own, and applications on all of them.
 
-    initiator-1, initiator-2 ==> gateway-1 .. gateway-3 ==> billing ==> (one database)
-                                                        ==> stock-1, stock-2 (one database, a mirrored pair)
+    initiator-1, initiator-2 ==> gateway-1 .. gateway-3 ==> billing             one database
+                                                        ==> stock-1, stock-2    one database, a mirrored pair
+                                                        ==> parcel-1, parcel-2  one service, a database on each
 
-Every database has a route to each far service through each gateway, every gateway a route to each database; that to the
-pair names both partners. Links are TLS with certificates on both sides. Each host has a directory of its own for what
-its daemon keeps, and what the run has to find afterwards lies elsewhere: configurations, logs, journals and histories.
+Every database has a route to each far one through each gateway, every gateway a route to each database; that to the
+pair names both partners. Both databases of the one service have the same weight, so half of its dialogs go to each, and
+each dialog stays with its own. The first gateway consists of several processes; a reader is given what comes to
+parcel-2; what initiator-1 and billing tell each other is sealed. Links are TLS with certificates on both sides.
+
+Each host has a directory of its own for what its daemon keeps, and what the run has to find afterwards lies elsewhere:
+configurations, logs, journals and histories.
 """
 
 from __future__ import annotations
@@ -20,53 +25,40 @@ import time
 import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from broker.demo.topology import Daemon, TimedOutError, wait_for
+from tests.chaos.cast import (
+    BILLING,
+    CROWDED,
+    INITIATORS,
+    PARCELS,
+    QUEUE,
+    READER,
+    SEALED,
+    STOCK,
+    Home,
+    make_initiators,
+    make_targets,
+)
 from tests.chaos.child import Application
+from tests.chaos.configuration import OBSERVE_PORT, PORT, sections, write_scripts
 from tests.chaos.job import Job, Orders
 from tests.chaos.judge import Message
 from tests.chaos.network.impairment import Fault as Ability
 from tests.chaos.network.network import Network
+from tests.chaos.sealing import Sealing
 from tests.support.certificates import Pair, authority, make
 
-PORT, OBSERVE_PORT = 4022, 9423
-QUEUE = "Inbox"
-INITIATORS = ("initiator-1", "initiator-2")
-BILLING = "billing"
-STOCK = ("stock-1", "stock-2")
 DISK_BYTES = 96 << 20  # of the host whose disk gets full
 START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy
 POLL_SECONDS = 0.05
 COUNTED = {"broker_retransmits_total": "resent", "broker_duplicates_total": "duplicates"}
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "endpoint": {
-        "encryption": "required",
-        "authentication": "certificate",
-        "heartbeat": "500ms",
-        "connect_timeout": "1s",
-        "handshake_timeout": "2s",
-    },
-    "dialog": {"resend_first": "300ms", "resend_cap": "2s", "time_to_live": "10s"},
-    "drain": {"announce": "0s", "timeout": "5s"},
-    "journal": {"file_age": "10s", "keep_age": "1h", "keep_size": "256MiB"},
-}
-
-
-@dataclass(frozen=True)
-class Home:
-    """A database. Shape: `name`, of its file too; `service`; `hosts` where it lives, two of a mirrored pair."""
-
-    name: str
-    service: str
-    hosts: tuple[str, ...]
-    instance: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 class Fleet:
@@ -81,8 +73,7 @@ class Fleet:
         self.directory = directory
         self.network = network
         self.gateways = tuple(f"gateway-{number}" for number in range(1, gateways + 1))
-        self.initiators = [Home(f"orders-{n}", f"//chaos/Orders-{n}", (host,)) for n, host in enumerate(INITIATORS, 1)]
-        self.targets = [Home("billing", "//chaos/Billing", (BILLING,)), Home("stock", "//chaos/Stock", STOCK)]
+        self.initiators, self.targets = make_initiators(), make_targets()
         self.homes = [*self.initiators, *self.targets]
         self.orders = directory / "orders.json"
         self.histories = directory / "histories"
@@ -93,10 +84,12 @@ class Fleet:
         self.counts: Counter[str] = Counter()
         self._last: dict[str, Counter[str]] = {}
         self._excused: set[str] = set()
+        self._frozen: dict[str, list[int]] = {}
         for path in (self.histories, self.tls, directory / "applications"):
             path.mkdir(parents=True)
         clocked, small = network.can(Ability.CLOCK), network.can(Ability.DISK)
-        self.names = (*INITIATORS, *self.gateways, BILLING, *STOCK)
+        self.names = (*INITIATORS, *self.gateways, BILLING, *STOCK, *PARCELS)
+        self.sealing = Sealing(directory / "dialog", [home.name for home in self.homes if home.hosts[0] in SEALED])
         for name in self.names:
             has_clock = clocked and name in (INITIATORS[1], BILLING)
             network.host(name, disk_bytes=DISK_BYTES if small and name == BILLING else None, has_clock=has_clock)
@@ -105,7 +98,7 @@ class Fleet:
             self.certify(name, self.authority)
             self._add(name)
         for name in self.names:
-            self._write_scripts(name)
+            write_scripts(self, name)
 
     # --- what is where ---
 
@@ -214,6 +207,28 @@ class Fleet:
         """What runs on this host may have ended; `revive` does not count it."""
         self._excused.add(name)
 
+    def processes(self, name: str) -> list[int]:
+        """Process ids of a daemon: its own, and those of its workers that serve. Raises DaemonUnreachableError."""
+        return [self.daemons[name].pid, *self.workers(name)]
+
+    def workers(self, name: str) -> list[int]:
+        """Process ids of the workers of a gateway that serve. Raises DaemonUnreachableError."""
+        if name != CROWDED:
+            return []
+        return [one["pid"] for one in self.daemons[name].status()["workers"] if one["ready"]]
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP of all processes of a daemon."""
+        self._frozen[name] = self.processes(name)
+        for pid in self._frozen[name]:
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT of those that were stopped."""
+        for pid in self._frozen.pop(name, []):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
     def pause(self, seconds: float) -> None:
         """Let the traffic go on for a while."""
         deadline = time.monotonic() + seconds
@@ -226,8 +241,9 @@ class Fleet:
         for application in self.applications.values():
             application.stop()
         running = [daemon for daemon in self.daemons.values() if daemon.is_running]
+        for name in list(self._frozen):
+            self.thaw(name)
         for daemon in running:
-            daemon.thaw()
             os.kill(daemon.pid, signal.SIGTERM)
         for daemon in running:
             try:
@@ -273,6 +289,17 @@ class Fleet:
             (begun if at <= now else astray).add(str(uuid.UUID(bytes=one)))
         return begun, astray
 
+    @property
+    def copies(self) -> dict[str, str]:
+        """The database of each file."""
+        return {str(self.file(home, name)): home.name for home in self.homes for name in home.hosts}
+
+    def in_clear(self, conversations: Collection[str]) -> set[str]:
+        """Those of these conversations, all with a target that has certificates, that are not sealed there."""
+        home = next(home for home in self.targets if home.hosts == (BILLING,))
+        query = "SELECT conversation_id FROM broker_session_key WHERE security = 'FULL' AND NOT is_initiator"
+        return set(conversations) - {str(uuid.UUID(bytes=one)) for (one,) in self.rows(home, query)}
+
     def rows(self, home: Home, query: str) -> list[tuple[Any, ...]]:
         """What the file that counts answers."""
         path = self.file(home, self.serving(home))
@@ -308,68 +335,24 @@ class Fleet:
 
     def _add(self, name: str) -> None:
         host = self.network.hosts[name]
-        sections = {section: dict(values) for section, values in SETTINGS.items()}
-        sections["instance"] = {"state_dir": str(host.directory)}
-        sections["endpoint"] |= {
-            "listen": [f"{host.address}:{PORT}"],
-            "message_forwarding": name in self.gateways,
-            "certificate": str(self.tls / f"{name}.pem"),
-            "private_key": str(self.tls / f"{name}.key"),
-            "trust": [str(self.tls / "trust.pem")],
-        }
-        sections["observe"] = {"listen": f"{host.address}:{OBSERVE_PORT}"}
-        sections["journal"]["directory"] = str(self.directory / "journals" / name)
-        directory = self.directory / "daemons" / name
-        sections["admin"] = {"socket": str(directory / "admin.sock")}
-        sections["routes"] = {"files": ["msdb*.sql"]}
-        for home in self.homes_of(name):
-            values = {"path": str(self.file(home, name)), "scripts": [f"{home.name}*.sql"]}
-            values["broker_instance"] = home.instance
-            sections[f"databases.{home.name}"] = values
-            if len(home.hosts) > 1:
-                role = {"mirroring": "command", "role_command": ["cat", str(self.role_file(name))]}
-                sections[f"databases.{home.name}"] |= role | {"role_interval": "200ms", "role_timeout": "3s"}
-        daemon = Daemon(directory, name, sections)
+        daemon = Daemon(self.directory / "daemons" / name, name, sections(self, name))
         daemon.prefix, daemon.environ = host.words(), {"PYTHONFAULTHANDLER": "1"}
         self.daemons[name] = daemon
         for home in self.homes_of(name):
-            is_initiator = home in self.initiators
+            far = self.targets if home in self.initiators else []
+            kind = "initiator" if far else "reader" if name == READER else "target"
             job = Job(
                 name=f"application-{name}",
-                kind="initiator" if is_initiator else "target",
+                kind=kind,
                 database=str(self.file(home, name)),
                 histories=str(self.histories),
                 orders=str(self.orders),
                 queue=QUEUE,
                 service=home.service,
-                targets=[target.service for target in self.targets] if is_initiator else [],
+                targets=list(dict.fromkeys(one.service for one in far)),
+                sealed=[one.service for one in far if {name, *one.hosts} == set(SEALED)],
             )
             self.applications[name] = Application(host, job, self.directory / "applications" / f"{name}.json")
-
-    def _write_scripts(self, name: str) -> None:
-        directory = self.daemons[name].directory
-        ways = [self.route(name, home) for home in self.homes] if name in self.gateways else []
-        grants = ["GRANT CONNECT ON ENDPOINT::[*] TO public;", "GRANT SEND ON SERVICE::[*] TO public;"]
-        lines = [*grants, *(["DROP ROUTE AutoCreatedLocal;"] if ways else []), *ways]
-        text = "\n".join(lines)
-        (directory / "msdb.sql").write_text(text, encoding="utf-8")
-        for home in self.homes_of(name):
-            far = self.targets if home in self.initiators else self.initiators
-            routes = [self.route(name, one, by=gateway) for one in far for gateway in self.gateways]
-            service = f"CREATE QUEUE {QUEUE};\nCREATE SERVICE [{home.service}] ON QUEUE {QUEUE};"
-            lines = [service, f"GRANT SEND ON SERVICE::[{home.service}] TO public;", *routes]
-            (directory / f"{home.name}.sql").write_text("\n".join(lines), encoding="utf-8")
-
-    def route(self, name: str, far: Home, *, by: str = "") -> str:
-        """The statement that makes a route of one host to a database: by a gateway, or of a gateway straight to it."""
-        next_hops = [by] if by else far.hosts
-        words = zip(("ADDRESS", "MIRROR_ADDRESS"), next_hops, strict=False)
-        addresses = ", ".join(f"{word} = '{self.address(name, next_hop)}'" for word, next_hop in words)
-        title = f"{far.name} by {by}" if by else far.name
-        return (
-            f"CREATE ROUTE [{title}] WITH SERVICE_NAME = '{far.service}',"
-            f" BROKER_INSTANCE = '{far.instance}', {addresses};"
-        )
 
 
 def wait_ready(daemon: Daemon) -> None:

@@ -12,8 +12,9 @@ class Job:
     """
     What one application is.
 
-    Shape: `kind` "initiator", "target" or "mirror"; `histories` directory with one for each phase; `orders` the file;
-    `targets` services to which dialogs are begun; `mark` the queuing_order up to which a mirror's queue is known.
+    Shape: `kind` "initiator", "target", "reader" or "mirror"; `histories` directory with one for each phase; `orders`
+    the file; `targets` services to which dialogs are begun, `sealed` those with which they have to be sealed; `mark`
+    the queuing_order up to which a mirror's queue is known.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Job:
     queue: str
     service: str = ""
     targets: list[str] = field(default_factory=list)
+    sealed: list[str] = field(default_factory=list)
     mark: int = 0
 
     def write(self, path: Path) -> None:

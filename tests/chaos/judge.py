@@ -11,7 +11,7 @@ A message is known by its dialog, the side that sent it, and the digest of its b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -34,6 +34,7 @@ class Kind(StrEnum):
     TO_MIRROR = "delivered to a mirror"
     LATE = "delivered after the lifetime"
     FAILED = "failed without a reason"
+    SPLIT = "divided between databases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Circumstances:
     Shape: `held` messages that their senders' databases still keep, None = nobody has looked; `waiting` messages in the
     queues of their receivers, who have not asked for them yet; `lateness` seconds that a
     message may be on its way without any clock noticing; `astray` databases whose wall clock was not right, so that
-    instants of theirs prove nothing; `is_over` whether everything was given the time to arrive.
+    instants of theirs prove nothing; `is_over` whether everything was given the time to arrive;
+    `copies` the name of what is one database for all, by each of its files, where it has several.
     """
 
     held: Collection[Message] | None = None
@@ -69,6 +71,7 @@ class Circumstances:
     lateness: float = 2.0
     astray: Collection[str] = ()
     is_over: bool = True
+    copies: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -151,6 +154,7 @@ class _Judge:
         else:
             yield from self._order(way, sent, entry)
             yield from self._lifetime(sent, entry)
+            yield from self._place(way, entry)
             way.received[event.digest] = entry
 
     def _order(self, way: _Way, sent: Entry, entry: Entry) -> Iterator[Verdict]:
@@ -160,6 +164,13 @@ class _Judge:
             yield _verdict(Kind.REORDERED, sent, f"received behind message {last.event.number}", before, entry)
         elif way.end is not None:
             yield _verdict(Kind.REORDERED, sent, "received behind the end of the dialog", way.end, entry)
+
+    def _place(self, way: _Way, entry: Entry) -> Iterator[Verdict]:
+        """A dialog stays with the database that had its first message."""
+        first = next(iter(way.received.values()), entry)
+        names = [self._known.copies.get(one.database, one.database) for one in (first, entry)]
+        if names[0] != names[1]:
+            yield _verdict(Kind.SPLIT, entry, f"{names[0]} has received this dialog before", first)
 
     def _lifetime(self, sent: Entry, entry: Entry) -> Iterator[Verdict]:
         began = self._began[entry.event.conversation]

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from broker.errors import DaemonUnreachableError
-from tests.chaos.fleet import STOCK, Fleet, wait_until
+from tests.chaos.cast import STOCK
+from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Event, History, What
 from tests.chaos.job import Orders
 

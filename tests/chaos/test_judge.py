@@ -153,6 +153,11 @@ CASES = {
         None,
         [(Kind.FAILED, -1, [("orders", 4), ("orders", 1)])],
     ),
+    "divided between two databases": (
+        [*TWO_SENT, ("billing", received(0)), ("billing-2", received(1))],
+        None,
+        [(Kind.SPLIT, 1, [("billing-2", 1), ("billing", 1)])],
+    ),
     "a gap in a dialog that failed": (
         [*TWO_SENT, ("billing", received(1)), ("orders", error(-8489))],
         None,
@@ -194,6 +199,12 @@ def test_what_waits_in_the_queue_of_its_receiver_is_neither_lost_nor_gone() -> N
     told = [*TWO_SENT, ("billing", received(0))]
 
     assert [] == judge(entries(*told), Circumstances(held=[], waiting=[(DIALOG, True, 1)]))
+
+
+def test_two_files_of_one_database_divide_nothing() -> None:
+    told = [*TWO_SENT, ("billing", received(0)), ("billing-2", received(1))]
+
+    assert [] == judge(entries(*told), Circumstances(copies={"billing": "billing", "billing-2": "billing"}))
 
 
 def test_a_clock_that_was_wrong_proves_nothing_about_lifetimes() -> None:
@@ -293,7 +304,13 @@ def fail(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
     return Kind.FAILED
 
 
-MUTATIONS = [drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail]
+def divert(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice([place for place in places(told, What.RECEIVED) if told[place][0] == "billing"])
+    told[place] = "billing-2", told[place][1]
+    return Kind.SPLIT
+
+
+MUTATIONS = [drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail, divert]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.__name__)

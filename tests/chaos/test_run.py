@@ -27,7 +27,8 @@ def test_a_run_with_one_fault_tells_its_counts_and_leaves_the_histories(tmp_path
     assert int(told[1]) > int(told[2]) > 0
     assert "1 phases" in run.stdout
     histories = {path.name for path in (tmp_path / "histories" / "001-kill").iterdir()}
-    assert {f"application-{name}.history" for name in ("initiator-1", "initiator-2", "billing", "stock-1")} < histories
+    names = ("initiator-1", "initiator-2", "billing", "stock-1", "parcel-1", "parcel-2")
+    assert {f"application-{name}.history" for name in names} < histories
 
 
 def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from broker.mirror.role import Role
 from broker.net.departures import has_parted
 from broker.net.housekeeping import Housekeeping
 from broker.net.limits import Timeouts
+from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.routing.address import NetworkAddress
@@ -87,7 +88,7 @@ class Instance:
     One instance, through all its lives.
 
     Shape: `life` how often it was started; `process` the last one; `endpoint` its database while it is at work here;
-    `claims` (role, epoch) that it told its peers last.
+    `claimed` epoch of which it claims to be the principal, as a stale copy does; None when it does not.
     """
 
     def __init__(self, part: Part, around: Surroundings, broker_instance: bytes) -> None:
@@ -102,6 +103,7 @@ class Instance:
         self.keeper: RoleKeeper | None = None
         self.endpoint: Endpoint | None = None
         self.is_up = False
+        self.claimed: int | None = None
         self._kept: ExitStack | None = None
         self._lock = -1
 
@@ -125,7 +127,7 @@ class Instance:
 
     def kill(self, *, is_dark: bool = False) -> None:
         """The process is gone; with the power of its machine when that is dark."""
-        self.is_up = False
+        self.is_up, self.claimed = False, None
         self.around.net.end(self.process, is_dark=is_dark)
         self._give_back()
         self.endpoint = self._leaving = None
@@ -148,6 +150,12 @@ class Instance:
         """Storage takes the lock of a process that stands still."""
         if self._lock >= 0:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def claim(self, epoch: int | None) -> None:
+        """Tell those who asked that it is the principal of this epoch, which is another one; None: it is not."""
+        is_other, self.claimed = epoch != self.claimed, epoch
+        if is_other and self.is_up and not self.process.is_frozen:
+            self.process.context.run(self.peers.announce, self.broker_instance)
 
     # --- building ---
 
@@ -239,9 +247,9 @@ class Instance:
             else:
                 self.endpoint.transmitter.on_room()
 
-    def _on_rejected(self, rejected: Rejected) -> None:
+    def _on_rejected(self, link: Link, rejected: Rejected) -> None:
         if self.endpoint is not None:
-            self.endpoint.transmitter.advise(rejected)
+            self.endpoint.transmitter.advise(rejected, link)
 
     def _deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
         if self.endpoint is not None and database == self.broker_instance:
@@ -256,6 +264,8 @@ class Instance:
             role = Role.PRINCIPAL
             if self.keeper is not None:
                 role, epoch = self.keeper.standing.role, self.keeper.standing.epoch
+            if self.claimed is not None and self.endpoint is None:
+                role, epoch = Role.PRINCIPAL, self.claimed
         return ProbeReply(probe.id, probe.broker_instance, role.value, epoch)
 
     # --- the database; `Hosting` of the keeper ---

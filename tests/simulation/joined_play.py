@@ -1,16 +1,16 @@
 """
 Play a joined story: instances made of the product's own parts, on machines that are played, under one virtual clock.
 
-While it runs, the ledger of a database holds after every turn of its writer, and nothing is stored by a principal of
-earlier. When it has been told the network is whole, everybody is up, and then everything that was promised must come
-true: each direction of each dialog was delivered once and in order, both sides know that it is over, nothing is left in
-files or in memory, every prober knows the principal, and nobody says anything any more but heartbeats.
+While it runs, the ledger of a database holds after every turn of its writer, nothing is stored by a principal of
+earlier, and what is promised sooner comes true sooner (`joined_watch`). When it has been told the network is whole,
+everybody is up, and then everything that was promised must come true: each direction of each dialog was delivered once
+and in order, both sides know that it is over, nothing is left in files or in memory, every prober knows the principal,
+and nobody says anything any more but heartbeats.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import socket
 import tempfile
@@ -29,7 +29,6 @@ from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.setting import DialogSettings
-from broker.errors import StatementError
 from broker.net.link_state import LinkState
 from broker.routing.route import RouteProperties
 from broker.store.balance import read_balance
@@ -37,10 +36,11 @@ from broker.store.database import epoch, open_store
 from tests.simulation.application import Application
 from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.instance import Instance, Part, Surroundings
+from tests.simulation.joined_blows import Blows
 from tests.simulation.joined_story import FRAGMENT_SIZE, JoinedStory
 from tests.simulation.machine import MachineLoop, Net, Road
 from tests.simulation.play import FRAMES_FACTOR, FRAMES_MORE
-from tests.simulation.story import DAY, SIDES, Blow
+from tests.simulation.story import DAY, SIDES
 from tests.simulation.watched_store import WatchedStore
 from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
@@ -48,8 +48,6 @@ from tests.support.virtual_time import run_virtually
 QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once the network is whole
 LOOK_SECONDS = 0.1  # between two looks whether it is
 SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
-LEASE_SECONDS = 0.5  # after which a process that stands still has lost its lock
-STOP_SECONDS = 15.0  # for an orderly end, at most
 STORY_SECONDS = 900.0  # within which a story is told, or somebody waits for ever
 SERVICES = {"shop": "Orders", "bank": "Billing"}
 FAST_DIRECTORY = Path("/dev/shm")
@@ -143,7 +141,7 @@ class _Stage:
         self.ids = {name: uuid.UUID(int=chance.getrandbits(128), version=4) for name in SIDES}
         self.paths = {name: directory / f"{name}.db" for name in SIDES}
         self.instances = outcome.instances
-        self.busy: set[str] = set()
+        self.blows = Blows(story, self.net, self.instances, self.note)
         self.is_settling = False
         for name in SIDES:
             open_store(self.paths[name], broker_instance=self.ids[name]).close()
@@ -193,7 +191,7 @@ class _Stage:
             for lifetime in self.story.lifetimes
         ]
         tasks = [asyncio.create_task(self._read(name)) for name in SIDES]
-        blows = [asyncio.create_task(self._blow(blow)) for blow in self.story.blows]
+        blows = [asyncio.create_task(self.blows.strike(blow)) for blow in self.story.blows]
         try:
             await self._act(dialogs)
             await asyncio.gather(*blows)
@@ -237,94 +235,6 @@ class _Stage:
             await asyncio.sleep(self.chance.uniform(habit.pause / 2, habit.pause))
             self.applications[name].read(habit, is_settling=self.is_settling)
 
-    # --- blows ---
-
-    async def _blow(self, blow: Blow) -> None:
-        await asyncio.sleep(blow.at)
-        if blow.name in self.busy and blow.what in {"kill", "power", "restart", "freeze"}:
-            return
-        self.note(f"{blow.what} {blow.name} {blow.other} for {blow.seconds} s")
-        self.busy.add(blow.name)
-        await getattr(self, f"_blow_{blow.what}")(blow)
-        self.busy.discard(blow.name)
-
-    async def _blow_kill(self, blow: Blow) -> None:
-        instance = self.instances[blow.name]
-        instance.kill()
-        await asyncio.sleep(blow.seconds)
-        instance.start()
-
-    async def _blow_power(self, blow: Blow) -> None:
-        instance = self.instances[blow.name]
-        self.net.dark.add(blow.name)
-        instance.kill(is_dark=True)
-        await asyncio.sleep(blow.seconds)
-        self.net.dark.discard(blow.name)
-        instance.start()
-
-    async def _blow_restart(self, blow: Blow) -> None:
-        instance = self.instances[blow.name]
-        await asyncio.wait([instance.do(instance.stop())], timeout=STOP_SECONDS)
-        instance.kill()
-        await asyncio.sleep(blow.seconds)
-        instance.start()
-
-    async def _blow_freeze(self, blow: Blow) -> None:
-        instance = self.instances[blow.name]
-        process = instance.process
-        process.is_frozen = True
-        await asyncio.sleep(min(LEASE_SECONDS, blow.seconds))
-        if blow.seconds > LEASE_SECONDS:
-            if instance.part.is_mirrored:
-                instance.lose_lock()
-            await asyncio.sleep(blow.seconds - LEASE_SECONDS)
-        self.loop.thaw(process)
-
-    async def _blow_cut(self, blow: Blow) -> None:
-        await self._cut(blow, [(blow.name, blow.other), (blow.other, blow.name)])
-
-    async def _blow_deafen(self, blow: Blow) -> None:
-        await self._cut(blow, [(blow.other, blow.name)])
-
-    async def _cut(self, blow: Blow, ways: list[tuple[str, str]]) -> None:
-        mend = self.net.cut(ways)
-        await asyncio.sleep(blow.seconds)
-        mend()
-
-    async def _blow_reset(self, blow: Blow) -> None:
-        self.net.reset(blow.name, blow.other)
-
-    async def _blow_failover(self, _: Blow) -> None:
-        principal = self._maybe_principal()
-        if principal is not None and not principal.process.is_frozen:
-            await asyncio.wait([principal.do(_fail_over(principal))], timeout=STOP_SECONDS)
-
-    async def _blow_reroute(self, blow: Blow) -> None:
-        instance = self.instances[blow.name]
-        part = instance.part
-        routes, own = (
-            tuple(one for one in table if one.service_name != "Billing") for table in (part.routes, part.own_routes)
-        )
-        life = instance.life
-        if not instance.is_up or instance.process.is_frozen:
-            return
-        instance.reroute(routes, own)
-        await asyncio.sleep(blow.seconds)
-        while instance.life == life and instance.process.is_frozen:  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.1)
-        if instance.life == life and not instance.process.is_gone:
-            instance.reroute(part.routes, part.own_routes)
-
-    async def _blow_jump(self, blow: Blow) -> None:
-        process = self.instances[blow.name].process
-        process.off = float(blow.other)
-        await asyncio.sleep(blow.seconds)
-        process.off = 0.0
-
-    def _maybe_principal(self) -> Instance | None:
-        there = [one for one in self.instances.values() if one.part.is_mirrored and one.endpoint is not None]
-        return there[0] if len(there) == 1 else None
-
     # --- what must have become of it ---
 
     def _clear_up(self) -> None:
@@ -355,6 +265,7 @@ class _Stage:
     async def _until(self, condition: Any, what: str) -> None:
         deadline = self.loop.time() + QUIET_SECONDS
         while not condition():
+            assert self.net.nonsense == []
             assert self.loop.time() < deadline, f"{what} after {QUIET_SECONDS} s"
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -368,7 +279,7 @@ class _Stage:
         """Every prober that is used knows who the principal is, and nobody else believes to be it."""
         if not self.story.is_pair:
             return True
-        principal = self._maybe_principal()
+        principal = self.blows.maybe_principal()
         if principal is None:
             return False
         there = (principal.address, epoch(self.applications["bank"].db))
@@ -389,6 +300,7 @@ class _Stage:
             balance = read_balance(side.db)
             assert (balance.unaccounted, balance.held) == (0, 0), balance
         for name, instance in self.instances.items():
+            self.blows.watch.check_rules(instance)
             forwarder = instance.forwarder
             assert forwarder.unaccounted == 0, f"{name}: frames unaccounted for"
             assert (forwarder.pool.used_bytes, forwarder.pool.frames) == (0, 0), f"{name}: frames are held"
@@ -419,10 +331,3 @@ class _Stage:
                 self.note(
                     f"{name}: {one.pair} principal {one.route.principal} epoch {one.route.epoch} {one.route.seen}"
                 )
-
-
-async def _fail_over(principal: Instance) -> None:
-    """SET PARTNER FAILOVER, where it may be said."""
-    assert principal.keeper is not None
-    with contextlib.suppress(StatementError):
-        await principal.keeper.fail_over()

@@ -27,8 +27,10 @@ BLOWS = {  # what happens, and how often
     "failover": 4,  # planned: the principal hands over
     "reroute": 2,  # an instance has no routes to the bank for a while
     "jump": 2,  # the wall clock of a process is wrong for a while
+    "stale": 2,  # the mirror claims to be the principal with an epoch that is over, as a restored copy does
+    "heir": 4,  # the mirror is started anew, so that it knows nobody who asked, and has to follow the principal then
 }
-SECONDS = (0.0, 0.1, 0.7, 3.0, 8.0)
+SECONDS = (0.0, 0.1, 0.7, 3.0, 8.0, 8.0)  # the longest outlasts everything that waits for silence
 JUMPS = (-300.0, -30.0, -2.0, 2.0, 30.0, 300.0)
 FRAGMENT_SIZE = 100
 OVER_SECONDS = 6.0  # blows begin within it
@@ -74,7 +76,7 @@ def draw(seed: int) -> JoinedStory:
     is_hostile = chance.random() < 0.3
     road = Road(
         delay=pick([0.001, 0.02, 0.2]),
-        room=pick([1 << 18, 1 << 18, 8192]),
+        room=pick([1 << 18, 1 << 18, 8192, 700]),  # the least cuts frames in the middle
         crumb=pick([1 << 18, 1 << 18, 300]),
         loss=pick([0.0, 0.02, 0.2]) if is_hostile else 0.0,
         repeat=pick([0.0, 0.3]) if is_hostile else 0.0,
@@ -111,7 +113,7 @@ def _blow(chance: random.Random, tiers: tuple[int, ...], *, is_pair: bool) -> Bl
     at, seconds = chance.uniform(0.0, OVER_SECONDS), chance.choice(SECONDS)
     number = chance.randrange(len(rows) - 1)
     near, far = chance.choice(rows[number]), chance.choice(rows[number + 1])  # neighbours, which talk to each other
-    if what == "failover":
+    if what in ("failover", "heir", "stale"):
         return Blow(at, what, "", "", seconds) if is_pair else None
     if what == "jump":
         return Blow(at, what, chance.choice([near, far]), str(chance.choice(JUMPS)), seconds)

@@ -29,6 +29,7 @@ from broker.wire.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES
 from tests.support.virtual_time import WALL_CLOCK, Planned, VirtualLoop
 
 SYN_SECONDS = 1.0  # until a machine that was not reached is tried again
+LONGEST_FRAME = 1 << 16  # bytes; no instance of a story takes as much
 PORT = 4022
 
 Accept = Callable[[Any, str], None]
@@ -308,7 +309,8 @@ class Net:
     All machines and what lies between them.
 
     Shape: `road` holds for what is sent from now on; `listeners` by host; `dark` machines without power; `cuts` how
-    often a way (near, far) is cut now; `digest` of everything sent so far, and when; `carried` dialog frames by host.
+    often a way (near, far) is cut now; `digest` of everything sent so far, and when; `carried` dialog frames by
+    host; `nonsense` what was sent that is no frame, in words.
     """
 
     def __init__(self, loop: MachineLoop, chance: random.Random) -> None:
@@ -322,6 +324,7 @@ class Net:
         self.holding: dict[PlayedEnd, None] = {}
         self.digest = 0
         self.carried: Counter[str] = Counter()
+        self.nonsense: list[str] = []
         self._ports = itertools.count(50_000)
         loop.net = self
 
@@ -411,6 +414,11 @@ class Net:
         start, end, plain = 0, len(partial), 0
         while end - start >= PRELUDE_BYTES:
             length, kind = PRELUDE.unpack_from(partial, start)[:2]
+            if not PRELUDE_BYTES <= length <= LONGEST_FRAME:
+                self.nonsense.append(f"{near.owner.host} has sent what is no frame, {length} bytes long")
+                near.post(bytes(partial[plain:]))
+                partial.clear()
+                return
             if start + length > end:
                 break
             if kind >= FIRST_DIALOG_KIND:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.net.askers import Askers
+from broker.net.link import Link
+from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from tests.simulation.joined_play import play
 from tests.simulation.joined_story import BLOWS, TIERS, draw, smaller
@@ -37,14 +40,35 @@ def test_database_that_does_not_look_at_its_epoch_is_found_out(monkeypatch: pyte
     for place in ("broker.store.database.check_epoch", "broker.store.turn.check_epoch"):
         monkeypatch.setattr(place, lambda _db: None)
 
-    assert trouble(draw(73), play)[0]
+    assert trouble(draw(198), play)[0]
 
 
 def test_instances_that_keep_two_connections_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge can fail: both sides have dialled, and neither connection gives way."""
     monkeypatch.setattr(Peers, "_arbitrate", lambda *_: False)
 
-    assert "two connections" in trouble(draw(36), play)[0]
+    assert "two connections" in trouble(draw(23), play)[0]
+
+
+def test_who_steps_down_and_tells_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge can fail before the end: a mirror that was started anew takes over, and does not know who asked."""
+    monkeypatch.setattr(Askers, "announce", lambda *_: None)
+
+    assert "believes in" in trouble(draw(2), play)[0]
+
+
+def test_lost_principal_that_is_not_asked_after_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likewise: the principal is gone, and nobody looks for the next one."""
+    monkeypatch.setattr(Mirrors, "on_unserved", lambda *_: None)
+
+    assert "believes in" in trouble(draw(41), play)[0]
+
+
+def test_link_that_throws_the_end_of_a_cut_frame_away_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge can fail: what comes behind it is no frame any more."""
+    monkeypatch.setattr(Link, "finish", lambda link, _rest: setattr(link, "_rest", memoryview(b"")))
+
+    assert "broke the rules" in trouble(draw(3), play)[0]
 
 
 def test_story_is_made_smaller() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from tests.chaos.cast import BILLING, INITIATORS
 from tests.chaos.faults.fault import Fault
-from tests.chaos.fleet import BILLING, INITIATORS
 from tests.chaos.network.descriptors import Descriptors
 from tests.chaos.network.impairment import Fault as Ability
 
@@ -65,8 +67,9 @@ class Exhaustion(Fault):
 
     def begin(self) -> None:
         """As many as it has open; and its connections are broken off, so that it needs others."""
-        self._limit = Descriptors(self.fleet.daemons[self._victim].pid)
-        self._limit.exhaust(spare=self.dice.choice([0, 1, 3]))
+        self._limits = [Descriptors(pid) for pid in self.fleet.processes(self._victim)]
+        for limit in self._limits:
+            limit.exhaust(spare=self.dice.choice([0, 1, 3]))
         hosts = self.fleet.network.hosts
         if self.fleet.network.can(Ability.RESET):
             for name in self.fleet.neighbours(self._victim):
@@ -74,7 +77,9 @@ class Exhaustion(Fault):
 
     def end(self) -> None:
         """As many as before."""
-        self._limit.restore()
+        for limit in self._limits:
+            with suppress(ProcessLookupError):  # a worker that ended was replaced by one without a limit
+                limit.restore()
 
 
 class MemoryLimit(Fault):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tests.chaos.cast import BILLING, INITIATORS, PARCELS, STOCK
 from tests.chaos.faults.fault import Fault
 from tests.chaos.network.host import Host
 from tests.chaos.network.impairment import Fault as Ability
@@ -35,7 +36,7 @@ class Partition(Fault):
     def choose(self) -> str:
         """A gateway, and all its neighbours of one side."""
         self._gateway = self.take(self.fleet.gateways)
-        self._part = self.dice.choice([["initiator-1", "initiator-2"], ["billing", "stock-1", "stock-2"]])
+        self._part = self.dice.choice([INITIATORS, (BILLING, *STOCK, *PARCELS)])
         return f"{self._gateway} from {', '.join(self._part)}"
 
     def begin(self) -> None:

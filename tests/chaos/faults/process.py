@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+from tests.chaos.cast import CROWDED
 from tests.chaos.faults.fault import Fault
-from tests.chaos.fleet import wait_ready
+from tests.chaos.fleet import wait_ready, wait_until
+
+SECONDS = 30.0
 
 
 class Kill(Fault):
@@ -23,6 +29,28 @@ class Kill(Fault):
     def end(self) -> None:
         """It comes back."""
         self.fleet.daemons[self._victim].start(wait=False)
+
+
+class KillWorker(Fault):
+    """SIGKILL of a process of a gateway that has several, again and again; the gateway replaces it by itself."""
+
+    name = "kill-worker"
+    TIMES = 3
+
+    def choose(self) -> str:
+        """The gateway that has several."""
+        self._victim = self.take([CROWDED])
+        return f"a worker of {self._victim}, {self.TIMES} times"
+
+    def begin(self) -> None:
+        """One dies, and one more, and one more."""
+        for _ in range(self.TIMES):
+            wait_until(lambda: self.fleet.workers(self._victim), seconds=SECONDS, what="a worker that serves")
+            os.kill(self.dice.choice(self.fleet.workers(self._victim)), signal.SIGKILL)
+            self.fleet.pause(self.dice.uniform(0.6, 2.0))
+
+    def end(self) -> None:
+        """No more."""
 
 
 class KillApplication(Fault):
@@ -52,7 +80,7 @@ class KillApplication(Fault):
 
 
 class Freeze(Fault):
-    """SIGSTOP of a daemon, then SIGCONT."""
+    """SIGSTOP of a daemon, with all processes that it has, then SIGCONT."""
 
     name = "freeze"
     hides = True
@@ -64,11 +92,11 @@ class Freeze(Fault):
 
     def begin(self) -> None:
         """Alive, and deaf."""
-        self.fleet.daemons[self._victim].freeze()
+        self.fleet.freeze(self._victim)
 
     def end(self) -> None:
         """It goes on as if nothing had been."""
-        self.fleet.daemons[self._victim].thaw()
+        self.fleet.thaw(self._victim)
 
 
 class Restart(Fault):

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from broker.conversation.round_trip import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
+from broker.mirror.mirrored_route import MirroredRouteState
 from broker.net.link import Link
 from broker.net.mirror_log import STATE_CHANGED
 from broker.net.mirrors import CHECK_SECONDS, Mirrors
@@ -237,6 +238,36 @@ async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(t
     town.connect(SOUTH)
 
     assert ["north"] == town.hosts_asked()
+
+
+async def test_question_that_waits_for_its_connection_is_put_though_the_principal_has_answered(town: Town) -> None:
+    """Both are asked at the first use, and only so it becomes known that the partner is a mirror."""
+    town.route(ONE)
+    town.connect(NORTH)
+    await town.use(ONE)
+    town.says(NORTH, "principal")
+    town.hosts_asked()
+
+    town.connect(SOUTH)
+    asked = town.hosts_asked()
+    town.says(SOUTH, "mirror")
+
+    assert ["south"] == asked
+    assert MirroredRouteState.OPERATIONAL is town.mirrors.in_use[pair_of(ONE)].route.state
+
+
+async def test_question_whose_connection_failed_is_not_put_to_the_partner_of_a_principal(town: Town) -> None:
+    """R6.2: whoever comes later is not asked."""
+    town.route(ONE)
+    town.connect(NORTH)
+    await town.use(ONE)
+    town.says(NORTH, "principal")
+    town.hosts_asked()
+
+    town.watcher.on_unserved(SOUTH, "refused")
+    town.connect(SOUTH)
+
+    assert [] == town.hosts_asked()
 
 
 async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:

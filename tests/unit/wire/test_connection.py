@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from broker.errors import FrameMalformedError, HandshakeRefusedError, OutOfSequenceError, PeerSilentError
@@ -204,25 +206,43 @@ def test_hello_is_waited_for_until_its_timeout() -> None:
 
 
 @pytest.mark.parametrize("state", [State.ONLINE, State.DRAINING])
-def test_ping_goes_out_after_own_heartbeat_without_sending(state: State) -> None:
+def test_first_ping_goes_out_within_own_heartbeat_and_others_a_heartbeat_later(state: State) -> None:
     connection = connection_in(state)
+    first = connection.next_deadline()
 
-    assert connection.next_deadline() == START + 2
-    assert connection.tick(START + 1.9) == []
-    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\1"))] == connection.tick(START + 2)
-    assert connection.tick(START + 3.9) == []
-    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\2"))] == connection.tick(START + 4)
+    assert START < first <= START + 2
+    assert connection.tick(first - 0.1) == []
+    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\1"))] == connection.tick(first)
+    assert connection.tick(first + 1.9) == []
+    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\2"))] == connection.tick(first + 2)
+
+
+def first_ping(own: bytes, peer: bytes) -> float:
+    """Heartbeats until one side of a connection asks for the first time."""
+    connection = Connection(Hello(arbitration=own, heartbeat_ms=1000), now=0.0)
+    connection.receive(Hello(arbitration=peer), 0.0)
+    return connection.next_deadline()
+
+
+def test_connections_made_at_one_instant_do_not_ask_in_step() -> None:
+    """Neither those of one instance, nor the two sides of one; and the same ids ask at the same time."""
+    ids = [number.to_bytes(16, "big") for number in range(1, 1001)]
+
+    tenths = Counter(int(10 * first_ping(OWN.arbitration, peer)) for peer in ids)
+
+    assert set(range(10)) == set(tenths)
+    assert max(tenths.values()) < 150
+    assert first_ping(ids[0], ids[1]) != first_ping(ids[1], ids[0])
+    assert first_ping(ids[0], ids[1]) == first_ping(ids[0], ids[1])
 
 
 def test_who_sends_asks_once_a_heartbeat_all_the_same() -> None:
     """What was written to a peer that has stopped seems to leave; only an answer proves anything."""
     connection = connection_in(State.ONLINE)
-    connection.last_sent = START + 1.9
-
-    assert connection.next_deadline() == START + 2
-    assert [encode_link(Ping(b"\0\0\0\0\0\0\0\1"))] == connection.tick(START + 2)
+    connection.tick(START + 2)
     connection.last_sent = START + 3.9
 
+    assert connection.next_deadline() == START + 4
     assert connection.tick(START + 3.9) == []
     assert [encode_link(Ping(b"\0\0\0\0\0\0\0\2"))] == connection.tick(START + 4)
 
