@@ -1,7 +1,8 @@
 """
 Everything that is measured: what `broker bench` measures, and what is of use to this repository alone.
 
-    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes ...] [--full] [--compare FILE]
+    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes|peers]...
+        [--full] [--compare FILE]
 
 Without names: the first five, in four minutes; with --full everything, and more of forwarding, in half an hour.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 import decisions
 import kernel
 import memory
+import peers
 import routes
 
 from broker.bench import report, result, suite
@@ -26,6 +28,7 @@ OWN = {
     "memory": (memory.run, f"MiB of a gateway whose next hop never reads, pool limit {memory.POOL_MIB} MiB"),
     "kernel": (kernel.run, "CPU microseconds of the walk for each frame of 256 bytes payload, without the sockets"),
     "decisions": (decisions.run, "CPU microseconds of one routing decision"),
+    "peers": (peers.run, "CPU microseconds of other brokers that keep nothing, for each message in a flood"),
     "routes": (routes.run, "a million routes: seconds, milliseconds, bytes"),
 }
 USUAL = tuple(name for name in suite.BENCHES if name not in suite.LOAD)

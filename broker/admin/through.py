@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from broker.admin.client import NO_CREDENTIALS, AdminClient, Credentials
+from broker.admin.client import NO_CREDENTIALS, AdminClient, Credentials, ProblemError
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.control.listen import ListenAddress
 from broker.errors import BrokerError, DaemonUnreachableError
@@ -153,6 +153,8 @@ class Directory:
         client = self.client_of(address)
         try:
             answer = ask(client, request)
+        except ProblemError as error:
+            raise NotAskedError(address, f"{client.where} answers: {error}") from error
         except BrokerError as error:
             raise NotAskedError(address, str(error)) from error
         if address not in self._where and str(address) not in answer.addresses:

@@ -79,7 +79,7 @@ def relay(*, processes: int = 1) -> Iterator[Hop]:
     """The relay in this package, which reads nothing; so many of it on one port."""
     port, to = free_port(), free_port()
     command = [sys.executable, "-m", "broker.bench.relay", str(port), str(to)]
-    with _running(RELAY, command, port, to, processes=processes) as hop:
+    with running(RELAY, command, port, to, processes=processes) as hop:
         yield hop
 
 
@@ -104,7 +104,7 @@ def haproxy(directory: Path, program: str, *, threads: int = 1) -> Iterator[Hop]
     port, to = free_port(), free_port()
     config = directory / "haproxy.cfg"
     config.write_text(_HAPROXY_CONFIG.format(port=port, to=to, threads=threads), encoding="utf-8")
-    with _running(HAPROXY, [program, "-db", "-f", str(config)], port, to) as hop:
+    with running(HAPROXY, [program, "-db", "-f", str(config)], port, to) as hop:
         yield hop
 
 
@@ -143,8 +143,13 @@ def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
 
 
 @contextmanager
-def _running(name: str, command: Sequence[str], port: int, to: int, *, processes: int = 1) -> Iterator[Hop]:
-    """A relay as child processes. What it connects to is there only when the generator is."""
+def running(name: str, command: Sequence[str], port: int, to: int, *, processes: int = 1) -> Iterator[Hop]:
+    """
+    Programs that listen on one port, as child processes; what they connect to may be there only later.
+
+    Raises:
+        TimedOutError: they do not listen.
+    """
     started = [
         subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
             [*tied(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

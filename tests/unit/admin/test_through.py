@@ -192,7 +192,10 @@ def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_
     fake_admin.answers["/v1/explain"] = (403, {"detail": "only loopback"})
     directory = Directory({NetworkAddress("b"): fake_admin.path, NetworkAddress("c"): tmp_path / "none.sock"})
 
-    for host, problem in (("b", "only loopback; say where"), ("c", "no daemon answers on .*; say where to ask")):
+    for host, problem in (
+        ("b", "admin.sock answers: only loopback; say where"),
+        ("c", "no daemon answers on .*; say where to ask"),
+    ):
         with pytest.raises(NotAskedError, match=problem):
             directory(NetworkAddress(host), ExplainRequest("S"))
 
