@@ -1,0 +1,66 @@
+"""The README shows nothing that does not work: its program, its configuration, its commands and its links."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from broker.demo.topology import Topology
+from tests.docs.page import DOCS, PATH, blocks
+from tests.support.command import run
+
+README = DOCS.parent / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]+)(?:#[^)]*)?\)")
+
+
+def test_its_program_sends_and_receives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = [block.text for block in blocks(TEXT) if block.language == "python"]
+    with Topology(tmp_path) as net:
+        shop = net.add("shop", databases=["orders", "billing"])
+        for name in ("orders", "billing"):
+            queue = f"{name.title()}Queue"
+            net.script(
+                "shop", name, f"CREATE QUEUE {queue}; CREATE SERVICE [//shop/{name.title()}] ON QUEUE {queue};\n"
+            )
+        net.start()
+        with closing(shop.connect("orders")) as db:
+            db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)")
+            db.execute("INSERT INTO orders VALUES (7, 'new')")
+            db.commit()
+        monkeypatch.chdir(shop.directory)
+
+        exec(compile(program, README.name, "exec"), {})
+
+        with closing(sqlite3.connect("orders.db")) as db:
+            assert [("billing",)] == db.execute("SELECT state FROM orders").fetchall()
+
+
+def test_its_configuration_is_a_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(TEXT):
+        if path := PATH.match(block.text):
+            Path(path["path"]).write_text(block.text, encoding="utf-8")
+
+    checked = run("check", "-c", "gateway.toml", "--offline")
+
+    assert 0 == checked.exit_code, checked.output
+
+
+def test_its_commands_are_targets_that_make_has() -> None:
+    makefile = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
+    commands = [line.split()[1] for block in blocks(TEXT) if block.language == "sh" for line in block.text.splitlines()]
+
+    assert ["demo", "test"] == commands
+    assert all(re.search(f"^{target}:", makefile, re.MULTILINE) for target in commands)
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = {found["path"] for found in LINK.finditer(TEXT)}
+
+    assert len(links) > 20
+    assert [] == sorted(link for link in links if not (README.parent / link).exists())
