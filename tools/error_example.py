@@ -81,7 +81,7 @@ class Example:
         Raises:
             ValueError: it ends in none.
         """
-        carry_out = {Place.STATEMENT: self._script, Place.SELECT: self._select, Place.APPLICATION: self._python}[place]
+        carry_out = {Place.STATEMENT: self._script, Place.SELECT: self.select, Place.APPLICATION: self._python}[place]
         try:
             carry_out(text)
         except BrokerError as error:
@@ -91,8 +91,9 @@ class Example:
     def _script(self, text: str) -> None:
         asyncio.run(execute(self._catalog, read_script(text), database=MSDB))
 
-    def _select(self, text: str) -> None:
-        self._views.select(text, database=MSDB)
+    def select(self, text: str, *, database: str = MSDB) -> None:
+        """Ask the views. Raises SqlError."""
+        self._views.select(text, database=database)
 
     def _python(self, text: str) -> None:
         self._shop.execute("BEGIN")
