@@ -273,8 +273,8 @@ class Instance:
         return partial(swap_in, self, ready)
 
     def connections(self, before: float) -> int:
-        """Connections to peers that were there at an instant of the loop's clock, and still are."""
-        return sum(link.opened_at <= before for link in self.peers.links.values())
+        """Connections to peers that were there before an instant of the loop's clock, and still are."""
+        return sum(link.opened_at < before for link in self.peers.links.values())
 
     def listener(self, address: ListenAddress) -> Listener:
         """One more, which does not accept yet; raises ListenFailedError."""
