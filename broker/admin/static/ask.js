@@ -181,7 +181,7 @@ const WEIGHTS = ["good", "warn", "bad"];
 function caused(told) {
   if (!told.sides.length && !told.closed.length && !told.held.length) {
     return make("div", {class: "answer"}, make("p", {}, "This instance knows nothing of it."),
-      make("p", {class: "soft"}, `Looked in: ${visible(told.looked_in.join("; "))}. Gateways store nothing; ask where the conversation lives, or with `, make("code", {}, `broker why ${visible(told.id)} --through`), "."));
+      make("p", {class: "soft"}, `Looked in: ${visible(told.looked_in.join("; "))}. Gateways store nothing; ask where the conversation lives, or with `, make("code", {}, `broker why ${visible(told.id)}`), "."));
   }
   const level = WEIGHTS[Math.max(0, ...told.findings.map(one => one.severity))];
   return make("div", {class: "answer"},
