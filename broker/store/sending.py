@@ -121,7 +121,7 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
         room: Bytes of bodies that may be loaded at all.
 
     Returns:
-        None when not even the first of them fits in `room`; no fragments when nothing waits there.
+        None when not even the first of them fits in `room`; no fragments when nothing waits there that is to be sent.
     """
     sequence, number = want.place
     rows = db.execute(
@@ -130,8 +130,7 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
         " ORDER BY message_sequence_number LIMIT ?",
         (want.endpoint_id, sequence, want.fragments),
     )
-    loaded: list[Outgoing] = []
-    left = min(want.max_bytes, room)
+    loaded, left = list[Outgoing](), min(want.max_bytes, room)
     for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
         first = number if row_sequence == sequence else 0
         envelope, lifetime = b"", 0.0
@@ -140,13 +139,14 @@ def load_in_writer(db: sqlite3.Connection, want: Want, fragment_size: int, *, no
         if first == 0:
             since = max(now, enqueued)
             opening, lifetime = _opening(db, want.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
+            if 0.0 < lifetime <= since:  # nobody was here to end it: it does not begin any more
+                break
             sent_us = int(enqueued * 1_000_000)
             envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
-        fragments: Iterable[Outgoing]
         if first == 0 and body is not None and len(body) <= fragment_size:
             one = Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued, trace_parent=parent)
             one.lifetime = lifetime
-            fragments = (one,)
+            fragments: Iterable[Outgoing] = (one,)
         else:
             opens = _Opens(envelope, lifetime)
             message = _Message(transmission_id, row_sequence, flags, enqueued, opens, body, length, parent)

@@ -294,6 +294,15 @@ def test_clock_that_went_back_since_adds_nothing_to_the_lifetime(db: sqlite3.Con
     assert 60 == decode_envelope(fragment.body)[0].lifetime
 
 
+@pytest.mark.parametrize("left", [0, -7])
+def test_dialog_whose_lifetime_is_over_does_not_begin(db: sqlite3.Connection, left: int) -> None:
+    """Its daemon was down meanwhile, and has not ended it yet."""
+    begin(db, b"a", b"b")
+
+    assert [] == load(db, left=left)
+    assert [(1, 0)] == [fragment.place for fragment in load(db, 1, 0, left=left)]
+
+
 def test_fragment_that_tells_the_lifetime_knows_when_it_is_over(db: sqlite3.Connection) -> None:
     begin(db, b"abcd", b"e")
 
@@ -333,7 +342,7 @@ def test_first_message_of_the_target_tells_neither(db: sqlite3.Connection) -> No
 def test_lifetime_told_is_never_below_a_second(db: sqlite3.Connection) -> None:
     begin(db, b"a")
 
-    (fragment,) = load(db, left=-5)
+    (fragment,) = load(db, left=0.4)
 
     assert decode_envelope(fragment.body)[0].lifetime == 1
 
