@@ -191,9 +191,13 @@ async def test_what_is_dropped_leads_to_why(browser: Browser, shown: Shown) -> N
     """The sample of a drop is a link to the search for its conversation."""
     conversation = send(shown, TO_NOWHERE)
     tab = await look(browser, shown["gateway"].page)
-    await seen(tab, "document.querySelector('#drops-table a[href^=\"#why=\"]')")
+    link = (
+        "[...document.querySelectorAll('#drops-table tr')].find(row => row.innerText.includes('no route'))"
+        "?.querySelector('a[href^=\"#why=\"]')"
+    )
+    await seen(tab, link)
 
-    await tab.evaluate("document.querySelector('#drops-table a').click()")
+    await tab.evaluate(f"{link}.click()")
     await seen(tab, "document.getElementById('why-answer').textContent.includes('broker why')")
 
     told = await tab.evaluate("document.getElementById('drops').innerText")
