@@ -1,7 +1,7 @@
 """
 Everything that is measured: what `broker bench` measures, and what is of use to this repository alone.
 
-    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes|peers]...
+    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes|peers|workers]...
         [--full] [--compare FILE]
 
 Without names: the first five, in four minutes; with --full everything, and more of forwarding, in half an hour.
@@ -19,6 +19,7 @@ import kernel
 import memory
 import peers
 import routes
+import workers
 
 from broker.bench import report, result, suite
 from broker.bench.result import Row
@@ -30,6 +31,7 @@ OWN = {
     "decisions": (decisions.run, "CPU microseconds of one routing decision"),
     "peers": (peers.run, "CPU microseconds of other brokers that keep nothing, for each message in a flood"),
     "routes": (routes.run, "a million routes: seconds, milliseconds, bytes"),
+    "workers": (workers.run, f"a gateway whose workers have {workers.SHARE:g} of a core each"),
 }
 USUAL = tuple(name for name in suite.BENCHES if name not in suite.LOAD)
 QUICK = (*USUAL, "memory")
@@ -40,7 +42,9 @@ def own_rows(name: str) -> list[Row]:
     bench, title = OWN[name]
     print(f"{name}: {title}")
     figures = bench()
-    first = next(iter(figures))
+    if not figures:
+        print(f"{name}: cannot be measured on this machine")
+    first = next(iter(figures), "")
     return [
         Row(name, "", title, what, "value", {"value": value}, is_yardstick=what == first)
         for what, value in figures.items()

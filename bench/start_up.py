@@ -70,7 +70,7 @@ def prepare(directory: Path) -> None:
     (directory / "routes.sql").write_text(ROUTES, encoding="utf-8")
     for words in (
         ["certs", "init", "--self-signed", str(directory / "certs"), "--name", "gateway"],
-        ["flows", "generate", str(directory / "flows"), "--messages", "100"],
+        ["flows", "generate", str(directory / "flows"), "--messages", "100", "--instances", "3", "--hours", "1"],
     ):
         subprocess.run([*PROGRAM, *words], check=True, capture_output=True)
 

@@ -12,6 +12,7 @@ is used. Whatever is not plain goes the careful path that both kernels share. No
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport UINT32_MAX, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -86,6 +87,7 @@ cdef class Walk:
     cdef Py_ssize_t max_frame
     cdef uint8_t max_hops
     cdef uint32_t[256] received
+    cdef uint8_t highest  # kind that was received
     cdef bint is_walking
     cdef object ring
     cdef Recorder recorder
@@ -130,13 +132,15 @@ cdef class Walk:
         cdef Py_ssize_t stop
         cdef int kind
         # While there is a view of it, nobody can move the slab.
-        view = memoryview(slab)
+        view = PyMemoryView_FromObject(slab)
         if not 0 <= end <= PyByteArray_GET_SIZE(slab):
             raise AssertionError(f"a walk of {end} bytes in a slab of {len(slab)}")
         cdef uint8_t* base = <uint8_t*>PyByteArray_AS_STRING(slab)
         batch = Batch()
         self.runs.begin()
-        memset(self.received, 0, sizeof(self.received))
+        if self.highest:  # an earlier walk has failed
+            memset(self.received, 0, sizeof(self.received))
+            self.highest = 0
         self.is_walking = True
         try:
             while True:
@@ -157,9 +161,12 @@ cdef class Walk:
             self.runs.hand_out(batch, view, base)
         finally:
             self.is_walking = False
-        for kind in range(FIRST_DIALOG_KIND, 256):
+        received = <dict>batch.received
+        for kind in range(FIRST_DIALOG_KIND, self.highest + 1):
             if self.received[kind] != 0:
-                batch.count(kind, self.received[kind])
+                received[kind] = received.get(kind, 0) + self.received[kind]
+                self.received[kind] = 0
+        self.highest = 0
         batch.consumed = pos
         return batch
 
@@ -208,6 +215,8 @@ cdef class Walk:
             frame[6] += 1
             slot.frames += 1
             self.received[frame[4]] += 1
+            if frame[4] > self.highest:
+                self.highest = frame[4]
             pos += length
         if slot is not NULL:
             self.runs.add(slot.sink, start, pos)

@@ -9,7 +9,8 @@ order and a second copy is found where the first one is. Loop-only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.forwarding.batch import Batch
@@ -36,9 +37,10 @@ from broker.forwarding.places import Places
 from broker.forwarding.pool import forget_feeders
 from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.ring import Ring
-from broker.forwarding.sink import DatabaseSink, Deliver, DropSink
+from broker.forwarding.settling import Settling
+from broker.forwarding.sink import DatabaseSink, Deliver
 from broker.forwarding.unfinished import Unfinished
-from broker.forwarding.way import UNTOLD, Buffer, Nobody, Origin, Outlet, QueuedById, Report, Sink, Way, WayOf, surface
+from broker.forwarding.way import UNTOLD, Buffer, Origin, QueuedById, Report, Way, WayOf, surface
 from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
@@ -93,9 +95,10 @@ class Forwarder:
         self._again = again
         self._report = report
         self._places = Places()
+        self._settling = Settling(hold_back, report, self.hop)
         ports = Ports(
             drop=self.drop,
-            hold_back=self._tell_who_waits,
+            hold_back=self._settling.tell_who_waits,
             unfinished=self._drain_later,
             report=report,
             ring=ring,
@@ -104,13 +107,10 @@ class Forwarder:
         )
         self._ways = Ways(self.pool, ports, want=want, ask_principal=ask_principal, deliver=deliver)
         self._decider = Decider(self._ways, self._places, health_of=health_of, ask=ask, report=report)
-        self._moves = Moves(self._settle, self._ways, self._places, ring)
+        self._moves = Moves(self._settling.settle_again, self._ways, self._places, ring)
         self._rerouting = Rerouting(self._decider, self._ways, self._moves)
         self._undrained: dict[Outbox, None] = {}
-        self._hold_back = hold_back
-        self._touched: list[Sink] = []  # by the pass under way
         self._is_expiring = self._is_rematched = False  # what `work` has to go on with, and to end
-        self._nobody = Nobody()
         self._kernel = kernel
         self._kernels = Kernels(self._make_kernel, self._decider.resolve, self._ways.drop)
 
@@ -240,18 +240,18 @@ class Forwarder:
             self.ring.begin(now, origin, is_from_here=False)
         try:
             batch = kernel.walk(slab, end)
+            self._flush(batch, now, origin, kernel.way_of)
         except Exception:
             for way in self._ways.by_key.values():
                 way.sink.runs.clear()  # what was gathered is a part of the slab, and nobody comes to flush it
             raise
-        self._flush(batch, now, origin, kernel.way_of)
         return batch
 
     def submit(
         self, frames: Iterable[tuple[Way, Buffer]], now: float, origin: Origin, queued: QueuedById = UNTOLD
     ) -> None:
         """Send frames of a database here along the ways that `way_for` gave for them; `queued` as `Arrival` has it."""
-        batch = Batch()
+        batch, pending = Batch(), self.hop.pending
         ways: dict[bytes, Way] = {}
         if self.ring is not None:
             self.ring.begin(now, origin, is_from_here=True, queued=queued)
@@ -263,7 +263,7 @@ class Forwarder:
             way.frames += 1
             ways[message_id(frame)] = way
         self._flush(batch, now, origin, lambda frame: ways[message_id(frame)])
-        self.hop.pending = 0  # they begin here
+        self.hop.pending = pending  # they begin here
 
     def way_for(self, decision: Decision, kind: int) -> Way:
         """The way that a decision leads to: on, into a database here, to where a principal is awaited, or to a drop."""
@@ -303,12 +303,12 @@ class Forwarder:
         undrained, self._undrained = self._undrained, {}
         for outbox in undrained:
             outbox.drain(now)
-        was_moving = bool(self._moves)
+        was_moving = bool(self._moves.under_way)
         if self._moves.step(now) or self._is_expiring:
             self._again()
-        if was_moving and not self._moves:
+        if was_moving and not self._moves.under_way:
             self._unbind()
-        if self._is_rematched and not self._moves:
+        if self._is_rematched and not self._moves.under_way:
             self._is_rematched = False
             self._retire(self._ways.pairs.idle())
 
@@ -347,35 +347,18 @@ class Forwarder:
         return self._kernel(max_frame=frame, max_hops=hops, resolve=resolve, drop_way=self._ways.drop, ring=self.ring)
 
     def _flush(self, batch: Batch, now: float, origin: Origin, way_of: WayOf) -> None:
-        for kind, frames in batch.received.items():
-            self.hop.pending += frames
-            kind = min(kind, OTHER_KIND)  # noqa: PLW2901
-            self.received[kind] += frames
-            origin.received[kind] += frames
-        if self._moves:
-            self._moves.divert(batch, now, origin, way_of)
-        self._settle(batch, now, way_of, origin)
-
-    def _settle(self, batch: Batch, now: float, way_of: WayOf, origin: Origin | None = None) -> None:
-        """Each sink takes its frames, whatever becomes of the others."""
+        """The frames leave, and are counted then: a lone one is not to wait for that."""
         self._now = now
-        origin = self._nobody if origin is None else origin
-        self._touched = batch.touched
-        failed: list[tuple[Outlet | None, Exception]] = []
-        for sink in batch.touched:
-            try:
-                sink.flush(now, origin, way_of)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is that sink's
-                failed.append((sink.outlet if isinstance(sink, Outbox) else None, error))
-                sink.recover(now, origin, way_of)
-        self._touched = []
-        for outlet, why in failed:
-            self._report(outlet, why)
-
-    def _tell_who_waits(self, outbox: Outbox, origin: Origin) -> None:
-        """Who brought what has to wait, and whether it brought something for others that do not."""
-        is_shared = any(sink is not outbox and not isinstance(sink, DropSink) for sink in self._touched)
-        self._hold_back(outbox, origin, is_shared)
+        try:
+            if self._moves.under_way:
+                self._moves.divert(batch, now, origin, way_of)
+            self._settling.settle(batch, now, origin, way_of)
+        finally:
+            for kind, frames in batch.received.items():
+                self.hop.pending += frames
+                kind = min(kind, OTHER_KIND)  # noqa: PLW2901
+                self.received[kind] += frames
+                origin.received[kind] += frames
 
     def _drain_later(self, outbox: Outbox) -> None:
         self._undrained[outbox] = None

@@ -22,7 +22,7 @@ from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import HELD_OVERHEAD, room_in
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DropSink
-from broker.forwarding.way import Arrival, Buffer, Origin, Sink, Way, WayOf, frame_bounds
+from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf, frame_bounds
 from broker.forwarding.ways import Ways
 from broker.wire.layout import HOP_COUNT_AT
 
@@ -31,8 +31,8 @@ SLICE_FRAMES = 256  # looked at in one turn of the loop; some 15 us each
 NewWay: TypeAlias = Callable[[Outbox, Held], Way | None]
 """Which way a frame that waits in this outbox takes now; None when it stays."""
 
-Settle: TypeAlias = Callable[[Batch, float, WayOf], None]
-"""Flush what a slice has gathered."""
+Settle: TypeAlias = Callable[[Batch, float, WayOf, list[float]], None]
+"""Flush what a slice has gathered, which has waited since then."""
 
 
 class Reason(IntEnum):
@@ -44,30 +44,31 @@ class Reason(IntEnum):
 
 
 class Moves:
-    """Which queues move, and how far that is."""
+    """
+    Which queues move, and how far that is.
+
+    Shape: `under_way` why and whereto, by queue; a plain dict, because every pass asks whether there is anything in it.
+    """
 
     def __init__(self, settle: Settle, ways: Ways, places: Places, ring: Ring | None) -> None:
-        self._rules: dict[Outbox, tuple[Reason, NewWay]] = {}
+        self.under_way: dict[Outbox, tuple[Reason, NewWay]] = {}
         self._lengths: dict[Outbox, int] = {}  # of what was yet to be looked at after the last slice
         self._settle = settle
         self._ways = ways
         self._places = places
         self._ring = ring
 
-    def __len__(self) -> int:
-        return len(self._rules)
-
     def start(self, outbox: Outbox, reason: Reason, new_way: NewWay) -> None:
         """All that waits there is to be looked at, from the front; anew, where that is under way."""
-        running = self._rules.get(outbox)
-        self._rules[outbox] = running if running is not None and running[0] > reason else (reason, new_way)
+        running = self.under_way.get(outbox)
+        self.under_way[outbox] = running if running is not None and running[0] > reason else (reason, new_way)
         outbox.moving = deque(outbox.held)
         self._lengths[outbox] = len(outbox.moving)
 
     def step(self, now: float) -> bool:
         """One slice; whether there is more to do that needs no room first."""
         budget, is_more = SLICE_FRAMES, False
-        for outbox, (_, new_way) in list(self._rules.items()):
+        for outbox, (_, new_way) in list(self.under_way.items()):
             pending = outbox.moving
             assert pending is not None
             most = budget + max(0, len(pending) - self._lengths[outbox])
@@ -76,7 +77,7 @@ class Moves:
             self._lengths[outbox] = len(pending)
             if not pending:
                 outbox.moving = None
-                del self._rules[outbox], self._lengths[outbox]
+                del self.under_way[outbox], self._lengths[outbox]
             elif looked == most:
                 is_more = True
         return is_more
@@ -92,7 +93,7 @@ class Moves:
                 for start, stop in frame_bounds(run):
                     frame = run[start:stop]
                     queue = self._places.where(place_key(frame)) if frame[HOP_COUNT_AT] else None
-                    if queue is sink or not isinstance(queue, Outbox) or queue not in self._rules:
+                    if queue is sink or not isinstance(queue, Outbox) or queue not in self.under_way:
                         continue
                     if at < start:
                         kept.append(run[at:start])
@@ -122,7 +123,7 @@ class Moves:
                     break
                 frame = outbox.give_up(held, now)
                 if frame is not None:
-                    gathered.add(frame, way, held.arrival)
+                    gathered.add(frame, way, held)
             pending.popleft()
             looked += 1
         gathered.settle()
@@ -138,6 +139,7 @@ class _Gathered:
         self._now = now
         self._batch = Batch()
         self._ways: dict[bytes, Way] = {}
+        self._since: list[float] = []  # of those from outside
         self._cost = 0
 
     def has_room(self, sink: Sink, held: Held) -> bool:
@@ -149,12 +151,14 @@ class _Gathered:
             self.settle()
         return room_in(sink.share) >= cost
 
-    def add(self, frame: Buffer, way: Way, arrival: Arrival | None) -> None:
+    def add(self, frame: Buffer, way: Way, held: Held) -> None:
         """A frame is on its way."""
-        if self._ring is not None and arrival is not None:
+        if self._ring is not None and held.arrival is not None:
             if not self._ways:
                 self._ring.begin_move(self._now)
-            self._ring.move(frame, way, arrival)
+            self._ring.move(frame, way, held.arrival)
+        if held.place is not None:
+            self._since.append(held.since)
         way.frames += 1
         self._batch.gather(way.sink, frame)
         self._ways[copy_key(frame)] = way
@@ -164,7 +168,7 @@ class _Gathered:
 
     def settle(self) -> None:
         """All that is gathered is flushed."""
-        batch, ways = self._batch, self._ways
-        self._batch, self._ways, self._cost = Batch(), {}, 0
+        batch, ways, since = self._batch, self._ways, self._since
+        self._batch, self._ways, self._since, self._cost = Batch(), {}, [], 0
         if batch.touched:
-            self._settle(batch, self._now, lambda frame: ways[copy_key(frame)])
+            self._settle(batch, self._now, lambda frame: ways[copy_key(frame)], since)

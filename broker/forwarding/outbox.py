@@ -203,7 +203,7 @@ class Outbox:
             if held.since != since:  # those that came together leave together, mostly
                 self._ports.hop.observe(now - since, same)
                 since, same = held.since, 0
-            same += 1
+            same += held.place is not None  # the others begin here
             at += len(held.frame)
             if sent < at:
                 self._finish(self._outlet, data[sent:at])

@@ -97,13 +97,15 @@ cdef class Runs:
     cdef int hand_out(self, object batch, object view, const uint8_t* slab) except -1:
         """Each sink gets one buffer."""
         cdef SinkRuns* mine
-        for sink in self.touched:
-            mine = &self.by_sink[<uint32_t>sink]
+        for number in self.touched:
+            mine = &self.by_sink[<uint32_t>number]
             if mine.runs == 1:
                 run = view[self.runs[mine.first].start : self.runs[mine.first].stop]
             else:
                 run = self.gathered(mine, slab)
-            batch.gather(self.sinks[sink], run)
+            sink = self.sinks[<uint32_t>number]
+            (<list>batch.touched).append(sink)
+            (<list>sink.runs).append(run)
         return 0
 
     cdef bytes gathered(self, SinkRuns* mine, const uint8_t* slab):

@@ -134,6 +134,7 @@ def test_a_hop_whose_knee_is_above_all_that_is_offered_is_told(
 @pytest.mark.timeout(240)
 def test_what_is_too_much_for_a_gateway_is_all_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises when something admitted neither arrives nor is told as dropped."""
+    monkeypatch.setattr(overload, "IN_TIME", 0.0)
     monkeypatch.setattr(overload, "NEAR", 1e6)  # neighbours decide how long a message takes
     monkeypatch.setattr(overload, "PATIENCE", 120.0)
 
@@ -145,7 +146,9 @@ def test_what_is_too_much_for_a_gateway_is_all_accounted_for(monkeypatch: pytest
     assert 0 < became["arrived"] <= offered
     [window] = values(rows, "windows").values()
     assert 0 < window["peak_mib"] <= window["limit_mib"]
-    assert 0 < values(rows, "recovery")["light load after"]["seconds"]
+    recovery = values(rows, "recovery")
+    assert 0 < recovery["pool empty"]["seconds"] <= recovery["light load in time"]["seconds"]
+    assert recovery["light load in time"]["seconds"] <= recovery["median as before"]["seconds"]
 
 
 @pytest.mark.timeout(240)

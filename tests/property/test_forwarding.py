@@ -39,7 +39,7 @@ from broker.wire.frame import (
     encode_dialog,
     encode_link,
 )
-from broker.wire.layout import HOP_COUNT_AT, LAST_LINK_KIND, NO_GUID, Kind
+from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Kind
 from tests.support.kernel import EVERY_KERNEL
 
 MAX_FRAME = 4096
@@ -176,7 +176,7 @@ def refusal(data: bytes) -> type[Exception] | None:
     elif kind in (Kind.PING, Kind.PONG):
         is_right = length == 16
     else:
-        is_right = 1 <= kind <= LAST_LINK_KIND
+        is_right = 1 <= kind <= Kind.FATAL
     if is_right and kind >= Kind.MESSAGE and len(data) >= length:
         names = int.from_bytes(data[76:78], "big"), int.from_bytes(data[112:114], "big")
         is_right = all(1 <= name <= 512 for name in names) and 114 + sum(names) <= length

@@ -174,9 +174,9 @@ def test_walk_that_failed_leaves_nothing_to_the_next(make_frame: MakeFrame) -> N
 
     with pytest.raises(UnicodeDecodeError):
         walker.walk(good + bad)
-    _, shelves = walker.walk(good)
+    batch, shelves = walker.walk(good)
 
-    assert {"A": [hopped(good)]} == shelves
+    assert ({"A": [hopped(good)]}, {Kind.MESSAGE: 1}) == (shelves, batch.received)
     assert {("A", Kind.MESSAGE): 3} == walker.taken()
 
 

@@ -15,8 +15,10 @@ from broker.forwarding import forwarder as module
 from broker.forwarding.batch import Batch
 from broker.forwarding.deciding import Decider
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.hop import bucket
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import READ_BYTES, Limits
+from broker.forwarding.moving import Moves, Reason
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
@@ -274,6 +276,21 @@ def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_
     assert (sender.received, forwarder.unaccounted) == ({Kind.MESSAGE: 2}, 0)
 
 
+def test_time_here_is_told_of_frames_from_outside_alone(make_frame: MakeFrame) -> None:
+    station = Station()
+    forwarder = station.forwarder
+    station.take(make_frame(to_service="//north"))
+    station.wires[SOUTH].can_send = False
+    frame = make_frame(to_service="//south")
+
+    forwarder.submit([(forwarder.way_for(decide(facts_of(frame), forwarder.here), Kind.MESSAGE), frame)], NOW, Sender())
+    station.wires[SOUTH].can_send = True
+    forwarder.outbox(SOUTH).drain(NOW + 1)
+
+    assert (frame[HOP_COUNT_AT], 2) == (0, forwarder.forwarded)
+    assert (1, 0) == (forwarder.hop.pending, sum(forwarder.hop.counts))
+
+
 def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_frame: MakeFrame) -> None:
     station = Station(wired=())
     forwarder = station.forwarder
@@ -421,6 +438,32 @@ def test_held_frames_leave_by_the_other_way_when_theirs_breaks_before_what_comes
     assert [(n, 250) for n in range(6)] == [(header.sequence_number, header.time_consumed) for header in aged]
     assert hopped(late) == east.written[len(sent) :]
     assert (station.forwarder.pool.used_bytes, station.forwarder.forwarded) == (0, 7)
+
+
+def test_time_here_of_held_frames_is_told_once_when_they_leave_by_the_other_way(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    station.hold(WEST, *far_frames(make_frame))
+    station.cut(WEST)
+
+    station.connect(EAST)
+    station.mend(NOW + 0.25)
+
+    hop = station.forwarder.hop
+    assert ({bucket(0.25): 6}, 0) == ({n: frames for n, frames in enumerate(hop.counts) if frames}, hop.pending)
+
+
+def test_time_here_of_held_frames_is_told_once_when_they_wait_on_the_other_way_too(make_frame: MakeFrame) -> None:
+    station = Crossing()
+    station.hold(WEST, *far_frames(make_frame))
+    station.cut(WEST)
+
+    station.mend(NOW + 0.25)
+    waiting = station.forwarder.hop.pending
+    station.connect(EAST)
+    station.forwarder.outbox(EAST).drain(NOW + 0.5)
+
+    hop = station.forwarder.hop
+    assert (0, 0, 6) == (waiting, hop.pending, sum(hop.counts))
 
 
 def test_held_frames_wait_at_an_address_not_tried_yet_when_theirs_is_suppressed(make_frame: MakeFrame) -> None:
@@ -857,6 +900,23 @@ def test_walk_that_fails_leaves_nothing_for_the_next_one(
             station.take(make_frame(b"lost", to_service="//north"))
     north.written = b""
     monkeypatch.setattr(Forwarder, "unaccounted", 0)  # what a walk that failed had counted is lost with it
+    station.take(make_frame(to_service="//north"))
+
+    assert hopped(make_frame(to_service="//north")) == north.written
+
+
+def test_flush_that_fails_leaves_nothing_for_the_next_one(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station = Crossing()
+    station.hold(WEST, *far_frames(make_frame))
+    north = station.connect(NORTH)
+    station.forwarder._moves.start(station.forwarder.outbox(WEST), Reason.ROUTES, lambda *_: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Moves, "divert", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            station.take(make_frame(b"lost", to_service="//north"))
     station.take(make_frame(to_service="//north"))
 
     assert hopped(make_frame(to_service="//north")) == north.written

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.forwarding.deciding import Decider
 from broker.forwarding.held import hold
