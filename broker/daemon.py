@@ -156,7 +156,7 @@ class Instance:
         await self.databases.start()
         # Before the links, so that it stops behind them and can be asked while the instance drains.
         await self._start_admin(stack)
-        self.peers.start(self.forwarder)
+        self.peers.start()
         self.certificates.start(stack, self._secure, self.supervision)
         stack.callback(self.mirrors.close)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=CLOSE_SECONDS)
@@ -195,6 +195,7 @@ class Instance:
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         self.admin = AdminServer(OneProcess(self))
         await self.admin.start(stack)
+        await self.admin.compare(lambda: (self.settings, self.certificates.security))
         self.certificates.told = self.admin.on_certificates
         self.databases.tell_certificates(self.admin.on_certificates)
 
@@ -245,6 +246,7 @@ class Instance:
         if self.journal is not None:
             self.journal.principals = lambda: self.forwarder.here.principals
         self.databases.forwarder = self.forwarder
+        self.peers.serve(self.forwarder)
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         # More of them are found by dialling.

@@ -127,7 +127,16 @@ class Dialling:
                     self._on_open(opening, address)
                     return
             except (OSError, TlsRefusedError) as error:
-                self._addresses.suppress(address, getattr(error, "strerror", "") or str(error))
+                self._failed(address, attempts, getattr(error, "strerror", "") or str(error))
+            except Exception:
+                self._failed(address, attempts, "a fault of this program, which the log tells")
+                raise
+            else:
+                attempts.is_under_way = False
+                self._on_failed(address)
+
+    def _failed(self, address: NetworkAddress, attempts: Attempts, problem: str) -> None:
+        self._addresses.suppress(address, problem)
         attempts.is_under_way = False
         self._on_failed(address)
 

@@ -87,10 +87,8 @@ class Peers:
         self.watcher: Watcher = Nobody()
         self.backpressure = Backpressure(timeouts.backpressure)
         self.permissions = Permissions()
-        shaking = 0 if security.server is None else limits.handshakes
-        self.admission = Admission(limits, room_for_connections(shaking))
-        handshakes = Handshakes(limits.handshakes, self.admission.is_known)
-        opened = partial(self._open, dialled=None)
+        self.admission = Admission(limits, room_for_connections(0 if security.server is None else limits.handshakes))
+        opened, handshakes = partial(self._open, dialled=None), Handshakes(limits.handshakes, self.admission.is_known)
         self.entrance = Entrance(security, timeouts.handshake, self.faults, opened, handshakes)
         self._heard = Heard()
         self._askers = Askers(prove)
@@ -113,10 +111,13 @@ class Peers:
         self.farewell = Farewell()
         self._is_closing = False
 
-    def start(self, forwarder: Forwarder) -> None:
-        """Begin to keep time; the forwarder is the one whose outboxes are served."""
+    def serve(self, forwarder: Forwarder) -> None:
+        """The outboxes of this forwarder, which may want a link from now on."""
         self.forwarder = self._outlets.forwarder = forwarder
         self.dialling.is_invented = forwarder.is_invented
+
+    def start(self) -> None:
+        """Begin to keep time."""
         self._ticking = self._supervision.keep("peers tick", self._tick)
 
     # --- ports of the forwarder ---

@@ -12,8 +12,8 @@ Each side says HELLO at once and may receive nothing but HELLO, or FATAL, before
 peer has said GOAWAY: link frames go on as before, dialog frames to it end at its deadline.
 
 No I/O and no clock: `now` is monotonic seconds. Dialog frames do not pass through here. The shell tells of traffic by
-setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` not later than `next_deadline`, and reads
-what has arrived before that, so that its own delay is not taken for the peer's silence. An error raised here ends the
+setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` now and then, and reads what
+has arrived before that, so that its own delay is not taken for the peer's silence. An error raised here ends the
 connection: the shell sends `fatal(error)` and closes.
 
 Source: docs/protocol.md, "Connection".
@@ -42,8 +42,6 @@ from broker.wire.frame import (
 )
 from broker.wire.handshake import Agreement, agree
 from broker.wire.layout import HANDSHAKE_TIMEOUT, PING_BYTES, PRELUDE, PRELUDE_BYTES, SILENCE_FACTOR, Kind
-
-NEVER = float("inf")
 
 
 class State(StrEnum):
@@ -259,14 +257,6 @@ class Connection:
         if self.unanswered_since is None:
             self.unanswered_since = now
         return [encode_link(Ping(self._pings.to_bytes(PING_BYTES, "big")))]
-
-    def next_deadline(self) -> float:
-        """When `tick` has something to do, monotonic seconds; infinity once closed. Later traffic only moves it on."""
-        if self.state is State.CLOSED:
-            return NEVER
-        if self.agreement is None:
-            return self._hello_due
-        return min(self._ping_at(), self._silent_at(self.agreement))
 
     def fatal(self, error: PeerError) -> bytes:
         """The last words to a peer that broke the rules: FATAL with the error's code and sentence. Closes."""

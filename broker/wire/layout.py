@@ -43,7 +43,6 @@ class Kind(IntEnum):
 
 
 FIRST_DIALOG_KIND = 0x10
-LAST_LINK_KIND = 0x08
 
 
 class Flag(IntFlag):

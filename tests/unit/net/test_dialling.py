@@ -238,3 +238,19 @@ async def test_failure_counts_no_more_once_the_peer_itself_has_come(town: Town) 
     await town.settle()
 
     assert ([], "", 0) == (town.begun, town.addresses.problem_of(address), town.addresses.attempts[address].failures)
+
+
+async def test_address_is_dialled_again_behind_a_fault_of_the_program() -> None:
+    town, [address] = Town(), hosts("sound", 1)
+    town.dialling.want(address)
+    await town.settle()
+
+    town.answers[address].set_exception(ZeroDivisionError())
+    await town.settle()
+
+    attempts = town.addresses.attempts[address]
+    assert ([address], False) == (town.failed, attempts.is_under_way)
+    assert "a fault of this program" in attempts.problem
+    town.dialling.want(address)
+    assert attempts.is_under_way
+    await town.dialling.close()

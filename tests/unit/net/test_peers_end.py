@@ -218,7 +218,9 @@ async def test_attempt_under_way_is_given_up(near: Neighbourhood, monkeypatch: p
     assert await stop(near) < 0.1
 
 
-async def test_bug_in_a_task_is_logged(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_in_a_task_is_logged_and_the_address_dialled_again(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken(_address: NetworkAddress, *, timeout: float) -> None:  # noqa: ASYNC109
         raise AssertionError("a bug")
 
@@ -228,4 +230,6 @@ async def test_bug_in_a_task_is_logged(near: Neighbourhood, monkeypatch: pytest.
         near.send(NORTH)
         await asyncio.sleep(0.1)
 
-    assert [("task failed", "dial tcp://10.0.0.1:4022")] == [(entry["event"], entry["task"]) for entry in logs]
+    assert ["dial tcp://10.0.0.1:4022"] == [entry["task"] for entry in logs if entry["event"] == "task failed"]
+    attempts = near.peers.attempts[NORTH]
+    assert ("a fault of this program, which the log tells", True) == (attempts.problem, attempts.is_under_way)

@@ -104,7 +104,6 @@ def test_kinds_are_numbered_as_documented() -> None:
     expected = {name: number for number, name in enumerate(names, 1)} | {"MESSAGE": 0x10, "ACK": 0x11, "FAULT": 0x12}
 
     assert expected == {kind.name: kind.value for kind in Kind}
-    assert Kind.FATAL == layout.LAST_LINK_KIND
     assert Kind.MESSAGE == layout.FIRST_DIALOG_KIND
 
 
