@@ -17,8 +17,8 @@ from pathlib import Path
 
 import structlog
 
+from broker.application.activation import Activation
 from broker.application.claim import Claim, Crash, Rule, claim_group, next_rest_end, note_crashes
-from broker.application.reader import Reader
 from broker.application.reader_connection import ReaderConnection, open_connection
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.database import open_watch
@@ -41,7 +41,7 @@ class Desk:
     Shape: `name` of the database; `readers` on it; `stopping` once nothing new shall be claimed.
     """
 
-    def __init__(self, name: str, path: Path, readers: Sequence[Reader]) -> None:
+    def __init__(self, name: str, path: Path, readers: Sequence[Activation]) -> None:
         """
         Take a slot, and settle what readers that died have left behind.
 
@@ -75,11 +75,11 @@ class Desk:
         """Grows whenever there may be something to do."""
         return self._generation
 
-    def connect(self, reader: Reader) -> ReaderConnection:
+    def connect(self, reader: Activation) -> ReaderConnection:
         """A connection for one worker of a reader. Raises sqlite3.Error."""
         return open_connection(self.path, is_async=reader.is_async)
 
-    def claim(self, db: ReaderConnection, reader: Reader) -> tuple[Claim | None, float | None]:
+    def claim(self, db: ReaderConnection, reader: Activation) -> tuple[Claim | None, float | None]:
         """
         Claim the next group of a reader's queue.
 
@@ -112,7 +112,7 @@ class Desk:
             self._records[reader.queue].last_empty_time = now
         return claim, rest_end
 
-    def lookout(self, reader: Reader) -> threading.Lock:
+    def lookout(self, reader: Activation) -> threading.Lock:
         """What the one worker of a reader holds that looks for work."""
         return self._lookouts[id(reader)]
 
@@ -205,7 +205,7 @@ class Desk:
             watch.close()
 
 
-def _rules(name: str, path: Path, readers: Iterable[Reader]) -> dict[int, Rule]:
+def _rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, Rule]:
     """What the readers say of failures, by queue_id. Raises ConversationError 911, 208."""
     if not path.is_file():
         raise ConversationError(911, f"database {name}: there is no file {str(path)!r}; broker serve makes it")

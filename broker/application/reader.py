@@ -1,7 +1,8 @@
 """
 Readers: functions that are given the messages of a queue, the original's activated procedures.
 
-A reader is a function and how it is to be run; it knows nothing of databases or threads (`broker.application.runner`).
+This is what applications see of readers: how one is made, found and run. `activation` is what is known of each by those
+that run it (`runner`, `desk`, `work`), and these know nothing of this module.
 There is no list of all readers anywhere: `broker run` and `run_readers` are given a module, a `Readers` or the readers.
 
 Source: Service Broker documentation, "Service Broker Activation".
@@ -9,50 +10,31 @@ Source: Service Broker documentation, "Service Broker Activation".
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from broker.application.activation import TOP, Activation, Function
 from broker.application.argument import check_count, check_seconds
 from broker.errors import ConversationError
 from broker.store.quarantine import ATTEMPTS, REST_FIRST
 
-CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
-TOP = 100  # messages of one conversation group in one transaction
+if TYPE_CHECKING:
+    import asyncio
 
-Function: TypeAlias = Callable[..., Any]
+    from broker.application.runner import Databases
+
+CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Activation):
     """A function that reads a queue. `reader` makes it, of its arguments; calling it calls the function."""
-
-    function: Function
-    queue: str
-    concurrency: int = 1
-    top: int = TOP
-    attempts: int = ATTEMPTS
-    retry_delay: float = REST_FIRST
-    database: str | None = None
-    single: bool = False
-    end_dialogs: bool = True
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """The function itself, for tests of it."""
         return self.function(*arguments, **keywords)
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the function is a coroutine function, which runs in the loop."""
-        return inspect.iscoroutinefunction(self.function)
-
-    @property
-    def name(self) -> str:
-        """Where the function is, as logs tell it."""
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        return f"{getattr(self.function, '__module__', '?')}.{name}"
 
     def run(self, database: Any, *, grace: float | None = None) -> None:
         """Run this reader alone, in this thread, until SIGTERM or SIGINT; see `run_readers`."""
@@ -130,6 +112,33 @@ class Readers:
 
     def __iter__(self) -> Iterator[Reader]:
         return iter(self.readers)
+
+
+async def run_readers(
+    readers: object, databases: Databases, *, grace: float | None = None, stop: asyncio.Event | None = None
+) -> bool:
+    """
+    Run readers in this loop until `stop` is set or the task is cancelled.
+
+    Args:
+        readers: A reader, a list of them, a `Readers` or a module that has some.
+        databases: The file of each database by name, or the one file.
+        grace: Seconds for what is under way when it ends; None is 30.
+        stop: Set it to end.
+
+    Returns:
+        Whether everything under way was finished.
+
+    Raises:
+        TypeError: there is no reader.
+        ConversationError: 148 `grace` is no time; 911 no such database; 208 no such queue.
+        StoreUnavailableError: a file cannot be used.
+    """
+    import asyncio  # noqa: PLC0415 - slow to import, and most who make a reader do not run it here
+
+    from broker.application.runner import run_until  # noqa: PLC0415 - as above
+
+    return await run_until(find_readers(readers), databases, grace=grace, stop=stop or asyncio.Event())
 
 
 def find_readers(target: object) -> list[Reader]:

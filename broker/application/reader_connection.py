@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from broker.store.database import BUSY_SECONDS
+from broker.store.transaction import BUSY_SECONDS
 
 ASYNC_BUSY_SECONDS = 1.0  # a write in a coroutine stops the loop, and with it whoever has the file, while it waits
 _REFUSAL = "the reader commits when the function returns, and rolls back when it raises: leave out {what}"

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.store.group_lock import LOCKED_GROUPS_SQL, READ_GROUPS_SQL, locked_groups
 from broker.store.rows import ask
 
 HEAD = 1000  # messages at the head of a queue among which one of a free group is looked for first
 
+_QUEUE = (
+    "SELECT queue_id, is_receive_enabled, EXISTS (SELECT 1 FROM broker_group_lock),"
+    " EXISTS (SELECT 1 FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1)"
+    " FROM broker_queue q WHERE name = ?"
+)
 _NEXT = (
     "SELECT {columns} FROM broker_message m CROSS JOIN broker_conversation c ON c.endpoint_id = m.endpoint_id"
     " WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT ?"
@@ -56,11 +61,37 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where to look. Shape: `now` UTC seconds since 1970, for groups that rest."""
+    """
+    Where to look.
+
+    Shape: `now` UTC seconds since 1970, for groups that rest; `has_locks` False when it is known that no group is
+    locked.
+    """
 
     queue_id: int
     scope: Scope
     now: float
+    has_locks: bool = True
+
+
+class Queue(NamedTuple):
+    """
+    What one look tells of a queue.
+
+    Shape: `has_locks` whether any group of the database is locked; `has_messages` whether any waits in it that is not
+    in quarantine.
+    """
+
+    queue_id: int
+    is_receive_enabled: int
+    has_locks: int
+    has_messages: int
+
+
+def queue_of(db: sqlite3.Connection, name: str) -> Queue | None:
+    """The queue of this name: all that most calls of RECEIVE have to know before they take anything."""
+    row = ask(db, _QUEUE, (name,)).fetchone()
+    return None if row is None else Queue(*row)
 
 
 def next_messages(db: sqlite3.Connection, choice: Choice, columns: str, limit: int) -> list[tuple[Any, ...]]:
@@ -75,7 +106,7 @@ def next_messages(db: sqlite3.Connection, choice: Choice, columns: str, limit: i
         limit: At least 1.
     """
     scope = choice.scope
-    locked = locked_groups(db, choice.now)
+    locked = locked_groups(db, choice.now) if choice.has_locks else None
     if scope.handle is not None or scope.group is not None:
         key = "conversation_group_id" if scope.handle is None else "conversation_handle"
         query = _NEXT_OF.format(columns=columns, key=key, free="" if locked is None else _NOT_READ)

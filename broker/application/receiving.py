@@ -17,6 +17,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from broker.application.argument import check_count, check_seconds
 from broker.application.dialog import Dialog, Related
 from broker.application.message import COLUMNS, Message
 from broker.application.name import check_text, guid_of
-from broker.application.ready import Choice, Scope, first_group, next_messages
+from broker.application.ready import Choice, Queue, Scope, first_group, next_messages, queue_of
 from broker.application.rollback import next_admitted
 from broker.application.stream import LargeBody
 from broker.application.transaction import check_schema, is_autocommit, transaction
@@ -34,7 +35,10 @@ from broker.store.quarantine import ATTEMPTS, note_success
 from broker.store.rows import ask, plain
 
 _TAKEN = "DELETE FROM broker_message WHERE queuing_order = ?"
+_TAKEN_RUN = "DELETE FROM broker_message WHERE queuing_order BETWEEN ? AND ?"
 _TAKEN_LARGE = "INSERT OR IGNORE INTO broker_received VALUES (?, ?)"
+
+_ANY = Scope()
 
 Row = tuple[Any, ...]
 
@@ -125,7 +129,7 @@ def receiving(
         raise ConversationError(102, "give conversation or conversation_group, not both")
     if not db.in_transaction:
         check_schema(db)
-    scope = Scope()
+    scope = _ANY
     if conversation is not None:
         handle = conversation.conversation_handle if isinstance(conversation, Dialog) else guid_of(conversation)
         scope = Scope(handle=handle.bytes)
@@ -141,13 +145,16 @@ def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[li
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
     if not db.in_transaction:
         check_schema(db)
-    is_there = partial(_is_there, queue=queue, scope=Scope())
+    is_there = partial(_is_there, queue=queue, scope=_ANY)
     return (yield from waiting(db, is_there, partial(_take_group, db, queue), wait))
 
 
 def _is_there(db: sqlite3.Connection, *, queue: str, scope: Scope) -> bool:
     with plain(db):
-        return bool(next_messages(db, _choice(db, queue, scope), "m.queuing_order", 1))
+        found = _queue(db, queue, scope)
+        if not found.has_messages or (scope == _ANY and not found.has_locks):
+            return bool(found.has_messages)
+        return bool(next_messages(db, _choice(found, scope), "m.queuing_order", 1))
 
 
 def _take(
@@ -156,17 +163,44 @@ def _take(
     """Take what waits in a queue. With nothing taken, no transaction is left open."""
     is_joined = db.in_transaction
     with transaction(db), plain(db):
-        choice = _choice(db, queue, scope)
-        select = partial(next_messages, db, choice, COLUMNS)
-        rows = next_admitted(db, choice.queue_id, select, top, poison=poison, may_commit=not is_joined)
+        found = _queue(db, queue, scope)
+        select = _selecting(db, found, scope)
+        rows = next_admitted(db, found.queue_id, select, top, poison=poison, may_commit=not is_joined)
         is_brief = is_autocommit(db) and not is_joined
         taken = [(row, _large(db, row, is_brief=is_brief)) for row in rows]
-        db.executemany(_TAKEN, [(row[0],) for row in rows])
-        db.executemany(_TAKEN_LARGE, [(row[1], row[2]) for row, large in taken if large is not None])
+        _remove(db, [row[0] for row in rows])
+        pieces = [(row[1], row[2]) for row, large in taken if large is not None]
+        if pieces:
+            db.executemany(_TAKEN_LARGE, pieces)
         note_success(db, {row[1] for row in rows})
     if not rows and not is_joined and db.in_transaction:
         db.execute("ROLLBACK")  # another reader was faster
     return taken
+
+
+def _selecting(db: sqlite3.Connection, found: Queue, scope: Scope) -> Callable[[int], list[Row]]:
+    """What gives the next messages; `found` is true for the first time, then there may have been a commit."""
+    choice = _choice(found, scope)
+
+    def select(limit: int) -> list[Row]:
+        nonlocal choice
+        rows = next_messages(db, choice, COLUMNS, limit)
+        choice = again
+        return rows
+
+    again = Choice(choice.queue_id, choice.scope, choice.now)
+    return select
+
+
+def _remove(db: sqlite3.Connection, queuing_orders: list[int]) -> None:
+    """Messages leave their queue; where no other stands between them, by one statement."""
+    if not queuing_orders:
+        return
+    first, last = min(queuing_orders), max(queuing_orders)
+    if last - first < len(queuing_orders):
+        ask(db, _TAKEN_RUN, (first, last))
+    else:
+        db.executemany(_TAKEN, [(order,) for order in queuing_orders])
 
 
 def _large(db: sqlite3.Connection, row: Row, *, is_brief: bool) -> LargeBody | None:
@@ -180,7 +214,7 @@ def _large(db: sqlite3.Connection, row: Row, *, is_brief: bool) -> LargeBody | N
 def _take_group(db: sqlite3.Connection, queue: str) -> list[uuid.UUID]:
     is_joined = db.in_transaction
     with transaction(db), plain(db):
-        group = first_group(db, _choice(db, queue, Scope()))
+        group = first_group(db, _choice(_queue(db, queue, _ANY), _ANY))
     if group is None and not is_joined and db.in_transaction:
         db.execute("ROLLBACK")
     return [] if group is None else [uuid.UUID(bytes=group)]
@@ -200,15 +234,19 @@ def _messages(
     return messages
 
 
-def _choice(db: sqlite3.Connection, queue: str, scope: Scope) -> Choice:
+def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> Queue:
     check_text(queue, "the queue's name")
-    row = ask(db, "SELECT queue_id, is_receive_enabled FROM broker_queue WHERE name = ?", (queue,)).fetchone()
-    if row is None:
+    found = queue_of(db, queue)
+    if found is None:
         raise ConversationError(208, f"the queue {queue!r} does not exist in this database")
-    if not row[1]:
+    if not found.is_receive_enabled:
         raise ConversationError(9617, f"the queue {queue!r} is disabled: ALTER QUEUE [{queue}] WITH STATUS = ON")
     if scope.handle is not None:
         query = "SELECT 1 FROM broker_conversation WHERE conversation_handle = ?"
         if ask(db, query, (scope.handle,)).fetchone() is None:
             raise ConversationError(8426, f"the conversation handle {uuid.UUID(bytes=scope.handle)} is not found")
-    return Choice(row[0], scope, time.time())
+    return found
+
+
+def _choice(found: Queue, scope: Scope) -> Choice:
+    return Choice(found.queue_id, scope, time.time(), has_locks=bool(found.has_locks))

@@ -27,6 +27,9 @@ from typing import Any
 from broker.store.quarantine import ROLLBACKS_MAX, Blame, note_failure
 from broker.store.rows import ask, path_of
 
+_IDENTITY = (
+    "SELECT endpoint_id, message_sequence_number, message_enqueue_time FROM broker_message WHERE queuing_order = ?"
+)
 REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more than are open at once
 
 
@@ -68,14 +71,16 @@ def next_admitted(
     Args:
         db: The application's connection.
         queue_id: The queue.
-        select: Gives the next messages, at most so many: rows that begin with queuing_order and endpoint_id.
+        select: Gives the next messages, at most so many: rows as `broker.application.message.COLUMNS` has them.
         top: At most so many.
         poison: See `admit`; 0 judges nothing.
         may_commit: See `admit`.
     """
     rows = select(allowance(db, queue_id, top) if poison else top)
     while poison and rows:
-        answer = admit(db, queue_id, rows[0][0], len(rows), poison=poison, may_commit=may_commit)
+        order, endpoint_id, sequence, _, _, enqueued, *_ = rows[0]
+        first = (endpoint_id, sequence, enqueued)
+        answer = admit(db, queue_id, order, len(rows), poison=poison, may_commit=may_commit, identity=first)
         if answer is Admission.YES:
             break
         rows = [] if answer is Admission.NONE else select(allowance(db, queue_id, top))
@@ -90,7 +95,14 @@ def allowance(db: sqlite3.Connection, queue_id: int, top: int) -> int:
 
 
 def admit(
-    db: sqlite3.Connection, queue_id: int, queuing_order: int, size: int, *, poison: int, may_commit: bool
+    db: sqlite3.Connection,
+    queue_id: int,
+    queuing_order: int,
+    size: int,
+    *,
+    poison: int,
+    may_commit: bool,
+    identity: tuple[Any, ...] | None = None,
 ) -> Admission:
     """
     Judge messages before they are handed out; inside the write transaction, before they are taken from the queue.
@@ -103,17 +115,14 @@ def admit(
         poison: Failures alone after which a message's dialog is put in quarantine, at least 1.
         may_commit: The transaction was begun for this call and holds nothing yet: what is found out is committed, and
             another transaction begun, so that no later rollback takes it back.
+        identity: Of the first: its endpoint_id, message_sequence_number and message_enqueue_time; None = look.
 
-    Cost: one row read by its key; nothing is written unless something was put in quarantine or turned off.
+    Cost: at most one row read by its key; nothing is written unless something was put in quarantine or turned off.
     """
     path = path_of(db)
     if not path:
         return Admission.YES  # a database in memory: there is no name to remember it by
-    identity = ask(
-        db,
-        "SELECT endpoint_id, message_sequence_number, message_enqueue_time FROM broker_message WHERE queuing_order = ?",
-        (queuing_order,),
-    ).fetchone()
+    identity = identity or ask(db, _IDENTITY, (queuing_order,)).fetchone()
     now = time.time()
     key, queue = (path, queuing_order), (path, queue_id)
     known = _known_again(key, queue, _HandedOut(identity, size, since=now))

@@ -13,7 +13,7 @@ import asyncio
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -23,9 +23,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
+from broker.application.activation import Activation
 from broker.application.argument import check_seconds
 from broker.application.desk import Desk
-from broker.application.reader import Reader, find_readers
 from broker.application.work import Worker
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.database import open_watch
@@ -42,41 +42,33 @@ _T = TypeVar("_T")
 Databases: TypeAlias = Mapping[str, str | PathLike[str]] | str | PathLike[str]
 
 
-async def run_readers(
-    readers: object, databases: Databases, *, grace: float | None = None, stop: asyncio.Event | None = None
+async def run_until(
+    readers: Sequence[Activation], databases: Databases, *, grace: float | None = None, stop: asyncio.Event
 ) -> bool:
     """
     Run readers in this loop until `stop` is set or the task is cancelled.
-
-    Args:
-        readers: A reader, a list of them, a `Readers` or a module that has some.
-        databases: The file of each database by name, or the one file.
-        grace: Seconds for what is under way when it ends; None is 30.
-        stop: Set it to end.
 
     Returns:
         Whether everything under way was finished.
 
     Raises:
-        TypeError: there is no reader.
-        ConversationError: 148 `grace` is no time; 911 no such database; 208 no such queue.
-        StoreUnavailableError: a file cannot be used.
+        See `broker.run_readers`.
     """
-    runner = Runner(find_readers(readers), databases, grace=grace)
+    runner = Runner(readers, databases, grace=grace)
     try:
-        return await runner.run(stop or asyncio.Event())
+        return await runner.run(stop)
     finally:
         runner.close()
 
 
 def run_until_signal(
-    readers: object,
+    readers: Sequence[Activation],
     databases: Databases,
     *,
     grace: float | None = None,
     on_stop: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run readers in a loop of their own until SIGTERM or SIGINT, when `on_stop` is called; see `run_readers`."""
+    """Run readers in a loop of their own until SIGTERM or SIGINT, when `on_stop` is called; see `run_until`."""
 
     async def run() -> bool:
         stop = asyncio.Event()
@@ -91,7 +83,7 @@ def run_until_signal(
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, end)
-        return await run_readers(readers, databases, grace=grace, stop=stop)
+        return await run_until(readers, databases, grace=grace, stop=stop)
 
     return asyncio.run(run())
 
@@ -99,8 +91,8 @@ def run_until_signal(
 class Runner:
     """Readers at work on their databases. Loop-only, but for the threads it starts."""
 
-    def __init__(self, readers: list[Reader], databases: Databases, *, grace: float | None = None) -> None:
-        """Find the database of each reader, and open all. Raises: see `run_readers`."""
+    def __init__(self, readers: Sequence[Activation], databases: Databases, *, grace: float | None = None) -> None:
+        """Find the database of each reader, and open all. Raises: see `broker.run_readers`."""
         self._grace = GRACE if grace is None else check_seconds(grace, "grace", 148, may_be_zero=True)
         self._desks: list[Desk] = []
         self._workers: list[Worker] = []
@@ -151,7 +143,7 @@ class Runner:
 
     # --- parts ---
 
-    def _open(self, desk: Desk, reader: Reader) -> Worker:
+    def _open(self, desk: Desk, reader: Activation) -> Worker:
         try:
             return Worker(desk, reader)
         except sqlite3.Error as error:
@@ -249,9 +241,9 @@ def _paths(databases: Databases) -> dict[str, Path]:
     return {path.stem: path}
 
 
-def _place(readers: list[Reader], paths: dict[str, Path]) -> dict[tuple[str, Path], list[Reader]]:
+def _place(readers: Sequence[Activation], paths: dict[str, Path]) -> dict[tuple[str, Path], list[Activation]]:
     """The readers of each database. Raises ConversationError 911, 208."""
-    placed: dict[tuple[str, Path], list[Reader]] = {}
+    placed: dict[tuple[str, Path], list[Activation]] = {}
     for reader in readers:
         name = reader.database or (next(iter(paths)) if len(paths) == 1 else _find(reader, paths))
         if name not in paths:
@@ -260,7 +252,7 @@ def _place(readers: list[Reader], paths: dict[str, Path]) -> dict[tuple[str, Pat
     return placed
 
 
-def _find(reader: Reader, paths: dict[str, Path]) -> str:
+def _find(reader: Activation, paths: dict[str, Path]) -> str:
     """The one database that has a queue of this name."""
     found = [name for name, path in paths.items() if path.is_file() and _has_queue(path, reader.queue)]
     if len(found) == 1:

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from broker.errors import StoreUnavailableError
-from broker.store.database import BUSY_SECONDS, LOCK_PAUSE, SCHEMA_VERSION, is_busy, take_write_lock
 from broker.store.fault import is_about_file, sentence
 from broker.store.rows import ask, path_of
+from broker.store.schema import SCHEMA_VERSION
+from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, is_busy, take_write_lock
 
 _LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
 _SAVEPOINT = "broker_call"

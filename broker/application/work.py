@@ -19,11 +19,11 @@ from typing import Any
 
 import structlog
 
+from broker.application.activation import Activation
 from broker.application.claim import Claim, ClaimLostError, are_there, give_back, settle
 from broker.application.desk import PAUSE_SECONDS, Desk
 from broker.application.dialog import Dialog
 from broker.application.message import COLUMNS, Message
-from broker.application.reader import Reader
 from broker.application.reader_connection import ReaderConnection
 from broker.application.stream import LargeBody
 from broker.errors import StoreUnavailableError
@@ -49,7 +49,7 @@ class CommittedItselfError(Exception):
 class Worker:
     """One of `concurrency` of a reader: its own connection, one group at a time. For one thread at a time."""
 
-    def __init__(self, desk: Desk, reader: Reader) -> None:
+    def __init__(self, desk: Desk, reader: Activation) -> None:
         """Raises: sqlite3.Error, the file cannot be opened."""
         self.desk = desk
         self.reader = reader

@@ -2,39 +2,30 @@
 A database of the broker: one SQLite file, shared with the application, which keeps conversations through every crash.
 
 Opening makes the file when it is missing, for its owner alone (mode 0600, which SQLite gives its log as well), in WAL
-mode with `synchronous=FULL`: what was committed is on the disk. This module knows the schema's version and the
-database's identity. An older version is brought up to this one by `migration`; whether the file is still the one it
-was, `fence` tells. Queues, services and routes are in `metadata`, what happens to messages in `receiving` and
-`sending`, what applications do in `broker.application`.
-
-A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
-writers wait for each other instead of failing. A daemon's connection knows the epoch in which its daemon became the
-principal; when the file has another one, somebody else is, and nothing is committed.
+mode with `synchronous=FULL`: what was committed is on the disk. This module knows the locks and the identity of the
+database; its tables are in `schema`, a write to it in `transaction`. A schema of an older version is brought up to this
+one by `migration`; whether the file is still the one it was, `fence` tells. Queues, services and routes are in
+`metadata`, what happens to messages in `receiving` and `sending`, what applications do in `broker.application`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
 import sqlite3
 import stat
 import time
 import uuid
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from broker.errors import DemotedError, StoreUnavailableError
-from broker.routing.route import AUTO_CREATED_LOCAL, row_of
+from broker.errors import StoreUnavailableError
 from broker.store.fault import sentence
 from broker.store.metadata import put_routes
 from broker.store.remains import lost
-from broker.store.rows import ask
+from broker.store.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, make_tables, schema_version
+from broker.store.transaction import BUSY_SECONDS, Connection, is_busy, writing
 
-SCHEMA_VERSION = 5
-OLDEST_VERSION = 1  # that can be brought up to this one
-BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 CATALOG = (  # what statements read and change
     "database",
     "queue",
@@ -50,15 +41,7 @@ CATALOG = (  # what statements read and change
 )
 MODE = 0o600  # of a file that is made; one that is there keeps its own
 HELD = "another daemon has it open"
-_TABLE = re.compile(r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)", re.MULTILINE)
-LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock
 _MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
-
-
-class Connection(sqlite3.Connection):
-    """A connection of a daemon. Shape: `epoch` in which it may write; None = in any."""
-
-    epoch: int | None = None
 
 
 def open_store(path: str | Path, *, broker_instance: uuid.UUID | None = None, may_make: bool = True) -> Connection:
@@ -194,107 +177,6 @@ def copy_of_catalog(path: str | Path) -> sqlite3.Connection:
     return db
 
 
-def schema_version(db: sqlite3.Connection) -> int:
-    """The version of the schema in this file."""
-    version: int = db.execute("SELECT schema_version FROM broker_database").fetchone()[0]
-    return version
-
-
-def has_schema(db: sqlite3.Connection) -> bool:
-    """Whether a database of the broker lives in this file."""
-    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'broker_database'").fetchone() is not None
-
-
-def make_tables(db: sqlite3.Connection, names: Collection[str] | None = None) -> None:
-    """Make the tables of the broker, all or those of these names, empty; inside the caller's transaction."""
-    from importlib.resources import files  # noqa: PLC0415 - a slow import, for once in the life of a file
-
-    script = files("broker.store").joinpath("schema.sql").read_text(encoding="utf-8")
-    for statement in _statements(script):
-        if names is None or _TABLE.findall(statement)[0] in names:
-            db.execute(statement)
-
-
-def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Whether somebody else has the file now, so that waiting helps; the upper bytes of the code are detail."""
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-
-
-@contextmanager
-def writing(db: sqlite3.Connection) -> Iterator[None]:
-    """
-    One write transaction: committed at the end, rolled back by an exception.
-
-    Raises:
-        sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
-        DemotedError: somebody else is the principal by now.
-    """
-    take_write_lock(db)
-    try:
-        check_epoch(db)
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk may have ended it already
-            db.execute("ROLLBACK")
-        raise
-
-
-def check_epoch(db: sqlite3.Connection) -> None:
-    """
-    See that whoever has this connection is still the principal; inside a write transaction that stays so.
-
-    Cost: one SELECT of some microseconds.
-
-    Raises:
-        DemotedError: somebody else has taken the database over.
-    """
-    known = db.epoch if isinstance(db, Connection) else None
-    if known is None:
-        return
-    found = epoch(db)
-    if found != known:
-        path = str(db.execute("PRAGMA database_list").fetchone()[2])
-        raise DemotedError(path, f"another daemon has taken it over: its epoch is {found}, ours was {known}")
-
-
-def epoch(db: sqlite3.Connection) -> int:
-    """How often somebody has taken this database over."""
-    found: int = db.execute("SELECT epoch FROM broker_database").fetchone()[0]
-    return found
-
-
-def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0) -> None:
-    """
-    BEGIN IMMEDIATE, with many short attempts.
-
-    SQLite's own waiting looks again after up to 0.1 s. Who commits and begins again at once, as readers do, leaves the
-    lock free for less than a millisecond, so that such a look rarely meets it and others would wait for seconds.
-
-    Args:
-        db: A connection without a transaction; its own time-out says how long to wait, and is as it was afterwards.
-        least: Seconds to wait at least.
-
-    Raises:
-        sqlite3.OperationalError: others had the file for so long.
-    """
-    patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
-    deadline = time.monotonic() + max(least, patience / 1000)
-    db.execute("PRAGMA busy_timeout = 0")
-    try:
-        while True:
-            try:
-                db.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() >= deadline:
-                    raise
-                time.sleep(LOCK_PAUSE)
-            else:
-                return
-    finally:
-        db.execute(f"PRAGMA busy_timeout = {patience}")
-
-
 def broker_instance(db: sqlite3.Connection) -> bytes:
     """The identity of this database."""
     instance: bytes = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
@@ -365,19 +247,12 @@ def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | N
 
 
 def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
+    # Commands that open a file that is there do without: see the docstring of broker.cli.group.
+    from broker.routing.route import AUTO_CREATED_LOCAL, row_of  # noqa: PLC0415
+
     make_tables(db)
     db.execute(
         "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
         (SCHEMA_VERSION, instance.bytes, time.time()),
     )
     put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: `executescript` would commit the transaction around it."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

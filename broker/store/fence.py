@@ -13,7 +13,8 @@ What passes unseen: a copy of the whole machine or disk, state directory and all
 the same file behind a daemon that was killed and had started only once since.
 
 Taking a database over raises its epoch, in the transaction that counts the start. Whoever has an older epoch commits
-nothing any more, wherever it comes from (`database.writing`), so two that both believe to be the principal do no harm.
+nothing any more, wherever it comes from (`transaction.writing`), so two that both think they are the principal do no
+harm.
 The new epoch is higher than any that is known, also where a backup was put back: those who send believe the highest.
 
 Everything here is for whoever has the lock of the file (`lock_store`), but for `look`, which only reads.
@@ -30,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from broker.errors import DemotedError, StoreUnavailableError
-from broker.store.database import BUSY_SECONDS, Connection, broker_instance, writing
+from broker.store.database import broker_instance
 from broker.store.record import changing, write_record
 from broker.store.role_file import told_epoch
+from broker.store.transaction import BUSY_SECONDS, Connection, writing
 
 RECORD = "databases.json"  # in the state directory
 _SEEN = (
@@ -190,7 +192,7 @@ def _read(state_dir: Path) -> dict[str, dict[str, Any]]:
         return {}
     except OSError as error:
         raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         problem = (
             "it does not hold what was written into it: restore it, or remove it; without it an older copy that was put"
             " back in place of a database is not noticed at the next start"

@@ -21,7 +21,9 @@ import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from broker.errors import StoreUnavailableError
 from broker.store.rows import ask, path_of
@@ -39,6 +41,9 @@ LOCKED_GROUPS_SQL = (
 # Those of them that a reader has; its parameter is the second of `locked_groups`.
 READ_GROUPS_SQL = "SELECT conversation_group_id FROM broker_group_lock WHERE reader IN (SELECT value FROM json_each(?))"
 _FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, process
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Instant = Annotated[float, msgspec.Meta(ge=0.0, lt=253_402_300_800.0)]  # before the year 10000
+_read_record = msgspec.json.Decoder(list[tuple[str, _Count, _Instant, _Instant | None]]).decode
 
 
 @dataclass(slots=True)
@@ -184,7 +189,7 @@ def records(path: str) -> list[QueueRecord]:
         for slot in range(os.fstat(descriptor).st_size // RECORD_BYTES):
             text = os.pread(descriptor, RECORD_BYTES, slot * RECORD_BYTES)
             if _is_locked(descriptor, slot):
-                found += [QueueRecord(*queue) for queue in _decode(text)]
+                found += _decode(text)
     finally:
         os.close(descriptor)
     return found
@@ -218,10 +223,9 @@ def _is_locked(descriptor: int, slot: int) -> bool:
     return kind != fcntl.F_UNLCK
 
 
-def _decode(text: bytes) -> list[list[Any]]:
-    """A record; nothing when it was read while it was written."""
+def _decode(text: bytes) -> list[QueueRecord]:
+    """A record; nothing when it was read while it was written, or is none that this version writes."""
     try:
-        told: list[list[Any]] = json.loads(text)
-    except ValueError:
+        return [QueueRecord(*queue) for queue in _read_record(text)]
+    except (ValueError, RecursionError):  # also what is no text
         return []
-    return told

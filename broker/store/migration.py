@@ -30,11 +30,12 @@ import structlog
 
 from broker.conversation.well_known import ERROR, ERROR_PRIORITY
 from broker.errors import StoreUnavailableError
-from broker.store.database import SCHEMA_VERSION, make_tables, schema_version, writing
 from broker.store.fault import sentence
 from broker.store.large import LARGE_BYTES, PART_BYTES
+from broker.store.schema import SCHEMA_VERSION, make_tables, schema_version
 from broker.store.side import NAMING_PROVES_NOTHING
 from broker.store.tombstone import close
+from broker.store.transaction import writing
 
 BEFORE = "before schema version 2"  # the reason in the ledger
 TELL_SECONDS = 5.0  # between two lines of the log about a migration that takes long

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
-from broker.store.database import writing
 from broker.store.delivery import Delivery
 from broker.store.gate import Batch, Gate
 from broker.store.opening import Arrived, open_side
 from broker.store.receipt import Receipt
 from broker.store.reception import Group, Reception
 from broker.store.side import load_side
+from broker.store.transaction import writing
 from broker.wire.frame import checksum, decode_dialog
 from broker.wire.layout import Flag
 

@@ -14,10 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
-from broker.store.database import broker_instance, check_epoch, epoch, open_watch, settle_fragment_size
+from broker.store.database import broker_instance, open_watch, settle_fragment_size
 from broker.store.fault import sentence
 from broker.store.presence import Presence
+from broker.store.transaction import check_epoch, epoch
 from broker.store.turn import Turn, TurnResult, turn_in_writer
+
+CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
 
 
 class SqliteStore:
@@ -47,6 +50,7 @@ class SqliteStore:
             self.epoch = epoch(connection)
             self._fragment_size = settle_fragment_size(connection, fragment_size)
             self._watch = open_watch(path)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self._presence = Presence(path)
 
     def turn_in_writer(self, turn: Turn) -> TurnResult:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES
-from broker.store.database import check_epoch, writing
 from broker.store.expiry import next_timer
 from broker.store.failing import fail_in_writer
 from broker.store.gate import Gate
@@ -23,6 +22,7 @@ from broker.store.housekeeping import Housekeeping, Kept
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.sending import Found, Loaded, Want, find_in_writer, load_in_writer, say_in_writer
+from broker.store.transaction import check_epoch, writing
 from broker.wire.frame import Fault
 
 _PROBE = (  # takes more pages than may be lying about

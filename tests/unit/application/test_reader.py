@@ -24,11 +24,6 @@ def test_a_reader_is_its_function_and_how_it_is_run() -> None:
 
     assert Reader(handle, "Q", 4, 10, 3, 0.5, "d", single=False, end_dialogs=False) == one
     assert (1, 2) == one(1, 2)
-    assert one.name.endswith("test_reader.handle")
-
-
-def test_a_coroutine_function_is_known_by_itself() -> None:
-    assert (False, True) == (reader("Q")(handle).is_async, reader("Q")(handle_later).is_async)
 
 
 def test_single_is_a_batch_of_one() -> None:

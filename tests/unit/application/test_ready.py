@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.application import ready as module
-from broker.application.ready import Choice, Scope, first_group, next_messages
+from broker.application.ready import Choice, Scope, first_group, next_messages, queue_of
 from broker.store.group_lock import ReaderSlot
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -131,3 +131,23 @@ def test_free_group_behind_a_long_head_of_locked_ones_is_found(shop: Shop, monke
 
     assert [[b"high"], [b"low", b"low again"], [b"low"], []] == seen
     assert first_group(db, Choice(QUEUE, Scope(), time.time())) is None
+
+
+def test_one_look_tells_what_most_receives_have_to_know(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    empty = queue_of(db, "OrdersQueue")
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"one")
+    db.execute("INSERT INTO broker_group_lock VALUES (?, 1, 0, NULL)", (dialog.conversation_group_id.bytes,))
+
+    assert [(QUEUE, 1, 0, 0), (QUEUE, 1, 1, 1), None] == [empty, queue_of(db, "OrdersQueue"), queue_of(db, "no queue")]
+    db.execute("UPDATE broker_message SET status = 4")
+    assert (QUEUE, 1, 1, 0) == queue_of(db, "OrdersQueue")
+
+
+def test_the_look_at_a_queue_costs_the_same_however_much_waits(shop: Shop) -> None:
+    db = shop.connect()
+
+    plan = plans(db, lambda: queue_of(db, "OrdersQueue"))
+
+    assert "SEARCH m USING COVERING INDEX broker_message_queue (queue_id=? AND status=?)" in plan

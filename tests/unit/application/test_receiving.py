@@ -293,3 +293,16 @@ def test_queue_whose_name_is_no_text_is_refused(shop: Shop, bad: Any, call: Call
         call(shop.connect(), queue=bad)
 
     assert 8412 == caught.value.number
+
+
+def test_what_stands_between_messages_that_are_taken_stays(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    for number in range(3):
+        shop.arrive(dialog, b"order %d" % number, b"order too")
+        shop.arrive(dialog, b"bill %d" % number, queue="BillingQueue")
+
+    taken = [receive(db, queue="OrdersQueue", top=top) for top in (2, 3, 1)]
+
+    assert [2, 3, 1] == [len(messages) for messages in taken]
+    assert [b"bill 0", b"bill 1", b"bill 2"] == shop.look("SELECT message_body FROM broker_message")

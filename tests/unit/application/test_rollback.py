@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -110,6 +112,32 @@ def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
     assert (0, 5) == db.execute(
         "SELECT is_receive_enabled, rollbacks FROM broker_queue WHERE queue_id = ?", (queue_id,)
     ).fetchone()
+
+
+def test_a_group_that_is_locked_while_poison_is_put_away_is_passed_over(shop: Shop) -> None:
+    """What was found out is committed, and there another process may lock the group of what is next."""
+    other = shop.connect(isolation_level=None)
+    lock, began = "INSERT INTO broker_group_lock VALUES (?, NULL, ?, ?)", time.time()
+
+    class Interrupted(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            cursor = super().execute(sql, *parameters)
+            if sql == "COMMIT":
+                other.execute(lock, (following.conversation_group_id.bytes, began, began + 60))
+            return cursor
+
+    following = shop.begin(other)
+    shop.arrive(shop.begin(other), b"poison")
+    shop.arrive(following, b"next")
+    db = shop.connect(factory=Interrupted)
+    first = receive(db, queue="OrdersQueue", top=1, poison=1)
+    db.rollback()
+
+    then = receive(db, queue="OrdersQueue", top=1, poison=1)
+
+    assert [b"poison"] == [message.body for message in first]
+    assert [] == then
+    assert 1 == len(list(failures(db)))
 
 
 def test_another_message_of_the_same_number_is_another_message(shop: Shop) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from broker.application.dialog import Dialog
 from broker.application.message import Message
-from broker.application.reader import Reader, Readers, reader
+from broker.application.reader import Reader, Readers, reader, run_readers
 from broker.application.receiving import receive
-from broker.application.runner import run_readers, run_until_signal
+from broker.application.runner import run_until_signal
 from broker.conversation.well_known import END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.group_lock import live_slots

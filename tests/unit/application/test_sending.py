@@ -14,9 +14,9 @@ from broker.application.dialog import Dialog, send
 from broker.conversation.validation import SentBy, Validation
 from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from broker.errors import ConversationError
-from broker.store.database import writing
 from broker.store.large import LARGE_BYTES, PART_BYTES
 from broker.store.metadata import put_contract, put_message_type
+from broker.store.transaction import writing
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

@@ -13,21 +13,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.errors import DemotedError, StoreUnavailableError
+from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store import database, metadata
-from broker.store.database import (
-    SCHEMA_VERSION,
-    broker_instance,
-    epoch,
-    has_schema,
-    is_locked,
-    lock_store,
-    open_store,
-    open_watch,
-    writing,
-)
+from broker.store.database import broker_instance, is_locked, lock_store, open_store, open_watch
 from broker.store.metadata import drop_route, put_queue, queues, routes
+from broker.store.schema import SCHEMA_VERSION, has_schema
+from broker.store.transaction import Connection, writing
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -260,7 +252,7 @@ def _busy(code: int = sqlite3.SQLITE_BUSY) -> sqlite3.OperationalError:
 def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[..., sqlite3.Connection]:
     """A `connect` whose connections fail to change the mode of the file with these errors first."""
 
-    class Failing(database.Connection):
+    class Failing(Connection):
         def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
             if errors and sql.startswith("PRAGMA journal_mode"):
                 raise errors.pop()
@@ -349,7 +341,8 @@ def test_lock_does_not_keep_applications_out(path: Path, db: sqlite3.Connection)
     with writing(db):
         put_queue(db, "Orders", is_receive_enabled=True)
 
-    assert _queue_names_seen_by_others(path) == ["Orders"]
+    with closing(sqlite3.connect(path)) as other:
+        assert ["Orders"] == list(queues(other))
     os.close(descriptor)
 
 
@@ -366,96 +359,6 @@ def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> No
         put_queue(watch, "Billing", is_receive_enabled=True)
     watch.close()
     db.close()
-
-
-# --- writing ------------------------------------------------------------------------------------------------
-
-
-def test_writing_commits_at_its_end(path: Path, db: sqlite3.Connection) -> None:
-    with writing(db):
-        put_queue(db, "Orders", is_receive_enabled=True)
-        during = _queue_names_seen_by_others(path)
-
-    assert (during, _queue_names_seen_by_others(path)) == ([], ["Orders"])
-
-
-def _queue_names_seen_by_others(path: Path) -> list[str]:
-    other = sqlite3.connect(path)
-    names = list(queues(other))
-    other.close()
-    return names
-
-
-def test_writing_looks_often_whether_the_lock_is_free(
-    path: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not as SQLite waits, which looks ever more rarely and meets no short gap between others' transactions."""
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 50:
-            other.execute("COMMIT")
-
-    monkeypatch.setattr("broker.store.database.time.sleep", sleep)
-
-    with writing(db):
-        put_queue(db, "Orders", is_receive_enabled=True)
-
-    assert pauses == [database.LOCK_PAUSE] * 50
-    assert db.execute("PRAGMA busy_timeout").fetchone() == (database.BUSY_SECONDS * 1000,)
-    other.close()
-
-
-def test_writing_waits_as_long_as_the_connection_says(path: Path, db: sqlite3.Connection) -> None:
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    db.execute("PRAGMA busy_timeout = 20")
-
-    with pytest.raises(sqlite3.OperationalError, match="locked"), writing(db):
-        raise AssertionError("another has the lock")
-
-    assert db.execute("PRAGMA busy_timeout").fetchone() == (20,)
-    other.close()
-
-
-@pytest.mark.parametrize("failure", [ValueError("no"), KeyboardInterrupt()])
-def test_writing_leaves_nothing_behind_a_failure(db: sqlite3.Connection, failure: BaseException) -> None:
-    def failing() -> None:
-        with writing(db):
-            put_queue(db, "Orders", is_receive_enabled=True)
-            raise failure
-
-    with pytest.raises(type(failure)):
-        failing()
-
-    assert (db.in_transaction, queues(db)) == (False, {})
-
-
-def test_failure_that_ended_the_transaction_itself_is_the_one_that_is_told(db: sqlite3.Connection) -> None:
-    """SQLite ends the transaction by itself when the disk is full; then there is none to roll back."""
-
-    def failing() -> None:
-        with writing(db):
-            db.execute("ROLLBACK")
-            raise ValueError("disk full")
-
-    with pytest.raises(ValueError, match="disk full"):
-        failing()
-
-    assert not db.in_transaction
-
-
-def test_commit_that_fails_leaves_no_transaction_open(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute("CREATE TABLE child (queue_id REFERENCES broker_queue DEFERRABLE INITIALLY DEFERRED)")
-
-    with pytest.raises(sqlite3.IntegrityError), writing(db):
-        db.execute("INSERT INTO child VALUES (99)")
-
-    assert (db.in_transaction, db.execute("SELECT * FROM child").fetchall()) == (False, [])
 
 
 def test_a_copy_of_the_catalog_has_what_statements_read_and_none_of_the_messages(tmp_path: Path) -> None:
@@ -484,19 +387,3 @@ def test_a_lock_is_seen_without_taking_it(path: Path) -> None:
     os.close(lock)
 
     assert ((False, False), True, False) == (before, held, is_locked(path))
-
-
-def test_a_connection_writes_in_its_own_epoch_only(path: Path) -> None:
-    with closing(open_store(path)) as db:
-        with writing(db):
-            db.execute("UPDATE broker_database SET epoch = 3")
-        db.epoch = 3
-        with writing(db):
-            db.execute("UPDATE broker_database SET epoch = 4")
-
-        with pytest.raises(DemotedError, match="its epoch is 4, ours was 3"), writing(db):
-            db.execute("DELETE FROM broker_route")
-
-        assert 4 == epoch(db)
-        assert not db.in_transaction
-        assert 1 == db.execute("SELECT count(*) FROM broker_route").fetchone()[0]

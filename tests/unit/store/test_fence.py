@@ -17,9 +17,10 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.store import fence
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
 from broker.store.fence import RECORD, Sighting, keep, look, note_start, note_stop
 from broker.store.role_file import Reign, role_path, write_reign
+from broker.store.transaction import writing
 
 OFTEN = 10
 
@@ -219,7 +220,10 @@ def test_the_record_names_each_database_once(path: Path, tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.new"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": {"starts": "x", "path": ""}}', "\xff"])
+DAMAGED = ["", "[]", "{", "\xff", '{"a": 1}', '{"a": {"starts": "x", "path": ""}}', '{"a": {"starts": 1e999}}']
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, pytest.param("[" * 99_999, id="nested")])
 def test_a_record_that_was_damaged_says_what_to_do(path: Path, tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD).write_bytes(text.encode("latin-1"))
 

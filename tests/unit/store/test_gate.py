@@ -16,12 +16,12 @@ from broker.security.key_packet import Mode
 from broker.security.opening import FRESH_SECONDS
 from broker.security.principal import parse_principal
 from broker.security.session import Credentials, Sealer, Secured
-from broker.store.database import writing
 from broker.store.gate import Gate
 from broker.store.permission import put_permission
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.secured import load_secured
+from broker.store.transaction import writing
 from broker.wire.frame import Envelope, Fault, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
 from tests.support.dialog import open_database, queued, rows

@@ -223,11 +223,16 @@ def test_a_record_that_is_too_long_tells_what_fits(db: sqlite3.Connection) -> No
     assert [0, 1] == told
 
 
-def test_a_record_that_is_being_written_is_passed_over(db: sqlite3.Connection) -> None:
+NO_RECORDS = ("[[[", '["q"]', '[["q"]]', '[["q", "one", 0.0, null]]', "5", "[" * RECORD_BYTES, "\xfd")
+IMPOSSIBLE = ('[["q", 1, 1e99, null]]', '[["q", 1, 0.0, -1e99]]', '[["q", 99999999999999999999, 0.0, null]]')
+
+
+@pytest.mark.parametrize("text", [*NO_RECORDS, *IMPOSSIBLE])
+def test_a_record_that_is_being_written_or_is_none_is_passed_over(db: sqlite3.Connection, text: str) -> None:
     slot = ReaderSlot(path_of(db))
     slot.record([QueueRecord("q", 1, 0.0, None)])
     with Path(lock_file(path_of(db))).open("r+b") as file:
-        file.write(b"[[[")
+        file.write(text.encode("latin-1").ljust(RECORD_BYTES))
 
     told = records(path_of(db))
     slot.close()

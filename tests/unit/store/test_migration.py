@@ -16,11 +16,13 @@ import structlog
 from broker.application.transaction import check_schema
 from broker.conversation.well_known import ERROR
 from broker.errors import StoreUnavailableError
-from broker.store import database, migration
-from broker.store.database import SCHEMA_VERSION, broker_instance, open_store, writing
+from broker.store import migration, schema
+from broker.store.database import broker_instance, open_store
 from broker.store.large import LARGE_BYTES, PART_BYTES
 from broker.store.ledger import ACKNOWLEDGED, SENT
+from broker.store.schema import SCHEMA_VERSION
 from broker.store.tombstone import REPLAY_GUARD, find_tombstone
+from broker.store.transaction import writing
 from tests.support import version_1
 from tests.support.dialog import rows
 
@@ -65,7 +67,7 @@ def test_schema_is_that_of_a_new_file(db: sqlite3.Connection, tmp_path: Path) ->
 
 
 def test_every_old_version_has_a_way_up() -> None:
-    assert set(range(database.OLDEST_VERSION, SCHEMA_VERSION)) == set(migration._ROWS)
+    assert set(range(schema.OLDEST_VERSION, SCHEMA_VERSION)) == set(migration._ROWS)
 
 
 def test_identity_queues_services_and_routes_stay(db: sqlite3.Connection) -> None:
@@ -264,7 +266,7 @@ def test_killed_in_the_middle_nothing_has_changed(old: Path, step: str) -> None:
     assert -signal.SIGKILL == done.returncode, done.stderr
     assert before == content(old)
     with closing(open_store(old)) as db:
-        assert SCHEMA_VERSION == database.schema_version(db)
+        assert SCHEMA_VERSION == schema.schema_version(db)
 
 
 def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:

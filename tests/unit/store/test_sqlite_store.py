@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import DemotedError, StoreUnavailableError
-from broker.store.database import Connection, broker_instance, open_store
-from broker.store.sqlite_store import SqliteStore
+from broker.store.database import broker_instance, open_store
+from broker.store.sqlite_store import CHECKPOINT_PAGES, SqliteStore
+from broker.store.transaction import Connection
 from broker.store.turn import Turn
 from tests.support.dialog import far_initiator, open_database, queued, rows
 
@@ -183,3 +184,14 @@ def test_whoever_is_not_the_principal_any_more_stores_and_reads_nothing(path: Pa
         assert str(path) == caught.value.path
         assert [] == queued(db)
         assert not db.in_transaction
+
+
+def test_the_log_is_copied_back_by_the_daemon_before_an_application_has_to(store: SqliteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE own (content)")
+        other.execute("INSERT INTO own VALUES (zeroblob(?))", (CHECKPOINT_PAGES * 4096,))
+    before = path.stat().st_size
+
+    store.turn_in_writer(turn(far_initiator().message(0, b"hello")))
+
+    assert before < CHECKPOINT_PAGES * 4096 < path.stat().st_size
