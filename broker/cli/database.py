@@ -184,8 +184,9 @@ def _file(settings: Settings, database: str) -> Path:
 def _alone(path: Path) -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, without a daemon on it; the caller ends the transaction."""
     from broker.application.transaction import check_schema  # noqa: PLC0415
-    from broker.store.database import BUSY_SECONDS, HELD, is_locked, lock_store, open_watch  # noqa: PLC0415
+    from broker.store.database import HELD, is_locked, lock_store, open_watch  # noqa: PLC0415
     from broker.store.fault import sentence  # noqa: PLC0415
+    from broker.store.transaction import BUSY_SECONDS  # noqa: PLC0415
 
     if is_locked(path):  # on another machine perhaps, where nobody else may open the file
         _refuse_held(StoreUnavailableError(str(path), HELD))

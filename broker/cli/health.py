@@ -159,7 +159,7 @@ def _in_file(config: Path) -> str:
     try:
         with config.open("rb") as file:
             section = tomllib.load(file).get("observe", {})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
         raise NothingToAskError(f"cannot read {config}: {problem}; broker check says more") from error
     told = section.get("listen", LISTEN_DEFAULT) if isinstance(section, dict) else None

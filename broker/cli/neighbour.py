@@ -14,10 +14,10 @@ Where = Mapping[NetworkAddress, Path | str]
 
 def _read_where(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Where:
     """ADDRESS=WHERE, each as an address and the URL or socket file of an admin API."""
-    from broker.admin.client import AdminClient  # noqa: PLC0415
-
     found: dict[NetworkAddress, Path | str] = {}
     for text in values:
+        from broker.admin.client import AdminClient  # noqa: PLC0415 - see the docstring of broker.cli.group
+
         address_text, _, where = text.partition("=")
         if not where:
             raise click.BadParameter(f"{text!r} is not like tcp://gateway-b:4022=http://127.0.0.1:9422")

@@ -9,37 +9,11 @@ which nothing is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-from broker.control.definition import Definition, definition_of
+from broker.control.definition import Auditing, Change, definition_of
 from broker.control.effect import Session, carry_out
 from broker.control.route_batch import create_routes
 from broker.ddl.statements import CreateRoute, Statement
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a statement did. Shape: `before` None when there was nothing, `after` when there is nothing any more."""
-
-    database: str
-    statement: Statement
-    before: Definition | None
-    after: Definition | None
-
-
-class Auditing(Protocol):
-    """Whoever writes down what a script changes; called in the thread of the script."""
-
-    @property
-    def room(self) -> int:
-        """How many changes it still wants to see one by one."""
-
-    def note(self, change: Change) -> None:
-        """A statement was carried out; nothing is committed yet."""
-
-    def seal(self, statements: int) -> None:
-        """So many statements were carried out, and are to be committed; raises when that cannot be written down."""
 
 
 def carry_out_seen(statement: Statement, session: Session, seen_by: Auditing | None) -> None:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct, field
 
 from broker.control.progress import Progress
 from broker.control.stored import sound_permissions, sound_rows
@@ -37,8 +38,7 @@ MSDB = "msdb"
 Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Queues and services of one database as stored, by name; who may do what; and its remote service bindings."""
 
     queues: Mapping[str, metadata.Queue] = field(default_factory=dict)
@@ -47,8 +47,7 @@ class Rows:
     bindings: Mapping[str, RemoteServiceBinding] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Database:
+class Database(Struct):
     """
     One database.
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from broker.control.administration import admin_errors
 from broker.control.catalog import MSDB
@@ -49,8 +50,7 @@ OwnerOf = Callable[["Settings"], Owner]
 """Who runs already by the state directory of these settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """
     What a check found.
 
@@ -182,7 +182,11 @@ def _role_commands(settings: Settings) -> Iterator[SettingError]:
     """Programs that should tell a role and are not there; without an answer the instance is a mirror."""
     for name, database in settings.databases.items():
         command = database.role_command
-        if database.mirroring == "command" and command and which(command[0]) is None:
+        if database.mirroring != "command" or not command:
+            continue
+        from shutil import which  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        if which(command[0]) is None:
             problem = f'there is no program "{command[0]}" that may be run, so the database stays a mirror'
             hint = "correct its path, or make it executable"
             yield settings.error(("databases", name, "role_command"), problem, hint)

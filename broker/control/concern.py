@@ -8,8 +8,9 @@ out when somebody asks: of a million concerns most are only counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from broker.control.place import KeyPath
 from broker.control.played import Played
@@ -31,8 +32,7 @@ class Part(NamedTuple):
         return self.origin.places.get(self.name, (self.origin.start, self.origin.end))
 
 
-@dataclass(frozen=True, slots=True)
-class Concern:
+class Concern(Struct, frozen=True):
     """
     What a check on meaning found.
 

@@ -277,7 +277,7 @@ def _odd_times(settings: Settings) -> Iterator[Finding]:
 
 def _odd_hops(settings: Settings) -> Iterator[Finding]:
     max_hops = settings.endpoint.max_hops
-    if settings.dialog.hop_limit > max_hops:
+    if settings.databases and settings.dialog.hop_limit > max_hops:
         problem = f"is above endpoint.max_hops = {max_hops}; gateways set up like this one stop such messages earlier"
         hint = "lower it, or raise max_hops on every gateway"
         yield Finding(("dialog", "hop_limit"), problem, hint, (("endpoint", "max_hops"),))

@@ -10,19 +10,19 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from broker.control.stored import stored_route
 from broker.routing.route import Route
 from broker.security.binding import RemoteServiceBinding
 from broker.security.grants import Rule
-from broker.store import database, metadata, permission
+from broker.store import database, metadata, permission, schema
 from broker.store.metadata import Priority
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """
     Shape: `broker_instance` 16 bytes; `routes` expired ones included; `services` each with the name of its queue,
     `service_contracts` with its contracts; `contracts` each with its message types; priorities by name.
@@ -46,7 +46,7 @@ def read_contents(path: Path) -> Contents | None:
         return None
     try:
         with closing(database.open_watch(path)) as db:
-            if not database.has_schema(db):
+            if not schema.has_schema(db):
                 return None
             queue_name = {queue.queue_id: name for name, queue in metadata.queues(db).items()}
             services = metadata.services(db)

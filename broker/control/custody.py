@@ -23,24 +23,13 @@ from broker.control.mount import mount_problem
 from broker.control.owner import NOBODY, Owner
 from broker.control.place import KeyPath
 from broker.errors import SettingError, StoreUnavailableError
-from broker.store.database import (
-    HELD,
-    OLDEST_VERSION,
-    SCHEMA_VERSION,
-    Connection,
-    broker_instance,
-    check_links,
-    has_schema,
-    is_locked,
-    lock_store,
-    open_store,
-    open_watch,
-    schema_version,
-)
+from broker.store.database import HELD, broker_instance, check_links, is_locked, lock_store, open_store, open_watch
 from broker.store.fault import sentence
 from broker.store.fence import RECORD, Sighting, look, note_start, note_stop
 from broker.store.remains import check_remains, may_make
 from broker.store.role_file import check_reign
+from broker.store.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
+from broker.store.transaction import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
-from broker.control.auditing import Auditing
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_change import Tell
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
+from broker.control.definition import Auditing
 from broker.control.identities import Identities, credentials_of
 from broker.control.named_script import own_scripts
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
@@ -46,10 +46,10 @@ from broker.forwarding.way import Origin
 from broker.mirror.role import Role
 from broker.net.departures import has_parted
 from broker.security.session import Credentials
-from broker.store.database import writing
 from broker.store.role_file import Reign, write_reign
 from broker.store.secured import note_own_certificate
 from broker.store.sqlite_store import SqliteStore
+from broker.store.transaction import writing
 from broker.supervision import Kept, Supervision
 from broker.wire.frame import Probe, ProbeReply
 

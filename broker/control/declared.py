@@ -11,8 +11,8 @@ from pathlib import Path
 
 import structlog
 
-from broker.control.auditing import Auditing
 from broker.control.catalog import Catalog
+from broker.control.definition import Auditing
 from broker.control.execute import execute
 from broker.control.progress import Progress
 from broker.ddl.parser import read_script

@@ -1,5 +1,6 @@
 """
-What a statement is about, and how that is defined at a moment: what a record of changes shows before and after it.
+What a statement is about, and how that is defined at a moment: what a record of changes shows before and after it,
+and the port to whoever keeps such a record.
 
 A definition has the words of the DDL as its keys. It holds names, addresses and states, never a body or a key.
 """
@@ -9,9 +10,10 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import singledispatch
-from typing import Any
+from typing import Any, Protocol
 
 from broker.control.stored import stored_route
 from broker.ddl.statements import (
@@ -47,6 +49,30 @@ from broker.store import metadata
 Definition = Mapping[str, Any]
 
 _WORD = re.compile(r"[A-Z][a-z]+")  # one of a statement's class name
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a statement did. Shape: `before` None when there was nothing, `after` when there is nothing any more."""
+
+    database: str
+    statement: Statement
+    before: Definition | None
+    after: Definition | None
+
+
+class Auditing(Protocol):
+    """Whoever writes down what a script changes; called in the thread of the script."""
+
+    @property
+    def room(self) -> int:
+        """How many changes it still wants to see one by one."""
+
+    def note(self, change: Change) -> None:
+        """A statement was carried out; nothing is committed yet."""
+
+    def seal(self, statements: int) -> None:
+        """So many statements were carried out, and are to be committed; raises when that cannot be written down."""
 
 
 @singledispatch

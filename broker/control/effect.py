@@ -14,10 +14,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import singledispatch
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from broker.control.progress import Messages
 from broker.control.stored import stored_route
@@ -53,8 +54,7 @@ CHANGES_MAX = 10_000  # kept one by one; for more, reading all routes anew costs
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class RouteChanges:
+class RouteChanges(Struct):
     """What became of the routes of one database. Shape: `are_many` when there were more than `CHANGES_MAX`."""
 
     kept: list[RouteChange] = field(default_factory=list)
@@ -69,8 +69,7 @@ class RouteChanges:
             self.kept.append(RouteChange(old, new))
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """
     Where a statement runs.
 

@@ -17,14 +17,17 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from msgspec.structs import replace
+
 from broker.control import agreement as _agreement  # noqa: F401 - its statements join `carry_out`
 from broker.control import permission as _permission  # noqa: F401 - likewise
-from broker.control.auditing import Change, carry_out_seen, create_routes_seen
+from broker.control.auditing import carry_out_seen, create_routes_seen
 from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
+from broker.control.definition import Change
 from broker.control.effect import RouteChanges, Session, refuse_option
 from broker.control.progress import Messages, Progress, Stage
 from broker.control.route_batch import BATCH_MAX
@@ -42,7 +45,8 @@ from broker.ddl.statements import (
 )
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
-from broker.store.database import check_epoch, copy_of_catalog
+from broker.store.database import copy_of_catalog
+from broker.store.transaction import begin_within
 
 _IN_MSDB = (AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
@@ -335,7 +339,7 @@ class _Script:
             database = self._database(name)
             db = borrowed.enter_context(database.borrow())
             try:
-                _begin(db)
+                begin_within(db, LOCK_SECONDS)
             except (sqlite3.Error, StoreUnavailableError) as error:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
@@ -380,17 +384,6 @@ class _Script:
             done.append(name)
             if self._is_loaded:
                 self.committed[name] = states[name]
-
-
-def _begin(db: sqlite3.Connection) -> None:
-    """Begin to write; an application that keeps the file locked must not keep every later script waiting as well."""
-    (usual,) = db.execute("PRAGMA busy_timeout").fetchone()
-    db.execute(f"PRAGMA busy_timeout = {int(LOCK_SECONDS * 1000)}")
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    finally:
-        db.execute(f"PRAGMA busy_timeout = {usual}")
-    check_epoch(db)
 
 
 def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:

@@ -8,11 +8,12 @@ The rules of routes are those of `broker.routing.route`, those of message types,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import singledispatch
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
+
+from msgspec import Struct, field
 
 from broker.control.agreement import (
     next_priority,
@@ -64,8 +65,7 @@ from broker.store.metadata import Priority
 _IN_MSDB = (CreateRoute, AlterRoute, DropRoute, ChangePermission)
 
 
-@dataclass(slots=True)
-class Played:
+class Played(Struct):
     """
     One database. Changed by `rehearse` alone.
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from broker.control.auditing import Auditing
+from broker.control.definition import Auditing
 
 MESSAGES_MAX = 100  # told one by one; a script of a million statements would answer with 30 MB
 

@@ -14,6 +14,8 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
+
 from broker.control.catalog import MSDB
 from broker.control.concern import Concern, of_route, of_setting
 from broker.control.played import Played
@@ -252,8 +254,7 @@ def _reason(end: End) -> str:
 # --- ways back ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Unheard:
+class _Unheard(Struct, frozen=True):
     """A database that reaches another and hears nothing back, as the answers end at `end`."""
 
     site: Site

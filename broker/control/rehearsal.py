@@ -9,10 +9,11 @@ names and routes are kept, which is what a check on meaning asks for; statements
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from broker.control.catalog import MSDB
 from broker.control.custody import is_elsewhere
@@ -35,8 +36,7 @@ COPY_PROBLEM = "error 9772: the file has the broker instance of another database
 COPY_HINT = "name another file; it is made when it is missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
+class Rehearsal(Struct, frozen=True):
     """
     What the scripts of one configuration come to.
 

@@ -22,11 +22,11 @@ from typing import Any, Protocol
 
 import structlog
 
-from broker.control.auditing import Auditing
 from broker.control.catalog import Catalog
 from broker.control.certificates import certificate_warnings, security_of
 from broker.control.check import changeable_errors
 from broker.control.config import Settings, by_place
+from broker.control.definition import Auditing
 from broker.control.identities import identity_errors
 from broker.control.load import load_settings
 from broker.control.rehearsal import rehearse

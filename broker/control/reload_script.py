@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from broker.control.auditing import Auditing
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
+from broker.control.definition import Auditing
 from broker.control.execute import execute
 from broker.control.place import KeyPath
 from broker.control.progress import Progress

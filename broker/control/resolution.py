@@ -9,7 +9,6 @@ then is not told of.
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -28,6 +27,8 @@ Resolve = Callable[[str], object]
 
 
 def _resolve(host: str) -> object:
+    import socket  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
 
 

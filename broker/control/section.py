@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform, get_args, get_origin, get_type_hints
+from inspect import get_annotations
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform, get_args, get_origin
 
 from broker.control.place import KeyPath
 from broker.control.value import ValueKind, ValueRefusedError
@@ -155,7 +156,7 @@ class Section:
 def keys_of(section: type[Section]) -> Mapping[str, Key]:
     """The keys of a section, in the order in which it declares them."""
     if section not in _KEYS:
-        hints = get_type_hints(section, include_extras=True)
+        hints = get_annotations(section, eval_str=True)  # what `get_type_hints` checks besides takes as long again
         told_of = {name: told for name, told in vars(section).items() if isinstance(told, Told)}
         _KEYS[section] = {name: _key(hints[name], told) for name, told in told_of.items()}
     return _KEYS[section]

@@ -8,8 +8,9 @@ hosted name is taken for right, on whichever instance it is; else the one met fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from broker.control.concern import Concern, of_route, of_statement
 from broker.control.played import Played

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 ROOM_BYTES = 1 << 20  # a new database and its log take 400 KiB, and something has to be left
@@ -14,6 +13,8 @@ def write_problem(directory: Path) -> str | None:
     existing = next(one for one in (directory, *directory.parents) if os.path.exists(one))  # noqa: PTH110 - raises nothing
     if not existing.is_dir():
         return f'"{existing}" is no directory'
+    import tempfile  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     try:
         with tempfile.TemporaryFile(dir=existing):
             return None

@@ -10,7 +10,8 @@ Source: Service Broker documentation, "Broker System Messages", "CREATE CONTRACT
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.conversation.validation import SentBy, Validation
 from broker.conversation.well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
@@ -19,8 +20,7 @@ _SCHEMAS = "http://schemas.microsoft.com/SQL/ServiceBroker"
 _NOTICE = f"{_SCHEMAS}/BrokerConfigurationNotice"
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltInType:
+class BuiltInType(Struct, frozen=True):
     """Shape: `message_type_id` below 65536."""
 
     message_type_id: int
@@ -28,8 +28,7 @@ class BuiltInType:
     validation: Validation
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltInContract:
+class BuiltInContract(Struct, frozen=True):
     """Shape: `service_contract_id` below 65536; `message_types` their numbers."""
 
     service_contract_id: int

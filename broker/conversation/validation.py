@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from itertools import accumulate
 from typing import NamedTuple, Protocol
-from xml.parsers import expat
 
 JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
 DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
@@ -201,6 +200,9 @@ class _Xml:
     """WELL_FORMED_XML: one document, its namespaces declared; `is_shallow` when it has too few tags to be too deep."""
 
     def __init__(self, *, is_shallow: bool = False) -> None:
+        from xml.parsers import expat  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        self._expat = expat
         self._parser = parser = expat.ParserCreate(namespace_separator=" ")
         parser.StartDoctypeDeclHandler = self._doctype
         if not is_shallow:  # a call for each tag takes ten times as long as the tag
@@ -229,8 +231,8 @@ class _Xml:
             self._parser.Parse(part, is_final)
         except _RefusedError as refused:
             return str(refused)
-        except expat.ExpatError as error:
-            return f"it is no well-formed XML: {expat.ErrorString(error.code)}, line {error.lineno}"
+        except self._expat.ExpatError as error:
+            return f"it is no well-formed XML: {self._expat.ErrorString(error.code)}, line {error.lineno}"
         except (ValueError, LookupError) as error:
             return f"it is no well-formed XML: {error}"  # an encoding that is unknown, or of several bytes
         return None

@@ -9,10 +9,11 @@ the parts an error may be about. What the grammar cannot say (a property twice, 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from broker.ddl.built import Built, Place, RefusedError, checked_name
 from broker.ddl.security_rules import SecurityRules
@@ -58,8 +59,7 @@ PRIORITY_LEVEL_DEFAULT = 5  # PRIORITY_LEVEL = DEFAULT, the original's
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
+class _Queue(Struct, frozen=True):
     value: QueueName
     place: Place
 
@@ -85,7 +85,7 @@ def _each_once(names: Sequence[Token], number: int, what: str) -> None:
 
 def _guid(token: Token, what: str) -> UUID:
     if _GUID.fullmatch(token) is None:
-        raise RefusedError(8169, f"{str(token)!r} is no {what}; it is a GUID", token)
+        raise RefusedError(8169, f"{str(token)!r} is no {what}: write a GUID", token)
     return UUID(token)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from broker.ddl.statements import Statement
 from broker.ddl.token import Token
@@ -24,8 +25,7 @@ class RefusedError(Exception):
         self.token = token
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """A statement without its origin, and the places of its parts by name."""
 
     make: Callable[..., Statement]

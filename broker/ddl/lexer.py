@@ -15,8 +15,9 @@ which never go back.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from broker.ddl.token import Token, place_of
 
@@ -64,8 +65,7 @@ class UnclosedError(Exception):
         self.length = 2 if mark == "/" else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """The tokens of one statement, none between two separators, and the offset at which the next one may begin."""
 
     tokens: list[Token]

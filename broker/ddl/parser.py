@@ -9,9 +9,10 @@ something looks misspelt.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from broker.ddl.automaton import END, Automaton, UnexpectedTokenError
 from broker.ddl.builder import Builder

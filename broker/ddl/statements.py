@@ -13,12 +13,11 @@ They are structs of msgspec, because there are so many: to make as many dataclas
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from broker.errors import Span, StatementError
 from broker.routing.route import PropertyError, RouteProperties
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """
     Where a statement came from.
 
@@ -112,8 +110,7 @@ def blaming(statement: Statement) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class QueueName:
+class QueueName(Struct, frozen=True):
     """A queue, with the schema when one was written; without one the original takes the caller's, mostly dbo."""
 
     name: str
@@ -245,8 +242,7 @@ class DropMessageType(Statement, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContractType:
+class ContractType(Struct, frozen=True):
     """A message type in a contract; `sent_by` INITIATOR, TARGET or ANY."""
 
     message_type: str
@@ -275,8 +271,7 @@ ANY: Final = _Any.ANY
 NameOrAny: TypeAlias = str | Literal[_Any.ANY] | None
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityProperties:
+class PriorityProperties(Struct, frozen=True):
     """What a priority is about and its level, as written; None = not given. The range of the level is not checked."""
 
     contract_name: NameOrAny = None

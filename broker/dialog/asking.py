@@ -23,9 +23,9 @@ from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.flat_xml import parse_flat_xml
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.database import writing
 from broker.store.metadata import put_queue, put_service, queues, services
 from broker.store.rows import ask
+from broker.store.transaction import writing
 
 FAILED = 9761  # the original's message for a request that ended with an error
 ANSWER_SECONDS = 7 * 86_400.0  # for which an answer is sent again until who asked has it; then that asks nobody

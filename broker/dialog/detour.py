@@ -8,7 +8,8 @@ is not the one a dialog is bound to. Only the lack of an acknowledgement shows i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox

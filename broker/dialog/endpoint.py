@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -183,7 +182,7 @@ class Endpoint:
     def ask(self, facts: Facts) -> None:
         """What has these facts has no route, and its table says whom to ask for one (R2.4)."""
         passes: list[Pass] = []
-        decide(facts, replace(self._forwarder.here, table=self.transmitter.table), passes)
+        decide(facts, self._forwarder.here.with_table(self.transmitter.table), passes)
         if len(passes) == 1:
             self.inquirer.ask(facts.to_service, facts.to_broker_instance)
         else:  # its route leads back to this very instance, whose own table did not know on (R3.9)

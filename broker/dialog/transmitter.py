@@ -14,7 +14,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 from broker.conversation.contact import Contact, Fragment, Place, Seal
 from broker.conversation.outbound import Held, Outbound
@@ -244,7 +243,7 @@ class Transmitter:
 
     def decide(self, contact: Contact) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
-        return decide(contact.facts(), replace(self.forwarder.here, table=self.table))
+        return decide(contact.facts(), self.forwarder.here.with_table(self.table))
 
     def on_paths(self) -> None:
         """Links, routes or services have changed: everybody who sends looks for a way again."""

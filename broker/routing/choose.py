@@ -14,9 +14,10 @@ Source: Service Broker documentation, "Service Broker Routing", section "Choosin
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from broker.routing.address import LOCAL, NetworkAddress, transport_address
 from broker.routing.facts import Facts, Hosted
@@ -48,8 +49,7 @@ class RouteClass(StrEnum):
     TRANSPORT = "TRANSPORT"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One address that leads on, the route that named it, and its health when the choice was made."""
 
     address: NetworkAddress
@@ -57,8 +57,7 @@ class Candidate:
     health: Health
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """
     The class taken.
 

@@ -11,7 +11,9 @@ Source: Service Broker documentation, "Service Broker Routing".
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, NetworkAddress
@@ -24,8 +26,7 @@ from broker.routing.table import RouteTable
 REPLY_STEP = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """
     What becomes of a frame with these facts.
 
@@ -43,8 +44,7 @@ class Decision:
     is_by_conversation: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """
     Everything about this instance that a decision depends on; swapped whole when any of it changes.
 
@@ -60,9 +60,12 @@ class Surroundings:
     own: AbstractSet[NetworkAddress] = frozenset()
     principals: Principals = field(default_factory=dict)
 
+    def with_table(self, table: RouteTable) -> Surroundings:
+        """The same, with another table that is searched."""
+        return replace(self, table=table)
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+
+class Pass(Struct, frozen=True):
     """One time through matching and choosing; a self-addressed route makes a second one. `matched` None for a reply."""
 
     facts: Facts

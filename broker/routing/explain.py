@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from uuid import UUID
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
@@ -56,8 +55,7 @@ TITLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """
     What people call things here.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from broker.wire.layout import NO_GUID
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """
     What a frame, or a conversation about to send one, says about where it wants to go.
 
@@ -34,8 +34,7 @@ class Facts:
         return self.database is None
 
 
-@dataclass(frozen=True, slots=True)
-class Hosted:
+class Hosted(Struct, frozen=True):
     """
     The databases of this instance and their services. Make one with `hosted`.
 

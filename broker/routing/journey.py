@@ -12,8 +12,11 @@ known broker instance wins one, up to `INSTANCES_MAX`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
@@ -60,8 +63,7 @@ class Outcome(Enum):
     UNKNOWN = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(Struct, frozen=True):
     """One decision on the way. Shape: `database` the sending one, None = by msdb; `route` the one taken, if any."""
 
     site: Site
@@ -69,8 +71,7 @@ class Leg:
     route: Route | None
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """
     The end of one way.
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 from uuid import UUID
+
+from msgspec import Struct
 
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.facts import Hosted
@@ -54,8 +55,7 @@ class Lint(StrEnum):
     DEAD_END = "dead-end"
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(Struct, frozen=True):
     """
     One thing to tell about one route of a table.
 

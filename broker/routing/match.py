@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
+
+from msgspec import Struct
 
 from broker.routing.address import LOCAL
 from broker.routing.facts import Facts, Hosted
@@ -29,8 +30,7 @@ DELAYED_STEP = 7
 NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """
     The routes that matched, all of one step.
 

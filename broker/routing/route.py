@@ -16,11 +16,14 @@ Source: Service Broker documentation, "CREATE ROUTE", "ALTER ROUTE", "sys.routes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from broker.errors import StatementError
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
@@ -56,8 +59,7 @@ class PropertyError(StatementError):
     properties: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RouteProperties:
+class RouteProperties(Struct, frozen=True):
     """
     What follows WITH in CREATE ROUTE or ALTER ROUTE, unchecked; None where the statement does not name it.
 
@@ -72,8 +74,7 @@ class RouteProperties:
     weight: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MirroredPair:
+class MirroredPair(Struct, frozen=True):
     """Two addresses of which one is the principal for a broker instance of a service; the original asks per pair."""
 
     remote_service_name: str
@@ -85,8 +86,7 @@ class MirroredPair:
         return f"{self.address} or {self.mirror_address}"
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """
     One row of a route table.
 
@@ -108,9 +108,9 @@ class Route:
     def __post_init__(self) -> None:
         """Fill in the texts that were left out."""
         if not self.address_text:
-            object.__setattr__(self, "address_text", str(self.address))
+            force_setattr(self, "address_text", str(self.address))
         if self.mirror_address_text is None and self.mirror_address is not None:
-            object.__setattr__(self, "mirror_address_text", str(self.mirror_address))
+            force_setattr(self, "mirror_address_text", str(self.mirror_address))
 
     @property
     def identity(self) -> Identity:

@@ -8,12 +8,12 @@ and the last good one goes on to hold: an editor that saves half a file takes no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import structlog
 from msgspec import structs
+from msgspec.structs import replace
 
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement, blaming

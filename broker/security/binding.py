@@ -6,11 +6,10 @@ Source: Service Broker documentation, "CREATE REMOTE SERVICE BINDING", "Determin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteServiceBinding:
+class RemoteServiceBinding(Struct, frozen=True):
     """
     To whom conversations with a far service are sealed.
 

@@ -15,8 +15,9 @@ Broker Permissions", "DENY Service Broker Permissions".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
 
@@ -38,8 +39,7 @@ class State(StrEnum):
     DENY = "DENY"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """
     One GRANT or DENY.
 
@@ -56,8 +56,7 @@ class Rule:
         return covers_text(self.securable, service)
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(Struct, frozen=True):
     """
     Whether something is permitted, and why.
 

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from broker.security.identity import OwnIdentity, Peers, Sealing
 from broker.security.key_packet import KEY_ID_BYTES, SECRET_BYTES, Direction, Mode, make_packet
 from broker.security.principal import parse_principal
-from broker.security.seal import CLEAR, ECHO_BYTES, NO_ECHO, TAG_BYTES, clear_part, frame_key, seal
+from broker.security.seal import ECHO_BYTES, NO_ECHO, TAG_BYTES, clear_part, frame_key, seal
 from broker.wire.frame import Header, encode_head
 
 KEY_SECONDS = 24 * 3600.0
@@ -188,7 +188,3 @@ class Sealer:
         if not own.signing.is_valid_at(now):
             raise CannotSealError(f"the certificate of this database, {own.signing.who.name}, is not valid today")
         return own
-
-
-OVERHEAD_STEADY = CLEAR.size + TAG_BYTES
-"""Bytes of a box without a key packet, beside what is in it."""

@@ -278,4 +278,4 @@ def test_route_that_passes_the_rules_has_one_of_the_three_shapes(given_propertie
         assert route.mirror_address is None or isinstance(route.address, NetworkAddress)
         assert route.address != TRANSPORT or route.remote_service_name is None
 
-    assert blamed <= {name.upper() for name in RouteProperties.__slots__}
+    assert blamed <= {name.upper() for name in RouteProperties.__struct_fields__}

@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
@@ -224,8 +225,9 @@ def test_how_a_table_came_about_changes_nothing(changed: tuple[Situation, list[I
     table = msdb
     if facts.database is not None:
         table = grown_table([instance.routes[facts.database] for instance in history], at_once=at_once)
+    with_tables = structs.replace(surroundings(situation), table=table, msdb=msdb)
 
-    assert_agrees(answer_of(facts, here), decide(facts, replace(surroundings(situation), table=table, msdb=msdb)))
+    assert_agrees(answer_of(facts, here), decide(facts, with_tables))
 
 
 def grown_table(history: list[tuple[Route, ...]], *, at_once: bool) -> RouteTable:
@@ -360,7 +362,7 @@ CASES = {
         delivered(0, None, DB),
     ),
     "R2.0 a reply that begins here is matched": (
-        (replace(sent(instance=DB), is_from_target=True), instance(by_name("a", HOST1))),
+        (structs.replace(sent(instance=DB), is_from_target=True), instance(by_name("a", HOST1))),
         forwarded(2, "a", HOST1),
     ),
     "R2.1 a full route comes before one by name": (

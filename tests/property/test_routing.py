@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
-from broker.store.database import broker_instance, open_store, writing
+from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service, queues
+from broker.store.transaction import writing
 from broker.wire.frame import Envelope, Fault, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
 

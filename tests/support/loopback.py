@@ -133,7 +133,8 @@ class Instance:
         self.mirrors.start(self.forwarder)
         housekeeping.start(self.forwarder, self.peers.backpressure.look_again)
         self.route()
-        self.peers.start(self.forwarder)
+        self.peers.serve(self.forwarder)
+        self.peers.start()
         self.listener.start()
 
     def route(self, *mirrored: Route, **services: NetworkAddress) -> None:

@@ -21,6 +21,8 @@ from decimal import Decimal, localcontext
 from hashlib import sha256
 from uuid import UUID
 
+from msgspec import structs
+
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
@@ -89,7 +91,7 @@ def answer_of(facts: Facts, here: Instance) -> Answer:
     answer = _classify(facts, here, leads_back=frozenset())
     if not (answer.addresses and answer.addresses[0] in here.own):
         return answer
-    return replace(_classify(replace(facts, database=None), here, leads_back=here.own), passes=2)
+    return replace(_classify(structs.replace(facts, database=None), here, leads_back=here.own), passes=2)
 
 
 def outcome_of(facts: Facts, answer: Answer) -> str:

@@ -97,7 +97,8 @@ class Neighbourhood:
         monkeypatch.setattr(module, "connect", self._connect)
 
     def start(self) -> None:
-        self.peers.start(self.forwarder)
+        self.peers.serve(self.forwarder)
+        self.peers.start()
 
     @property
     def links(self) -> list[Link]:

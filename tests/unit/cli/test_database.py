@@ -194,7 +194,7 @@ def test_a_lock_that_cannot_be_made_is_an_error(configuration: Path, used: Path)
 def test_a_file_that_fails_is_told_with_what_to_do(
     configuration: Path, used: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.store.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.store.transaction.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(used, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 

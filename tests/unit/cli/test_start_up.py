@@ -16,6 +16,7 @@ import pytest
 from broker.admin.event_stream import PULSES
 from broker.cli.group import COMMANDS
 from tests.support.command import run
+from tests.support.journalled import visit, write
 from tests.unit.cli.test_top import stream
 from tests.unit.cli.test_top_screen import FULL
 
@@ -154,9 +155,27 @@ def test_a_command_that_reads_a_configuration_needs_no_daemons_parts(tmp_path: P
 def test_scripts_are_played_without_what_carries_them_out(tmp_path: Path, command: list[str]) -> None:
     config = tmp_path / "broker.toml"
     config.write_text('instance = { name = "a", state_dir = "." }\n', encoding="utf-8")
-    parts = ("broker.application", "broker.control.config", "broker.forwarding.kernel_choice")
+    asking = ("email", "http.client", "ssl")
+    parts = (*asking, "broker.application", "broker.control.config", "broker.forwarding.kernel_choice", "pyexpat")
 
     assert ["broker.control.config"] == imported(*command, "--offline", "-c", str(config), of=parts)
+
+
+def test_http_is_not_spoken_where_nobody_answers(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('instance = { name = "a", state_dir = "." }\n', encoding="utf-8")
+
+    assert [] == imported("explain", "--to", "b", "--incoming", "-c", str(config), of=("email", "http.client", "ssl"))
+
+
+@pytest.mark.parametrize("command", ["stats", "tail"])
+def test_journals_are_read_without_what_pyarrow_can_do_besides(tmp_path: Path, command: str) -> None:
+    """Of pandas and what asks data sets nothing is needed; either takes longer than all else."""
+    visits = [visit(number, outcome="dropped", reason="no route", code=9798) for number in range(3)]
+    write(tmp_path / "a.parquet", *visits)
+    parts = ("pandas", "pyarrow.acero", "pyarrow.dataset", "pyarrow.parquet")
+
+    assert ["pyarrow.parquet"] == imported("flows", command, str(tmp_path), of=parts)
 
 
 def test_certificates_are_shown_without_what_makes_them_and_without_settings(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.control.auditing import Change, carry_out_seen, create_routes_seen
+from broker.control.auditing import carry_out_seen, create_routes_seen
+from broker.control.definition import Change
 from broker.control.effect import Session
 from broker.control.progress import Messages
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 from broker.errors import UnknownNameError
 from broker.store import metadata
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
+from broker.store.transaction import writing
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

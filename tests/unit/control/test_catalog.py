@@ -6,11 +6,11 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.control.catalog import MSDB, Borrow, Catalog, Database, Rows, read_rows, read_table
 from broker.control.progress import Progress
@@ -18,7 +18,8 @@ from broker.errors import StatementError
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import metadata
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
+from broker.store.transaction import writing
 
 ORDERS, BILLING = bytes([1]) * 16, bytes([2]) * 16
 NOW = datetime.now(UTC)  # lifetimes are hours from here, so that none ends while the tests run

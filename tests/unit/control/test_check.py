@@ -5,12 +5,12 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.control.check import Report, check_files, check_running, check_settings
 from broker.control.owner import Owner, real

@@ -141,7 +141,7 @@ def test_quiet_settings_warn_of_nothing() -> None:
         ({"endpoint": {"advertise": ["tcp://a", "tcp://0.0.0.0"]}}, "endpoint.advertise[1]"),
         ({"endpoint": {"heartbeat": "3s"}}, "endpoint.handshake_timeout"),
         ({"dialog": {"time_to_live": "65s"}}, "dialog.time_to_live"),
-        ({"dialog": {"hop_limit": 17}}, "dialog.hop_limit"),
+        ({"dialog": {"hop_limit": 17}, "databases": {"a": {"path": "/a"}}}, "dialog.hop_limit"),
         ({"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}}, "dialog.fragment_size"),
     ],
 )
@@ -155,6 +155,10 @@ def test_instance_without_forwarding_but_with_a_database_is_fine() -> None:
     data = {"endpoint": {"message_forwarding": False}, "databases": {"a": {"path": "/a"}}}
 
     assert unwise_settings(_settings(QUIET, data)) == []
+
+
+def test_a_gateway_that_begins_no_dialog_may_take_fewer_hops_than_one_would_have() -> None:
+    assert unwise_settings(_settings(QUIET, {"endpoint": {"max_hops": 4}})) == []
 
 
 TLS: dict[str, Any] = {"encryption": "required", "certificate": "/a.pem", "private_key": "/a.key"}

@@ -11,7 +11,7 @@ import pytest
 from broker.control.contents import read_contents
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
-from broker.store import database, metadata
+from broker.store import database, metadata, transaction
 
 INSTANCE = UUID(int=7)
 EXPIRED = Route("Old", LOCAL, "S", lifetime=datetime(2020, 1, 1, tzinfo=UTC))
@@ -38,7 +38,7 @@ def test_everything_a_check_needs_is_read(path: Path) -> None:
 
 
 def test_a_database_in_use_is_read(path: Path) -> None:
-    with closing(database.open_store(path)) as db, database.writing(db):
+    with closing(database.open_store(path)) as db, transaction.writing(db):
         metadata.put_queue(db, "R", is_receive_enabled=True)
         found = read_contents(path)
 

@@ -18,8 +18,9 @@ from broker.control.config import Settings
 from broker.control.custody import file_errors, is_elsewhere, make_directory, path_of, take
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store import fence
-from broker.store.database import SCHEMA_VERSION, broker_instance, lock_store
+from broker.store.database import broker_instance, lock_store
 from broker.store.role_file import Reign, role_path, write_reign
+from broker.store.schema import SCHEMA_VERSION
 
 TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
 

@@ -18,7 +18,8 @@ from broker.control.progress import Messages
 from broker.control.route_batch import create_routes
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
+from broker.store.transaction import writing
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"

@@ -27,7 +27,8 @@ from broker.security.issue import (
     make_authority,
     renew_authority,
 )
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
+from broker.store.transaction import writing
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

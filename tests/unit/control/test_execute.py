@@ -26,7 +26,7 @@ from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, DropRoute, Statement, UseDatabase
 from broker.errors import DemotedError, DuplicateNameError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.route import Route
-from broker.store import database
+from broker.store import database, transaction
 
 FAR = "tcp://far:4022"
 NOBODY = uuid.UUID(int=7)
@@ -386,7 +386,7 @@ async def test_full_disk_in_the_second_database_undoes_the_first(world: World, t
     assert (world.dump(), world.changes, world.queues()) == (before, 0, {})
 
 
-class Refusing(database.Connection):
+class Refusing(transaction.Connection):
     """Fails at the end of a transaction, as a disk may."""
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
@@ -736,7 +736,7 @@ async def test_a_database_that_another_program_keeps_locked_holds_up_one_script_
     other.close()
 
     assert world.routes(MSDB) == ["other"]
-    assert world.dbs["orders"].execute("PRAGMA busy_timeout").fetchone() == (int(database.BUSY_SECONDS * 1000),)
+    assert world.dbs["orders"].execute("PRAGMA busy_timeout").fetchone() == (int(transaction.BUSY_SECONDS * 1000),)
 
 
 # --- mirrors ------------------------------------------------------------------------------------------------

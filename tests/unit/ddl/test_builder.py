@@ -244,7 +244,7 @@ def test_name_of_128_characters_is_accepted(name: str) -> None:
         ("CREATE ROUTE r WITH WEIGHT = 1", 102, 14, 1, "CREATE ROUTE needs ADDRESS"),
         ("CREATE ROUTE r WITH ADDRESS = 'a', Address = 'b'", 102, 36, 7, "ADDRESS is given twice"),
         ("ALTER ROUTE r WITH LIFETIME = 1 LIFETIME = 1", 102, 33, 8, "LIFETIME is given twice"),
-        ("END CONVERSATION 'x'", 8169, 18, 3, "'x' is no conversation handle; it is a GUID"),
+        ("END CONVERSATION 'x'", 8169, 18, 3, "'x' is no conversation handle: write a GUID"),
         ("ALTER QUEUE q WITH STATUS = ON status = OFF", 102, 32, 6, "STATUS is given twice"),
         (
             "CREATE SERVICE s ON QUEUE q (a, [a])",
@@ -274,8 +274,8 @@ def test_name_of_128_characters_is_accepted(name: str) -> None:
             14,
             "PRIORITY_LEVEL is given twice",
         ),
-        (f"MOVE CONVERSATION '{GUID}' TO 'x'", 8169, 61, 3, "'x' is no conversation group; it is a GUID"),
-        ("END CONVERSATION ''", 8169, 18, 2, "'' is no conversation handle; it is a GUID"),
+        (f"MOVE CONVERSATION '{GUID}' TO 'x'", 8169, 61, 3, "'x' is no conversation group: write a GUID"),
+        ("END CONVERSATION ''", 8169, 18, 2, "'' is no conversation handle: write a GUID"),
     ],
 )
 def test_what_the_grammar_cannot_say_is_refused_at_its_token(

@@ -17,9 +17,10 @@ from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.asking import ANSWER_SECONDS, Ending, Request, answer, ask_in_writer, open_requests_in_writer
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.database import broker_instance, writing
+from broker.store.database import broker_instance
 from broker.store.metadata import put_queue, services
 from broker.store.receiving import receive_in_writer
+from broker.store.transaction import writing
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, rows, states
 
 NAME = "//shop/Billing"

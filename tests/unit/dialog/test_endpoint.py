@@ -31,8 +31,8 @@ from broker.routing.choose import Health
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store
-from broker.store.database import Connection
 from broker.store.sqlite_store import SqliteStore
+from broker.store.transaction import Connection
 from broker.store.turn import turn_in_writer
 from broker.supervision import Supervision
 from broker.wire.frame import Header, decode_dialog, decode_fault

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, parse_address

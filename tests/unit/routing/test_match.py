@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from unittest import mock
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.routing import match as module
 from broker.routing.address import LOCAL, NetworkAddress

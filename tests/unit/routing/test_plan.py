@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.routing import plan as module
 from broker.routing.address import LOCAL, NetworkAddress

@@ -10,16 +10,8 @@ from broker.security import session
 from broker.security.identity import Peers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
 from broker.security.key_packet import Mode, read_packet
-from broker.security.seal import NO_ECHO, Box, read_box
-from broker.security.session import (
-    KEY_SECONDS,
-    OVERHEAD_STEADY,
-    REWRAP_SECONDS,
-    CannotSealError,
-    Credentials,
-    Sealer,
-    Secured,
-)
+from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, read_box
+from broker.security.session import KEY_SECONDS, REWRAP_SECONDS, CannotSealError, Credentials, Sealer, Secured
 from broker.wire.frame import decode_dialog
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
@@ -64,13 +56,13 @@ def test_the_packet_goes_along_until_the_far_side_has_named_the_key(secured: Sec
     assert secured.mode is read_packet(first.packet).mode
 
 
-def test_a_frame_in_steady_state_costs_as_many_bytes_as_it_says() -> None:
+def test_a_frame_in_steady_state_is_longer_by_what_is_in_clear_and_the_tag() -> None:
     side = Side()
     side.arrived(side.send())
 
     frame = sealed(side.contact, side.sealer, b"x" * 100)
 
-    assert 100 + OVERHEAD_STEADY == len(decode_dialog(frame)[1])
+    assert 100 + CLEAR.size + TAG_BYTES == len(decode_dialog(frame)[1])
 
 
 def test_no_nonce_comes_twice_under_a_key() -> None:
