@@ -4,7 +4,9 @@ The way of each transmission: its hops in order, how long it stayed at each, how
 All visits of a transmission come together in one shuffle by its id, sorted by it, and are collected into one array of
 structs. Nothing but the id is a key: whatever a path could change would tear it into two rows without an error. Every
 other figure is computed from that array, so paths have any length. What is costly on arrays is asked only of the few
-rows that need it: two visits of one slot, or clocks that contradict each other.
+rows that need it: two visits of one slot, or clocks that contradict each other. Functions of array elements are not
+compiled by Spark but interpreted, so each row has one: the times between its hops. None may stand in a filter: Spark
+would push that down to where the array is made, and make it anew for each element.
 
 Clocks contradict each other when a frame seems to come to an instance before it left the one before, or to end before
 it began, by more than `CLOCK_TOLERANCE_US`. Then whoever is wrong is wrong the other way as well, where nothing looks
@@ -17,6 +19,7 @@ transmission at a time; without it Spark's object hash aggregate does the same b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
@@ -121,45 +124,54 @@ def _ordered(collected: DataFrame) -> DataFrame:
         F.get("visits", F.lit(0)).alias("first"),
         (F.col("hops") < F.size("visits")).alias("is_acknowledged"),
         is_plain.alias("is_plain"),
-        F.when(is_plain, hops).otherwise(F.array_distinct(hops)).alias("hops"),
+        F.when(is_plain & (F.col("hops") == F.size("visits")), F.col("visits"))
+        .when(is_plain, hops)
+        .otherwise(F.array_distinct(hops))
+        .alias("hops"),
     )
 
 
 def _measured(ordered: DataFrame) -> DataFrame:
     """
     With `last` of the hops, null without one; for each link `between_us`, null where a hop is missing, else of any
-    sign, and `pairs` of instances; for the whole way `lasted_us`, null without its sender, and `ends`, a pair.
+    sign; for the whole way `lasted_us`, null without its sender, and `ends`, a pair.
     """
-    count = F.size("hops")
-    neighbours = (
-        F.slice("hops", F.lit(1), F.greatest(count - 1, F.lit(0))),
-        F.slice("hops", F.lit(2), F.greatest(count - 1, F.lit(0))),
-    )
-    link = F.zip_with(
-        *neighbours, lambda one, two: F.when(slot_of(two) == slot_of(one) + 1, two["entered_us"] - one["left_us"])
-    )
-    pairs = F.zip_with(*neighbours, lambda one, two: pair_of(one["instance"], two["instance"]))
-    last = F.get("hops", count - 1)
+
+    def took(hop: Column, place: Column) -> Column:
+        following = F.get("hops", place + 1)
+        return F.when(slot_of(following) == slot_of(hop) + 1, following["entered_us"] - hop["left_us"])
+
+    last = F.get("hops", F.size("hops") - 1)
     return ordered.select(
-        *("*", last.alias("last"), link.alias("between_us"), pairs.alias("pairs")),
+        *("*", last.alias("last"), _links(took).alias("between_us")),
         F.when(_has_sender(), last["left_us"] - F.col("first.left_us")).alias("lasted_us"),
         pair_of(F.col("first.instance"), last["instance"]).alias("ends"),
     )
+
+
+def _links(told: Callable[[Column, Column], Column]) -> Column:
+    """Array of what there is to tell of each hop and its place, of the last one nothing: it has no link behind it."""
+    return F.slice(F.transform("hops", told), F.lit(1), F.greatest(F.size("hops") - 1, F.lit(0)))
+
+
+def _pairs() -> Column:
+    """The pair of instances of each link; dear, so asked of few rows."""
+    return _links(lambda hop, place: pair_of(hop["instance"], F.get("hops", place + 1)["instance"]))
 
 
 def _contradictions(measured: DataFrame) -> DataFrame:
     """
     One row, one column: the pairs of instances whose clocks contradict each other.
 
-    It asks for the frame's constants, which it does not need, so that Spark shuffles once for both.
+    It asks for the frame's constants, which it does not need, so that Spark shuffles once for both; and for a row of
+    every frame, nearly all of them null, because a filter would be pushed down.
     """
     is_negative = F.array_min("between_us") < -CLOCK_TOLERANCE_US
     is_over = F.col("lasted_us") < -CLOCK_TOLERANCE_US
-    links = F.zip_with("pairs", "between_us", lambda pair, took: F.when(took < -CLOCK_TOLERANCE_US, pair))
+    links = F.zip_with(_pairs(), "between_us", lambda pair, took: F.when(took < -CLOCK_TOLERANCE_US, pair))
     found = F.concat(links, F.array(F.when(is_over, F.col("ends"))))
-    rows = measured.where((is_negative | is_over) & F.col("constant").isNotNull()).select(
-        F.explode(found).alias("pair")
-    )
+    is_wanted = (is_negative | is_over) & F.col("constant").isNotNull()
+    rows = measured.select(F.explode_outer(F.when(is_wanted, found)).alias("pair"))
     return rows.agg(F.collect_set("pair").alias("apart"))
 
 
@@ -169,8 +181,8 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
     is_lost = F.col("end") == LOST
     has_ended_here = F.col("end") != Outcome.ACKNOWLEDGED.value
     may_hide = (F.array_min("between_us") < 0) | (F.size("apart") > 0)
-    known = F.zip_with("between_us", "pairs", lambda took, pair: F.when((took >= 0) & ~_is_apart(pair), took))
-    hidden = F.zip_with("between_us", "pairs", lambda took, pair: (took < 0) | (took.isNotNull() & _is_apart(pair)))
+    known = F.zip_with("between_us", _pairs(), lambda took, pair: F.when((took >= 0) & ~_is_apart(pair), took))
+    hidden = F.zip_with("between_us", _pairs(), lambda took, pair: (took < 0) | (took.isNotNull() & _is_apart(pair)))
     contradictions = F.size(F.filter(hidden, lambda one: one))
     columns = {
         "message_id": F.col("message_id"),

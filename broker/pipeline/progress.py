@@ -23,6 +23,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from broker.errors import PipelineError
 from broker.journal.survey import FileState
 from broker.pipeline.inventory import TOLD_MAX
@@ -124,19 +126,22 @@ class Progress:
             shutil.rmtree(self.checkpoint, ignore_errors=True)  # of a first step that never counted
             self.state = State(options=options)
             return
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told.pop("format") != FORMAT:
-            raise PipelineError(f"{path} is of another version", "use the version that wrote it, or another --out")
-        for name in ("newest", "emitted_before"):
-            told[name] = told[name] and datetime.fromisoformat(told[name])
-        self.state = State(**told)
-        other = sorted(name for name in options | told["options"] if options.get(name) != told["options"].get(name))
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if told.pop("format") != FORMAT:
+                raise PipelineError(f"{path} is of another version", "use the version that wrote it, or another --out")
+            self.state = msgspec.convert(told, State)
+            with (self.directory / "files.jsonl").open("rb") as lines:
+                for file, name in map(json.loads, lines.read(self.state.files_bytes).splitlines()):
+                    self.known[file] = Path(name)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            problem = f"{self.directory} does not hold what was written into it: {error!r}"
+            raise PipelineError(problem, "restore it, or give another --out") from error
+        before = self.state.options
+        other = sorted(name for name in options | dict(before) if options.get(name) != before.get(name))
         if other:
-            change = "; ".join(f"{name} was {told['options'].get(name)}, is {options.get(name)}" for name in other)
+            change = "; ".join(f"{name} was {before.get(name)}, is {options.get(name)}" for name in other)
             raise PipelineError(f"the runs before had other options: {change}", "give the same, or another --out")
-        with (self.directory / "files.jsonl").open("rb") as lines:
-            for file, name in map(json.loads, lines.read(self.state.files_bytes).splitlines()):
-                self.known[file] = Path(name)
         self._tidy()
 
     def _tidy(self) -> None:

@@ -2,9 +2,10 @@
 What passed each instance by each route, window by window: how much, how long it stayed, what was dropped, what changed
 its way.
 
-Percentiles are exact and computed from the visits as they come: each task counts the values of its groups, and only
-counts go through the shuffle. Drops by reason and failovers are few, so they are counted by themselves and added to the
-visits as rows of their own; one aggregate makes a row of all three, without a join on columns that may be null.
+One scan counts what passed, by group and reason of a drop, and lists how long it stayed: numbers of eight bytes, which
+are sorted once, when all of a group are together, so percentiles are exact. Spark's own percentile keeps a map of the
+values instead. Failovers are few, so they are counted by themselves and added as rows of their own; one aggregate makes
+a row of all, without a join on columns that may be null.
 """
 
 from __future__ import annotations
@@ -39,15 +40,14 @@ def routes(visits: DataFrame, *, window_seconds: int = WINDOW_SECONDS) -> DataFr
     length = length_us(window_seconds)
     counted = (
         visits.transform(_passed, length)
-        .unionByName(visits.transform(_drops, length), allowMissingColumns=True)
         .unionByName(visits.transform(_failovers, length), allowMissingColumns=True)
         .groupBy(*_GROUP)
         .agg(
-            F.count("is_passed").alias("frames"),
+            F.sum("frames").alias("frames"),
             F.sum("bytes").alias("bytes"),
-            F.count_if("is_dropped").alias("drops"),
-            F.expr(_percentiles("residence_us")).alias("residence_us"),
-            F.collect_list("drops_of_reason").alias("drops_of_reason"),
+            F.coalesce(F.sum(F.when(_is_drop(), F.col("frames"))), F.lit(0)).alias("drops"),
+            F.sort_array(F.flatten(F.collect_list("residences_us"))).alias("residences_us"),
+            F.collect_list(F.when(_is_drop(), F.struct("reason", "frames"))).alias("drops_of_reason"),
             F.coalesce(F.sum("failovers"), F.lit(0)).alias("failovers"),
         )
     )
@@ -61,23 +61,17 @@ def _group(length: int) -> tuple[Column, ...]:
 
 
 def _passed(visits: DataFrame, length: int) -> DataFrame:
-    """One row per visit."""
+    """One row per group and reason, which is null for what was not dropped; `residences_us` of its visits."""
     is_dropped = F.col("outcome") == Outcome.DROPPED.value
-    return visits.where(is_hop() & _has_instant()).select(
-        *_group(length),
-        F.lit(col=True).alias("is_passed"),
-        "bytes",
-        residence_us().alias("residence_us"),
-        is_dropped.alias("is_dropped"),
+    reason = F.when(is_dropped, F.coalesce("reason", F.lit(_NO_REASON))).alias("reason")
+    passed = visits.where(is_hop() & _has_instant()).select(
+        *_group(length), reason, "bytes", residence_us().alias("residence_us")
     )
-
-
-def _drops(visits: DataFrame, length: int) -> DataFrame:
-    """One row per group and reason."""
-    reason = F.coalesce("reason", F.lit(_NO_REASON)).alias("reason")
-    dropped = visits.where((F.col("outcome") == Outcome.DROPPED.value) & _has_instant())
-    by_reason = dropped.select(*_group(length), reason).groupBy(*_GROUP, "reason").agg(F.count("*").alias("drops"))
-    return by_reason.select(*_GROUP, F.struct("reason", "drops").alias("drops_of_reason"))
+    return passed.groupBy(*_GROUP, "reason").agg(
+        F.count("*").alias("frames"),
+        F.sum("bytes").alias("bytes"),
+        F.collect_list("residence_us").alias("residences_us"),
+    )
 
 
 def _failovers(visits: DataFrame, length: int) -> DataFrame:
@@ -90,9 +84,14 @@ def _has_instant() -> Column:
     return F.coalesce("left_at", "entered_at").isNotNull()
 
 
-def _percentiles(name: str) -> str:
-    ranks = ", ".join(f"{rank}D" for rank in _RANKS.values())
-    return f"percentile_disc(array({ranks})) WITHIN GROUP (ORDER BY {name})"
+def _is_drop() -> Column:
+    return F.col("reason").isNotNull()
+
+
+def _ranked(rank: float) -> Column:
+    """The value of rank ceil(rank * n) of those in order; null when there is none."""
+    place = F.ceil(F.size("residences_us") * F.lit(rank)) - 1
+    return F.get("residences_us", place.cast("int"))
 
 
 def _told(counted: DataFrame, window_seconds: int) -> DataFrame:
@@ -100,7 +99,7 @@ def _told(counted: DataFrame, window_seconds: int) -> DataFrame:
         **{name: F.col(name) for name in ("instance", "route_table", "route", "frames", "bytes", "drops", "failovers")},
         "window_start": F.timestamp_micros("window"),
         "window_seconds": F.lit(window_seconds),
-        **{name: F.get("residence_us", F.lit(place)) for place, name in enumerate(_RANKS)},
+        **{name: _ranked(rank) for name, rank in _RANKS.items()},
         "drops_by_reason": F.map_from_entries(F.sort_array("drops_of_reason")),
     }
     return counted.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in ROUTES))

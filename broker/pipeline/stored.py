@@ -136,6 +136,8 @@ def _told(directory: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((directory / REPORT).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PipelineError(f"{directory} has no {REPORT}", "run the jobs again") from None
+    except (ValueError, RecursionError) as error:
+        raise PipelineError(f"{directory / REPORT} cannot be read: {error!r}", "run the jobs again") from error
     return found
 
 

@@ -74,6 +74,25 @@ def test_other_options_than_before_are_refused(tmp_path: Path) -> None:
     assert "the runs before had other options: delay was 60, is 90; give the same, or another --out" == str(told.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 2, "step": "x"}',
+        '{"format": 2, "newest": "noon"}',
+        '{"format": 2, "files_bytes": 5}',
+    ],
+)
+def test_a_state_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    (tmp_path / "files.jsonl").write_text("[1]\n[2]")
+
+    with pytest.raises(PipelineError, match="does not hold what was written into it"), Progress(tmp_path).held({}):
+        pass
+
+
 def test_two_processes_do_not_work_on_one_job(tmp_path: Path) -> None:
     """A lock that ends with the process, however that ends."""
     with (

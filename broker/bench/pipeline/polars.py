@@ -11,6 +11,7 @@ from broker.forwarding.pool import HELD_OVERHEAD
 
 WINDOW_US = 300_000_000
 GRACE_US = 60_000_000
+TOLERANCE_US = 10_000  # by which clocks may seem to contradict each other
 SENDS = ("sent", "resent")
 ENDS = ("delivered", "duplicate", "dropped")
 
@@ -37,19 +38,58 @@ CONSTANT = (
 )
 
 
-def _gathered(visits: pl.LazyFrame) -> pl.LazyFrame:
-    """One row per transmission, before it is judged how it ended."""
+def _stepped(visits: pl.LazyFrame) -> pl.DataFrame:
+    """
+    One row per hop, those of a transmission in order, with what it knows of the one before it.
+
+    Shape: `is_next` when that is the step before; `took` from there, of any sign; `pair` of the two instances, 0 when
+    they are one; `lasted` and `ends` likewise from the sender.
+    """
+    at = pl.col("instance").hash()
     known = visits.filter(pl.col("outcome") != "acknowledged").select(
         *("message_id", "conversation_id", "from_target", "kind", "sequence_number", "fragment_number"),
         *("from_service", "to_service", "bytes", "outcome", "reason", "code", "adjacent_out", "instance"),
         pl.when(pl.col("outcome").is_in(SENDS)).then(0).otherwise(pl.col("hop_count") + 1).alias("step"),
         pl.col("entered_at").to_physical().alias("came"),
         pl.col("left_at").to_physical().alias("went"),
+        at.alias("at"),
     )
-    took = pl.col("came").slice(1) - pl.col("went").slice(0, pl.len() - 1)
-    is_next = pl.col("step").slice(1) - pl.col("step").slice(0, pl.len() - 1) == 1
-    gathered = known.sort("message_id", "step").group_by("message_id", maintain_order=True)
-    return gathered.agg(
+    goes_on = (pl.col("message_id") == pl.col("message_id").shift()).fill_null(value=False)
+    first = {name: pl.when(~goes_on).then(name).forward_fill() for name in ("step", "went", "at")}
+    is_next = goes_on & (pl.col("step") - pl.col("step").shift() == 1)
+    return (
+        known.sort("message_id", "step")
+        .with_columns(
+            is_next.alias("is_next"),
+            pl.when(is_next).then(pl.col("came") - pl.col("went").shift()).alias("took"),
+            pl.when(goes_on).then(pl.col("at") ^ pl.col("at").shift()).alias("pair"),
+            pl.when(first["step"] == 0).then(pl.col("went") - first["went"]).alias("lasted"),
+            (pl.col("at") ^ first["at"]).alias("ends"),
+        )
+        .collect()
+    )
+
+
+def _apart(stepped: pl.DataFrame) -> pl.Series:
+    """The pairs of instances whose clocks contradict each other, on a link or over the whole way."""
+    is_last = (pl.col("message_id") != pl.col("message_id").shift(-1)).fill_null(value=True)
+    links = stepped.filter(pl.col("took") < -TOLERANCE_US)["pair"]
+    ends = stepped.filter(is_last & (pl.col("lasted") < -TOLERANCE_US))["ends"]
+    found = pl.concat([links, ends.alias("pair")]).unique()
+    return found.filter(found != 0)
+
+
+def _gathered(visits: pl.LazyFrame) -> pl.LazyFrame:
+    """One row per transmission, before it is judged how it ended."""
+    stepped = _stepped(visits)
+    apart = _apart(stepped).implode()
+    is_apart = pl.col("pair").is_in(apart).fill_null(value=False)
+    known = stepped.lazy().with_columns(
+        pl.when((pl.col("took") >= 0) & ~is_apart).then("took").alias("link_us"),
+        (pl.col("is_next") & ((pl.col("took") < 0) | is_apart)).alias("is_hidden"),
+        pl.col("ends").is_in(apart).alias("is_wholly_apart"),
+    )
+    return known.group_by("message_id", maintain_order=True).agg(
         *(pl.col(name).first() for name in (*CONSTANT, "bytes")),
         (pl.col("outcome") == "resent").any().alias("is_resend"),
         (pl.col("step").first() == 0).alias("has_sender"),
@@ -59,12 +99,12 @@ def _gathered(visits: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("went").last().alias("last_went"),
         pl.col("instance").alias("path"),
         (pl.col("went") - pl.col("came")).alias("residence_us"),
-        pl.when(is_next & (took >= 0)).then(took).alias("link_us"),
-        *(pl.col(name).last() for name in ("outcome", "reason", "code", "adjacent_out")),
+        pl.col("link_us").slice(1),
+        *(pl.col(name).last() for name in ("outcome", "reason", "code", "adjacent_out", "is_wholly_apart")),
         pl.col("instance").last().alias("end_instance"),
         (pl.col("instance").n_unique() < pl.len()).alias("has_loop"),
         (pl.col("step").last() + 1 - pl.len()).alias("missing_hops"),
-        (is_next & (took < 0)).sum().alias("unknown_links"),
+        pl.col("is_hidden").sum().alias("unknown_links"),
     )
 
 
@@ -91,7 +131,7 @@ def paths(visits: pl.LazyFrame) -> pl.LazyFrame:
         pl.when("has_sender").then("left_sender").otherwise("first_came").alias("started_at"),
         pl.col("ended").alias("ended_at"),
         *("path", "residence_us", "link_us"),
-        pl.when(pl.col("has_sender") & (pl.col("last_went") >= pl.col("left_sender")))
+        pl.when(pl.col("has_sender") & (pl.col("last_went") >= pl.col("left_sender")) & ~pl.col("is_wholly_apart"))
         .then(pl.col("last_went") - pl.col("left_sender"))
         .alias("total_us"),
         "end",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.bench.machine import peak_mib
-from broker.bench.pipeline.task import decoded
+from broker.bench.pipeline.task import ARRIVED, decoded
 
 if TYPE_CHECKING:  # an installation need not have it
     import psutil
@@ -44,8 +44,8 @@ def main(argument: str) -> None:
     begun, spent_before = _tree()[0].create_time(), 0.0
     told = []
     for number in range(task.passes):
-        out = Path(task.out) / str(number)
-        out.mkdir(parents=True)
+        out = Path(task.out) / (ARRIVED if task.is_incremental else str(number))
+        out.mkdir(parents=True, exist_ok=task.is_incremental)
         answer(out)
         now, spent_now = time.time(), cpu_of_tree()
         told.append(asdict(Spent(spent_now - spent_before, now - begun, peak_of_tree())))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.bench.pipeline.question import question_of
 from broker.bench.pipeline.task import Pass, Task
-from broker.pipeline import entry, session
+from broker.pipeline import arrival, entry, session
 from broker.pipeline.jobs import Options
 
 MASTER = "local[2]"
@@ -20,7 +20,11 @@ def prepare(task: Task) -> Pass:
     question = question_of(journal) if "plan" in task.jobs else None
 
     def answer(out: Path) -> None:
-        entry.run(entry.Request(task.jobs, (journal,), out, Options(question=question), options))
+        request = entry.Request(task.jobs, (journal,), out, Options(question=question), options)
+        if task.is_incremental:
+            arrival.run_incremental(request, arrival.Arrival())
+        else:
+            entry.run(request)
         spark.catalog.clearCache()
 
     return answer

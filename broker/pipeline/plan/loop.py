@@ -8,8 +8,9 @@ instances is not followed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from broker.pipeline.plan.site import Change
 from broker.routing.address import NetworkAddress
