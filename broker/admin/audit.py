@@ -26,8 +26,7 @@ import structlog
 
 from broker.admin.audit_file import AuditFile, AuditUnavailableError
 from broker.admin.caller import Caller
-from broker.control.auditing import Change
-from broker.control.definition import target_of, words_of
+from broker.control.definition import Change, target_of, words_of
 from broker.ddl.statements import ChangePermission
 from broker.errors import DdlSyntaxError, StatementError
 from broker.observe.audit import audit_rows
@@ -133,7 +132,7 @@ class Audit:
 
 
 class Entry:
-    """One request that changes something, as `broker.control.auditing.Auditing` asks."""
+    """One request that changes something, as `broker.control.definition.Auditing` asks."""
 
     def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None) -> None:
         self._audit = audit

@@ -4,25 +4,30 @@ Talking to a running daemon over its admin socket, or its admin port: what the c
 A token goes over TLS, to loopback or through the socket file, never in plain text through a network. Over TLS the
 daemon's certificate is checked, against the CA that is named, else against those of the machine.
 
-Only the standard library, because every command pays for its imports before it says a word.
+Only the standard library, because every command pays for its imports before it says a word; and what speaks HTTP not
+before somebody answers on the socket: with `ssl` and `email` it takes as long as many a command.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
-import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
+if TYPE_CHECKING:
+    import ssl
+    from http.client import HTTPConnection, HTTPResponse
+
 TIMEOUT_SECONDS = 60.0
+REFUSED = 400  # the status of HTTP from which on nothing was done
 
 
 @dataclass
@@ -65,18 +70,6 @@ class Credentials:
 
 
 NO_CREDENTIALS = Credentials()
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket file instead of a host."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 class AdminClient:
@@ -131,22 +124,13 @@ class AdminClient:
             SocketNotPermittedError: the file of the socket may not be used.
             CertificateUnusableError: a file of the credentials cannot be used.
         """
-        connection = self._connection()
-        try:
-            payload = None if body is None else json.dumps(body)
-            connection.request(method, target, payload, self._headers())
-            response = connection.getresponse()
+        payload = None if body is None else json.dumps(body)
+        late = f"no answer within {self._timeout:g} s; what was asked may still be carried out"
+        with self._answer(method, target, payload, late=late) as response:
             answer = json.loads(response.read())
-        except TimeoutError as error:
-            problem = f"no answer within {self._timeout:g} s; what was asked may still be carried out"
-            raise DaemonUnreachableError(str(self.where), problem) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._failed(error) from error
-        finally:
-            connection.close()
-        if response.status >= http.HTTPStatus.BAD_REQUEST:
-            raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
-        return answer
+            if response.status >= REFUSED:
+                raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
+            return answer
 
     def lines(self, target: str, *, line_max: int) -> Iterator[bytes]:
         """
@@ -157,21 +141,32 @@ class AdminClient:
                 timeout.
             ProblemError, SocketNotPermittedError, CertificateUnusableError: as `request`.
         """
-        connection = self._connection()
-        try:
-            connection.request("GET", target, None, self._headers())
-            response = connection.getresponse()
-            if response.status >= http.HTTPStatus.BAD_REQUEST:
+        with self._answer("GET", target, None, late=f"nothing came for {self._timeout:g} s") as response:
+            if response.status >= REFUSED:
                 answer = json.loads(response.read())
                 raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
             while line := response.readline(line_max):
                 yield _whole(line)
+
+    @contextmanager
+    def _answer(self, method: str, target: str, payload: str | None, *, late: str) -> Iterator[HTTPResponse]:
+        """The answer to one request, to be read inside of the block; raises there too, as `request` says."""
+        try:
+            reached = None if self._port is not None else _reached(Path(self.where), self._timeout)
         except TimeoutError as error:
-            raise DaemonUnreachableError(str(self.where), f"nothing came for {self._timeout:g} s") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise DaemonUnreachableError(str(self.where), late) from error
+        except (OSError, ValueError) as error:
             raise self._failed(error) from error
-        finally:
-            connection.close()
+        from http.client import HTTPException  # noqa: PLC0415 - see the top of this file
+
+        try:
+            with closing(self._connection(reached)) as connection:
+                connection.request(method, target, payload, self._headers())
+                yield connection.getresponse()
+        except TimeoutError as error:
+            raise DaemonUnreachableError(str(self.where), late) from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> DaemonUnreachableError | SocketNotPermittedError:
         """What a request that failed says of the daemon."""
@@ -185,14 +180,30 @@ class AdminClient:
         shown = {"Authorization": f"Bearer {token}"} if token else {}
         return {"Content-Type": "application/json", **shown}
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self, reached: socket.socket | None) -> HTTPConnection:
+        """Speaking HTTP through the socket, or to the port when there is none."""
+        from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415 - see the top of this file
+
         port = self._port
         if port is None:
-            return _UnixConnection(Path(self.where), self._timeout)
+            connection = HTTPConnection("localhost", timeout=self._timeout)
+            connection.sock = reached
+            return connection
         if not port.is_tls:
-            return http.client.HTTPConnection(port.host, port.number, timeout=self._timeout)
-        context = _context(self.credentials)
-        return http.client.HTTPSConnection(port.host, port.number, timeout=self._timeout, context=context)
+            return HTTPConnection(port.host, port.number, timeout=self._timeout)
+        return HTTPSConnection(port.host, port.number, timeout=self._timeout, context=_context(self.credentials))
+
+
+def _reached(path: Path, timeout: float) -> socket.socket:
+    """A connection to a socket file."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(str(path))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +221,19 @@ def _read_url(url: str) -> _Port:
     is_sound = parts.hostname and parts.path in {"", "/"} and not parts.query and not parts.username
     if parts.scheme not in {"http", "https"} or not is_sound:
         raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
-    usual = http.client.HTTPS_PORT if is_tls else http.client.HTTP_PORT
-    return _Port(str(parts.hostname), parts.port or usual, is_tls)
+    return _Port(str(parts.hostname), parts.port or _USUAL_PORTS[parts.scheme], is_tls)
+
+
+_USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def _sentence(error: Exception) -> str:
     """What went wrong, without a byte of what came that a terminal would obey."""
-    if isinstance(error, http.client.BadStatusLine | http.client.UnknownProtocol) and not isinstance(error, OSError):
-        return "what answers there speaks no HTTP: it is no admin port"
+    if not isinstance(error, OSError):
+        from http.client import BadStatusLine, UnknownProtocol  # noqa: PLC0415 - see the top of this file
+
+        if isinstance(error, BadStatusLine | UnknownProtocol):
+            return "what answers there speaks no HTTP: it is no admin port"
     problem = str(getattr(error, "strerror", None) or error)
     return problem if problem.isprintable() else ascii(problem)[1:-1]
 
@@ -243,6 +259,8 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
     Raises:
         CertificateUnusableError: a file cannot be used.
     """
+    import ssl  # noqa: PLC0415 - see the top of this file
+
     try:
         context = ssl.create_default_context(cafile=credentials.authority)
     except OSError as error:

@@ -8,11 +8,13 @@ and question, so that both say the same words. Nothing is sent, and a running in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.control.catalog import MSDB
@@ -40,8 +42,7 @@ if TYPE_CHECKING:  # slow to import, and an instance that does not run is asked 
     from broker.observe.instance import Running
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(Struct, frozen=True):
     """A database that messages are sent from. Shape: `broker_instance` 16 bytes; `path` its file, which may be none."""
 
     broker_instance: bytes
@@ -49,8 +50,7 @@ class Home:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """
     An instance that can be asked.
 

@@ -16,7 +16,7 @@ from broker.admin.audit import Audit, Entry
 from broker.admin.audit_file import AuditFile, AuditUnavailableError
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
-from broker.control.auditing import Change
+from broker.control.definition import Change
 from broker.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CERTIFICATES = Caller("certificate files", "this machine", AdminRole.ADMIN)
 
 
 class ScriptSeen:
-    """A script of the configuration under way, as `broker.control.auditing.Auditing` asks."""
+    """A script of the configuration under way, as `broker.control.definition.Auditing` asks."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry

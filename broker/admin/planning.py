@@ -13,10 +13,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.admin.explaining import Home, Place, answer
 from broker.admin.message import (

@@ -11,7 +11,7 @@ from msgspec import Meta
 from broker.admin.audit import Audit, Entry
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
-from broker.control.auditing import Change
+from broker.control.definition import Change
 from broker.control.reload import Reloaded, Reloads
 from broker.control.reload_change import Difference
 from broker.control.setting import Reload

@@ -30,6 +30,7 @@ from broker.admin.events import Events
 from broker.admin.files import audit_file_of, write_certificates
 from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
+from broker.admin.last_run import RECORD, LastRun, Look
 from broker.admin.listening import Served, serve
 from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
@@ -69,6 +70,7 @@ class AdminServer:
         self._file: SocketFile
         self._ways: _Ways
         self._parts: Parts
+        self._last_run: LastRun | None = None
         self.events: Events
         self._observe_threads: ThreadPoolExecutor
 
@@ -106,6 +108,12 @@ class AdminServer:
         stack.callback(self.events.close)  # before the listeners wait for those who listen
         await self._begin(_OBSERVE, settings, stack)
 
+    async def compare(self, look: Look) -> None:
+        """Write down what has changed while nothing ran; `look` gives what counts at any time."""
+        threads, file = self._parts.executor, self._subject.settings.instance.state_dir / RECORD
+        self._last_run = LastRun(file, self._parts.audit, look, threads)
+        await asyncio.get_running_loop().run_in_executor(threads, self._last_run.compare)
+
     async def prepare(self, settings: Settings, undo: AsyncExitStack) -> Change:
         """
         Listen where these settings say so, beside what listens now; what they say counts once it is carried out.
@@ -138,6 +146,8 @@ class AdminServer:
         self._ways = change.ways
         self._parts.door.use(change.settings.admin, change.ways.holders)
         self._parts.audit.file = audit_file_of(change.settings)
+        if self._last_run is not None:
+            self._last_run.keep_soon()
         for name, served in change.served.items():
             old = self._served.pop(name, None)
             if served is not None:
@@ -164,6 +174,8 @@ class AdminServer:
     def on_certificates(self, whose: str, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> None:
         """As `broker.control.certificate_change.Tell`: to be written down."""
         write_certificates(self._parts.audit, whose, before, after)
+        if self._last_run is not None:
+            self._last_run.keep_soon()
 
     def _address(self, name: str) -> ListenAddress | None:
         return self._served[name].address if name in self._served else None

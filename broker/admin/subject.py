@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from broker.admin.explaining import Place, running_place
 from broker.control.catalog import Catalog

@@ -32,7 +32,11 @@ _BY_DISPOSITION: Mapping[str, str] = {
         "set endpoint.message_forwarding = true at {instance}, or correct the route that led there"
     ),
     D.ROUTE_INVALID: "in {table} of {instance}: give [{service}] a route whose address leads to where it is",
-    D.SERVICE_NOT_HERE: "CREATE SERVICE [{service}] in a database of {instance}, or correct the route that led there",
+    D.SERVICE_NOT_HERE: (
+        "in {table} of {instance}, when the service is elsewhere: CREATE ROUTE [{service}] WITH SERVICE_NAME ="
+        " '{service}', ADDRESS = 'tcp://HOST:PORT'; names are compared byte for byte; else CREATE SERVICE [{service}]"
+        " in a database of {instance}"
+    ),
     D.INSTANCE_NOT_HERE: (
         "compare the broker instance with sys.databases of {instance}: the route leads to the wrong instance, or the"
         " database was made anew"
@@ -70,7 +74,6 @@ _BY_DISPOSITION: Mapping[str, str] = {
 }
 _BY_ERROR: Mapping[int, str] = {
     -8408: "ALTER SERVICE at the target (ADD CONTRACT ...), or begin the dialog under a contract that it takes",
-    -8425: "CREATE CONTRACT of the same name at both sides",
     -8428: "CREATE MESSAGE TYPE of the same name at both sides",
     -8430: "correct the body, or the VALIDATION of the message type",
     -8437: "correct who may send the message type: SENT BY in the contract",

@@ -99,7 +99,7 @@ class Journal:
             "errors": writer.errors,
             "removed_files": writer.removed,
             "failures": writer.failures,
-            "problem": writer.problem,
+            "problem": writer.trouble,
             **(NOBODY_FOLLOWS if self._follower is None else self._follower.status()),
         }
 

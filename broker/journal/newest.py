@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,19 @@ from broker.journal.schema import JOURNAL
 from broker.journal.survey import FileState, files, survey
 
 CLOCKS_APART = 3600 * 1_000_000  # microseconds between the clocks of an instance and of the disk's machine
-# As `JOURNAL`, with words that have no dictionary: each piece that is read has another.
-_PLAIN = pa.schema([(one.name, pa.string() if pa.types.is_dictionary(one.type) else one.type) for one in JOURNAL])
+# Making an instant with a zone, or taking a number of Python, pyarrow imports pandas where that is
+# installed: a third of a second. So zones are added to what was found, and limits are taken from columns.
+_INSTANTS = tuple(one.name for one in JOURNAL if pa.types.is_timestamp(one.type))
+
+
+def _plain(form: pa.DataType) -> pa.DataType:
+    """As in `JOURNAL`, with instants without a zone, and words without a dictionary: each piece has another."""
+    if pa.types.is_dictionary(form):
+        return pa.string()
+    return pa.timestamp("us") if pa.types.is_timestamp(form) else form
+
+
+_PLAIN = pa.schema([(one.name, _plain(one.type)) for one in JOURNAL])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,7 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
                 for group in reversed(reading.groups):
                     bounds = reading.bounds(group)
                     if bounds is None or bounds[1] > last.floor:
-                        ends = _Last(count, last.floor)
+                        ends = _Last(count, last.least)
                         for piece in reading.pieces(group):
                             ends.put_behind(wanted.of(piece))
                         last.put_before(ends)
@@ -113,7 +125,7 @@ class Arriving:
                     with Reading(state.path) as reading:
                         for group in reading.groups:
                             for piece in reading.pieces(group):
-                                yield from wanted.of(piece).to_pylist()
+                                yield from _visits(wanted.of(piece).cast(_PLAIN))
                 except UNREADABLE as error:
                     self.unread.append(state.spoilt(error))
 
@@ -122,17 +134,24 @@ class _Last:
     """
     The rows that ended last, in that order; those of one instant as they were written.
 
-    Shape: `floor` an instant before which none is taken, microseconds since 1970.
+    Shape: `least` an instant before which none is taken, microseconds since 1970, None for none.
     """
 
-    def __init__(self, count: int, floor: int = -ALWAYS) -> None:
-        self.floor = floor
+    def __init__(self, count: int, least: pa.Scalar | None = None) -> None:
+        self.least = least
         self._count = count
-        self._rows = _PLAIN.empty_table()
+        self._rows = pa.Table.from_arrays([pa.nulls(0, form) for form in _PLAIN.types], schema=_PLAIN)
+
+    @property
+    def floor(self) -> int:
+        """The same instant, one before all others for none."""
+        return -ALWAYS if self.least is None else int(self.least.as_py())
 
     def put_behind(self, table: pa.Table) -> None:
         """Rows that were written after those that are here."""
-        self._keep(self._rows, table.filter(pc.greater_equal(ended(table), self.floor)).cast(_PLAIN))
+        if self.least is not None:
+            table = table.filter(pc.greater_equal(ended(table), self.least))
+        self._keep(self._rows, table.cast(_PLAIN))
 
     def put_before(self, other: _Last) -> None:
         """Rows that were written before those that are here, or in another file."""
@@ -144,11 +163,17 @@ class _Last:
         order = pc.sort_indices(instants)[-self._count :]  # stable
         self._rows = table.take(order)
         if len(order) == self._count:
-            self.floor = instants[order[0].as_py()].as_py()
+            self.least = instants[order[0].as_py()]
 
     def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._rows.to_pylist()
-        return found
+        return list(_visits(self._rows))
+
+
+def _visits(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows with their instants in UTC. Shape: columns as `_PLAIN`."""
+    for visit in table.to_pylist():
+        instants = ((name, visit[name]) for name in _INSTANTS)
+        yield visit | {name: instant and instant.replace(tzinfo=UTC) for name, instant in instants}
 
 
 def _changed(directory: Path) -> Iterator[tuple[Path, int]]:

@@ -58,11 +58,12 @@ class Reading:
         """Its rows, so many at once; a column that an older version does not have is empty."""
         known = [name for name in columns if name in self._names]
         for batch in self._file.iter_batches(PIECE_ROWS, row_groups=[group], columns=known):
-            yield pa.table(
-                {
-                    name: batch.column(name) if name in known else pa.nulls(batch.num_rows, JOURNAL.field(name).type)
+            yield pa.Table.from_arrays(
+                [
+                    batch.column(name) if name in known else pa.nulls(batch.num_rows, JOURNAL.field(name).type)
                     for name in columns
-                }
+                ],
+                names=list(columns),
             )
 
     def _told(self, group: int, name: str) -> tuple[int, int] | None:

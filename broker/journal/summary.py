@@ -11,6 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from broker.journal.reading import UNREADABLE, Reading
 from broker.journal.survey import FileState, Fitness, files, survey
@@ -101,8 +105,7 @@ def _add(summary: Summary, state: FileState) -> None:
         for group in reading.groups:
             times.append(reading.bounds(group))
             for piece in reading.pieces(group, ("outcome", "reason")):
-                for row in piece.group_by(["outcome", "reason"]).aggregate([([], "count_all")]).to_pylist():
-                    outcomes[row["outcome"], row["reason"]] += row["count_all"]
+                _count(piece, outcomes)
     summary.outcomes += outcomes
     summary.versions[state.version] += 1
     one = summary.instances.setdefault(state.instance, Written())
@@ -115,3 +118,24 @@ def _add(summary: Summary, state: FileState) -> None:
     if known:
         one.times = min(each[0] for each in known), max(each[1] for each in known)
     summary.untimed += None in times
+
+
+def _count(piece: pa.Table, outcomes: Counter[tuple[str, str | None]]) -> None:
+    """
+    Add its rows by outcome and reason.
+
+    Each pair becomes one number, and the numbers are counted: `group_by` imports what asks data sets, and pandas where
+    that is installed, for a third of a second; so does a number of Python's among Arrow's.
+    """
+    (words, first, _), (reasons, second, size) = _numbered(piece["outcome"]), _numbered(piece["reason"])
+    for one in pc.value_counts(pc.add(pc.multiply(first, size), second)).to_pylist():
+        outcome, reason = divmod(one["values"], len(reasons))
+        outcomes[words[outcome], reasons[reason]] += one["counts"]
+
+
+def _numbered(column: pa.ChunkedArray) -> tuple[list[Any], pa.Array, pa.Scalar]:
+    """The words that a column has, the number of the word in each row, and how many words; no word is one of them."""
+    encoded = column.combine_chunks().dictionary_encode()
+    words = pa.concat_arrays([encoded.dictionary, pa.nulls(1, encoded.dictionary.type)])
+    missing = pc.cast(pc.count(encoded.dictionary, mode="all"), encoded.indices.type)
+    return words.to_pylist(), pc.cast(pc.fill_null(encoded.indices, missing), pa.int64()), pc.count(words, mode="all")

@@ -10,7 +10,8 @@ its age or the end. Decoding, compressing and writing let go of the interpreter'
 A disk that is full or a directory that is gone is logged once; the rows that were meant for the file at hand are lost
 and counted as shed. Every `RETRY_SECONDS` another attempt is made, with what waits by then, and it is a whole file:
 only one that has appeared shows that files can be written again. Nothing here reaches the loop as an error. A fault of
-the program ends the journal; what is offered then is counted as lost.
+the program costs the rows at hand, is logged and counted, and the thread goes on after the same pause. That the thread
+is there says nothing of what it does: `trouble` tells when it is long in one step, or has ended.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ NICENESS = 10  # a tenth of the loop's weight where both want one core; at 15 th
 GROUP_ROWS = 65_536  # of a row group: some 10 MiB before they are compressed, and enough for a reader to skip by
 RETRY_SECONDS = 5.0  # after a failure; what waits meanwhile fills the buffer, and then the ring sheds
 TEND_SECONDS = 60.0  # between two looks at files that are too old
+STILL_SECONDS = 10.0  # in one step after which the thread is said to stand still; a group takes milliseconds to write
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +50,8 @@ class Writer:
 
     Shape: counters since the start, each changed by one side only: `records` and `bytes` in the `files` that have
     appeared, `lost` rows that could not be made or written, `errors` attempts that failed, `removed` files that were
-    too old or too many, `failures` of the program, behind which nothing is written any more; `pending` rows that are in
-    no file that has appeared; `problem` why nothing can be written now, else "".
+    too old or too many, `failures` of the program; `pending` rows that are in no file that has appeared; `problem` why
+    nothing can be written, as of the last attempt, else "".
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Writer:
         self._shed = 0  # in the ring, as of the last batch
         self._shed_told = 0  # of those and of `lost`, what the metadata of files has told
         self._opened_at = self._tended_at = float("-inf")
+        self._step_at: float | None = None  # since when the thread is at work on one step; None while it waits
         self._thread = Thread(target=self._run, name="journal", daemon=True)
 
     # --- on the loop ---
@@ -83,6 +86,17 @@ class Writer:
     def room(self) -> int:
         """Bytes of records that may be offered now, copied out of the ring."""
         return self._plan.ring_bytes - (self._offered - self._done)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is written now, as seen from outside the thread; "" when all is well."""
+        if self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set():
+            return "the thread that writes has ended; restart the instance"
+        began = self._step_at
+        still_s = 0.0 if began is None else time.monotonic() - began
+        if still_s < STILL_SECONDS:
+            return self.problem
+        return f"the thread that writes has not moved for {still_s:.0f} s; does the disk of the directory answer?"
 
     def maybe_buffer(self) -> bytearray | None:
         """Memory for the ring to go on in; None when all of it waits for the thread."""
@@ -112,34 +126,44 @@ class Writer:
     # --- in the thread ---
 
     def _run(self) -> None:
-        """Until stopped; a fault of the program ends the journal, not the instance."""
+        """Until stopped."""
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)  # of this thread alone, on Linux
+        self._free.extend(bytearray(self._plan.ring_bytes) for _ in range(RINGS - 2))
+        self._guard(self._clean)
+        while self._guard(self._step):
+            pass
+        self._guard(self._end)
+
+    def _guard(self, step: Callable[[], bool]) -> bool:
+        """Take one step; a fault of the program in it costs what is in no file yet. False when it was the last one."""
+        self._step_at = time.monotonic()
         try:
-            self._clean()
-            self._free.extend(bytearray(self._plan.ring_bytes) for _ in range(RINGS - 2))
-            while self._step():
-                pass
-            self._attempt(self._close)
+            return step()
         except Exception as error:
             self.failures += 1
-            self.problem = f"the writer has failed: {error}"
-            log.exception("journal writer failed")
+            problem = f"the writer has failed: {error}"
+            if problem != self.problem:
+                log.exception("journal writer failed", retry_in_s=RETRY_SECONDS)
+            self.problem = problem
+            self._abandon()
             self._lose_pending()
-            self._lose_offered()
+            return True
         finally:
-            if self._file is not None:
-                self._file.abandon()
+            self._step_at = None
 
     def _step(self) -> bool:
         """Take one batch, or see to what is due; False when there is nothing more to come."""
+        self._step_at = None
         if self.problem:
             self._stopping.wait(RETRY_SECONDS)
         try:
             batch = self._queue.get(timeout=self._idle_seconds())
         except Empty:
+            self._step_at = time.monotonic()
             self._attempt(self._tend)
             return True
+        self._step_at = time.monotonic()
         if batch is None:
             return False
         if isinstance(batch, JournalPlan):
@@ -148,6 +172,11 @@ class Writer:
             self._add(batch)
         self._attempt(self._tend)
         return True
+
+    def _end(self) -> bool:
+        """What is open appears."""
+        self._attempt(self._close)
+        return False
 
     def _adopt(self, plan: JournalPlan) -> None:
         """A file is made by one plan: what is open appears, where that can be."""
@@ -165,21 +194,27 @@ class Writer:
         return min(TEND_SECONDS, max(0.0, due))
 
     def _add(self, batch: Batch) -> None:
-        """Make rows of a batch."""
+        """Make rows of a batch, and let who follows have it."""
+        try:
+            if self._make_rows(batch) and self._follower is not None:
+                self._follower.add(batch)
+        finally:
+            self._shed = max(self._shed, batch.shed)
+            self._give_back(batch)
+
+    def _make_rows(self, batch: Batch) -> bool:
+        """Whether it could be read."""
         try:
             self.pending += self._rows.add(batch)
-            if self._follower is not None:
-                self._follower.add(batch)
         except ValueError:  # of this process's own ring: a fault of the program, but of this batch alone
             self.errors += 1
             self.lost += count_records(batch)
             log.exception("journal batch is unreadable", bytes=len(batch.taken.data))
+            return False
         except Exception:
             self.lost += count_records(batch)
             raise
-        finally:
-            self._shed = max(self._shed, batch.shed)
-            self._give_back(batch)
+        return True
 
     def _give_back(self, batch: Batch) -> None:
         """The memory of a batch that was read is the ring's again."""
@@ -199,9 +234,7 @@ class Writer:
 
     def _fail(self, error: OSError) -> None:
         self.errors += 1
-        if self._file is not None:
-            self._file.abandon()
-            self._file = None
+        self._abandon()
         lost = self._lose_pending()
         reason = error.strerror or str(error)
         if not self.problem:
@@ -222,13 +255,11 @@ class Writer:
         self.lost += lost
         return lost
 
-    def _lose_offered(self) -> None:
-        """Count what is offered until the end, when nobody writes it any more."""
-        with suppress(Empty):
-            while (batch := self._queue.get(block=not self._stopping.is_set())) is not None:
-                if isinstance(batch, Batch):
-                    self.lost += count_records(batch)
-                    self._give_back(batch)
+    def _abandon(self) -> None:
+        """The file at hand never appears."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.abandon()
 
     def _recover(self) -> None:
         if self.problem:
@@ -302,10 +333,11 @@ class Writer:
             self.errors += 1
             log.warning("journal files cannot be removed", directory=str(directory), reason=error.strerror)
 
-    def _clean(self) -> None:
+    def _clean(self) -> bool:
         """Remove what a crash has left."""
         directory = self._plan.directory
         with suppress(OSError):
             removed = remove_leftovers(directory, self._plan.instance)
             if removed:
                 log.info("journal leftovers removed", directory=str(directory), files=removed)
+        return True

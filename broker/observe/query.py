@@ -218,10 +218,10 @@ class _Reading:
         database = self._home if table.database is None else self._views.find_database(table.database)
         if database is None and find_name(table.database or "", self._views.mirrors) is not None:
             problem = f"the database {table.database!r} is a mirror here: ask its principal"
-            raise statement.error(954, problem, str(table))
+            raise statement.error_about(table, 954, problem)
         if database is None:
             hint = nearest(table.database or "", self._views.names)
-            raise statement.error(208, f"invalid object name '{table}'{hint}", str(table), kind=UnknownNameError)
+            raise statement.error_about(table, 208, f"invalid object name '{table}'{hint}", kind=UnknownNameError)
         schema = (table.schema or _QUEUE_SCHEMA).lower()
         if schema == _VIEW_SCHEMA:
             view = f"{_VIEW_SCHEMA}.{table.name.lower()}"
@@ -234,7 +234,7 @@ class _Reading:
             if queue is not None:
                 return self._make_view(database, f"queue {queue}", QUEUE, queue)
         hint = nearest(str(table), self._known_names(database, table))
-        raise statement.error(208, f"invalid object name '{table}'{hint}", str(table), kind=UnknownNameError)
+        raise statement.error_about(table, 208, f"invalid object name '{table}'{hint}", kind=UnknownNameError)
 
     def _known_names(self, database: str, table: TableName) -> list[str]:
         """Everything that can be read, written with as many parts as the name that cannot."""

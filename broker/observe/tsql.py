@@ -35,6 +35,7 @@ from broker.observe.function import PARTS
 from broker.observe.view import INSTANT_COLUMNS
 
 TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks
+CALLS_MAX = 200  # calls among which the one is looked for that SQLite does not know
 WORDS_MAX = 8192  # names, values and signs; a list of 4000 values, understood in about a second
 
 _GO = re.compile(r"[ \t]*GO[ \t]*;?", re.IGNORECASE)  # a whole line
@@ -134,6 +135,25 @@ class Statement:
         place = self._find(word) if word else None
         return kind(number, problem) if place is None else self._error_at(number, problem, place, kind)
 
+    def error_about(
+        self, table: TableName, number: int, problem: str, *, kind: type[StatementError] = StatementError
+    ) -> StatementError:
+        """An error about one of `tables`, before `render`; it shows the place of the whole name."""
+        return self._error_in(next(node for name, node in self._nodes if name == table), number, problem, kind=kind)
+
+    def written(self, rendered: str) -> str:
+        """
+        The call of the text that is written so for SQLite, by its name there; the same when none is found.
+
+        Cost: renders up to CALLS_MAX calls; a person's question has few.
+        """
+        sign = f"{rendered}(".casefold() if rendered.isidentifier() else rendered
+        calls = list(self._of(exp.Func))[-CALLS_MAX:]
+        for call in reversed(calls):  # the innermost first: those around it are written with it
+            if sign in call.sql(ViewsSQLite, comments=False).casefold():
+                return self._name_of(call) or rendered
+        return rendered
+
     # --- places ---------------------------------------------------------------------------------------------
 
     def _error_at(
@@ -145,6 +165,18 @@ class Statement:
         line = self.text[line_start : len(self.text) if line_end < 0 else line_end]
         span = Span("-", self.text.count("\n", 0, start) + 1, start - line_start + 1, max(1, stop - start))
         return kind(number, problem, span, line)
+
+    def _error_in(self, node: exp.Table, number: int, problem: str, *, kind: type[StatementError]) -> StatementError:
+        """An error about a table, at its name with all that is written before it."""
+        places = [part.meta for part in node.parts if "start" in part.meta]
+        if not places:
+            return kind(number, problem)
+        place = min(at["start"] for at in places), max(at["end"] for at in places) + 1
+        return self._error_at(number, problem, place, kind)
+
+    def _name_of(self, call: exp.Expr) -> str:
+        """The name of a call as the text has it; empty where it is none by its form, as CURRENT_USER."""
+        return self.text[call.meta["start"] : call.meta["end"] + 1] if "start" in call.meta else ""
 
     def _find(self, word: str) -> tuple[int, int] | None:
         """Where a name stands, its qualifiers included when they are written there too."""
@@ -247,6 +279,9 @@ class Statement:
         for call in self._of(exp.Anonymous):
             if not is_known_function(call.name):
                 raise self.error(195, f"'{call.name}' is not a recognized function name", call.name)
+        for cut in self._of(exp.TimestampTrunc, exp.DateTrunc):
+            name = self._name_of(cut)
+            raise self.error(195, f"'{name}' is not a recognized function name", name)
         for dated in self._of(exp.DateAdd, exp.DateDiff, exp.Extract):
             unit = unit_of(dated)
             if unit is None or (isinstance(dated, exp.Extract) and unit not in PARTS):
@@ -271,14 +306,15 @@ class Statement:
         for node in self._of(exp.Table):
             table, schema, database = node.this, node.args.get("db"), node.args.get("catalog")
             if isinstance(table, exp.Dot):
-                raise self.error(7202, f"{node.sql('tsql')} has four parts: there is no other server to read", node.db)
+                problem = f"{node.sql('tsql')} has four parts: there is no other server to read"
+                raise self._error_in(node, 7202, problem, kind=StatementError)
             if not isinstance(table, exp.Identifier):
                 problem = f"invalid object name '{table.name}': a function is no view"
                 raise self.error(208, problem, table.name, kind=UnknownNameError)
             if database is not None and not schema:
                 name = f"{database.name}..{table.name}"
                 problem = f"'{name}' leaves the schema out; write {name.replace('..', '.sys.')}"
-                raise self.error(208, problem, table.name, kind=UnknownNameError)
+                raise self._error_in(node, 208, problem, kind=UnknownNameError)
             if schema is None and table.name.casefold() in self.own:
                 continue
             yield TableName(database and database.name, schema and schema.name, table.name), node

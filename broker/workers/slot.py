@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from broker.net.farewell import Left
+from broker.supervision import Supervision
 from broker.workers.channel import Asker, WorkerFailedError
 from broker.workers.message import (
     Abandon,
@@ -46,6 +47,7 @@ WATCH_SECONDS = 0.25  # between two looks at a worker; what it counts in it may 
 LOOK_SHARE = 50  # times as long as a look has taken we rest after it: a thousand connections take milliseconds to tell
 DEAF_LOOKS = 6  # without an answer, one after the other, after which a worker is replaced: looks and not seconds, so
 # that a supervisor which was itself stopped for a while ends nobody
+UNHEARD_SECONDS = 5.0  # since the last answer after which a worker is not called well, whatever became of the looks
 PAUSE_FIRST, PAUSE_MAX = 0.1, 10.0  # seconds before a dead worker is replaced
 YOUNG_SECONDS = 60.0  # who dies earlier makes the pause before the next one longer
 
@@ -61,7 +63,7 @@ class Slot:
     `is_silent` while it does not answer.
     """
 
-    def __init__(self, number: int, begin: Begin) -> None:
+    def __init__(self, number: int, begin: Begin, supervision: Supervision | None = None) -> None:
         self.number = number
         self.restarts = 0
         self.pid: int | None = None
@@ -73,6 +75,7 @@ class Slot:
         self._heard_at = 0.0  # when the last report came, or it began to serve; monotonic seconds
         self._is_stale = False  # routes have changed since the process was told to begin
         self._begin = begin
+        self._supervision = supervision or Supervision()
         self._asker = Asker(number)
         self._process: asyncio.subprocess.Process | None = None
         self._settled = asyncio.Lock()  # held while a process comes up and while it loads
@@ -88,7 +91,7 @@ class Slot:
         young = 0
         while not self._stopping.is_set():
             born = time.monotonic()
-            problem = await self._live(first)
+            problem = await self._outlive(first)
             if self._stopping.is_set() or not first.done() or first.exception() is not None:
                 return
             young = young + 1 if time.monotonic() - born < YOUNG_SECONDS else 0
@@ -103,7 +106,7 @@ class Slot:
         """Why this place does not serve now; empty when it does."""
         if not self.is_ready:
             return "does not serve at the moment"
-        if not self.is_silent:
+        if not self.is_silent and time.monotonic() - self._heard_at < UNHEARD_SECONDS:
             return ""
         silent_s, deaf_s = time.monotonic() - self._heard_at, DEAF_LOOKS * (SILENT_SECONDS + WATCH_SECONDS)
         return f"has not answered for {silent_s:.1f} s; it is replaced after some {deaf_s:.0f} s"
@@ -230,6 +233,17 @@ class Slot:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
+    async def _outlive(self, first: asyncio.Future[None]) -> str:
+        """The same; a bug here ends this process and not the place."""
+        try:
+            return await self._live(first)
+        except Exception as error:
+            name, problem = f"worker {self.number}", repr(error)
+            self._supervision.note(name)
+            log.exception("task failed", task=name, reason=problem)
+            self._fail(first, problem)
+            return problem
+
     async def _live(self, first: asyncio.Future[None]) -> str:
         """The life of one process; why it ended."""
         ours, theirs = socket.socketpair()
@@ -240,6 +254,9 @@ class Slot:
             ours.close()
             self._fail(first, problem := f"cannot be started: {error.strerror or error}")
             return problem
+        except BaseException:
+            ours.close()
+            raise
         self.pid, self.started_at = process.pid, time.time()
         if self._stopping.is_set():
             self._send(signal.SIGTERM)
@@ -249,12 +266,11 @@ class Slot:
         problem = ""
         try:
             problem = await self._come_up(first)
-            watching = asyncio.get_running_loop().create_task(self._watch(), name=f"watch of worker {self.number}")
+            watching = self._supervision.keep(f"watch of worker {self.number}", self._watch)
             try:
                 code = await process.wait()
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                await watching.stop()
         finally:
             if process.returncode is None:
                 self._send(signal.SIGKILL)
@@ -290,7 +306,7 @@ class Slot:
     async def _watch(self) -> None:
         """Keep `report` young, and end a worker that has gone deaf: it still has connections, and serves nobody."""
         pause, unanswered = WATCH_SECONDS, 0
-        while unanswered < DEAF_LOOKS:
+        while True:
             await asyncio.sleep(pause)
             if not self.is_ready:
                 continue
@@ -302,8 +318,9 @@ class Slot:
             else:
                 pause = min(max(WATCH_SECONDS, LOOK_SHARE * (time.monotonic() - began)), SILENT_SECONDS)
                 unanswered = 0
-        log.error("worker is deaf", worker=self.number, pid=self.pid, reason=self.problem)
-        self._send(signal.SIGKILL)
+            if unanswered == DEAF_LOOKS:
+                log.error("worker is deaf", worker=self.number, pid=self.pid, reason=self.problem)
+                self._send(signal.SIGKILL)
 
     async def _look(self) -> None:
         """Bring `report` up to date, and find out whether the process answers; raises WorkerFailedError if not."""

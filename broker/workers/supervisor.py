@@ -121,9 +121,10 @@ class Supervisor:
             raise asking_error(self.settings, asking.name)
         self.broker_instance = broker_instance(db)
         begin = self.begin_with(self.settings, self.ports)
-        self.slots = [Slot(number, begin) for number in range(1, self.settings.endpoint.workers + 1)]
+        self.slots = [Slot(number, begin, self.supervision) for number in range(1, self.settings.endpoint.workers + 1)]
         self.admin = AdminServer(Whole(self))
         await self.admin.start(stack)
+        await self.admin.compare(lambda: (self.settings, self.certificates.security))
         self.certificates.told = self.admin.on_certificates
         self.supervision.keep_within(stack, "routes", self._distribute)
         stack.push_async_callback(self._stop_workers)

@@ -121,8 +121,11 @@ class Whole:
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """The workers."""
-        workers = {f"worker {slot.number}": slot.problem for slot in self._supervisor.slots}
+        """The workers, and what each told of itself last."""
+        slots = self._supervisor.slots
+        workers = {f"worker {slot.number}": slot.problem for slot in slots}
+        for slot in slots:
+            workers |= {} if slot.report is None else _parts_of_worker(slot.number, slot.report.status)
         rest = {**certificate_part(self._supervisor.certificates), **reload_part(self.reloads)}
         return workers | rest | tasks_part(self.supervision)
 
@@ -199,10 +202,11 @@ class Whole:
             LAG: [((), self.lag.seconds)],
         }
         retired = [slot.retired.told() for slot in supervisor.slots]
+        died = {"broker_task_failures_total": [((task,), n) for task, n in supervisor.supervision.failures.items()]}
         reached = merge_reached(report.reached for report in reports)
         down = {address for report in reports for address in report.down}
         return Reading(
-            samples=add_samples([_NO_SAMPLES, *(report.samples for report in reports), *retired], own),
+            samples=add_samples([_NO_SAMPLES, died, *(report.samples for report in reports), *retired], own),
             tables=(self.catalog.msdb.table,),
             down=frozenset(address for address in down if reached[address][0] is not Health.CONNECTED),
             paths={},
@@ -350,6 +354,13 @@ _NO_FORWARDING: Mapping[str, Any] = {
     "held": 0,
     "pool_bytes": 0,
 }
+
+
+def _parts_of_worker(number: int, status: Mapping[str, Any]) -> dict[str, str]:
+    """Its journal and the tasks in it that have died lately."""
+    journal = {} if status["journal"] is None else {f"journal of worker {number}": status["journal"]["problem"]}
+    died = [task for task in status["tasks"] if task["problem"]]
+    return journal | {f"task {task['name']} of worker {number}": task["problem"] for task in died}
 
 
 def _worker(slot: Slot, status: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -17,8 +17,8 @@ import pytest
 
 import broker
 from broker.demo.topology import Daemon, Topology, wait_for
-from broker.store.database import writing
 from broker.store.quarantine import Blame, note_failure
+from broker.store.transaction import writing
 from tests.support.command import run
 
 ORDERS = "//shop/Orders"

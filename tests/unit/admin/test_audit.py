@@ -15,7 +15,7 @@ from broker.admin.audit import CHANGES_MAX, REFUSALS_BURST, Audit, problem_in_sh
 from broker.admin.audit_file import AuditFile, AuditUnavailableError
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
-from broker.control.auditing import Change
+from broker.control.definition import Change
 from broker.ddl.parser import parse_script
 from broker.errors import DdlSyntaxError, UnknownNameError
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 import broker
 from broker.admin.explaining import Home, Place, answer, configured_place, find_contact, principal_of, running_place

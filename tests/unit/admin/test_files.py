@@ -12,7 +12,7 @@ from broker.admin import files
 from broker.admin.audit import CHANGES_MAX, Audit
 from broker.admin.audit_file import AuditFile
 from broker.admin.files import audit_file_of, script_seen, write_certificates
-from broker.control.auditing import Change
+from broker.control.definition import Change
 from broker.control.load import load_settings
 from broker.daemon import serve
 from broker.ddl.parser import parse_script

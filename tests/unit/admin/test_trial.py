@@ -11,8 +11,9 @@ import pytest
 
 from broker.admin.trial import Seen, answer_trial, begin_trial
 from broker.control.pairing import trial_of
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues
+from broker.store.transaction import writing
 from tests.support.dialog import rows
 
 TRIAL = trial_of("ab12", is_inviting=True)

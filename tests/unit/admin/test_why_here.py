@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from broker.admin.explaining import Home, Place
 from broker.admin.why import Severity, WhyAnswer

@@ -38,6 +38,13 @@ def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
     assert "see the page on dispositions: gateway-a tells the reason in broker status" == text
 
 
+def test_where_a_local_route_led_nowhere_the_first_advice_is_a_route() -> None:
+    """AutoCreatedLocal takes what no other route matches, so a route with another name than the service ends so."""
+    text = remedy_of(Disposition.SERVICE_NOT_HERE, instance="gateway", service="//S")
+
+    assert "in msdb of gateway, when the service is elsewhere: CREATE ROUTE [//S] WITH SERVICE_NAME = '//S'" in text
+
+
 def test_names_are_filled_in_and_never_a_format() -> None:
     text = remedy_of(Disposition.NO_ROUTE, instance="{service}", service="{0}{x", table="orders")
 
@@ -45,7 +52,7 @@ def test_names_are_filled_in_and_never_a_format() -> None:
     assert "WITH SERVICE_NAME = '{0}{x'" in text
 
 
-@pytest.mark.parametrize("code", [-8408, -8425, -8428, -8430, -8437, -8457, -8462, -8489, -8490, -8495, -8498, -9616])
+@pytest.mark.parametrize("code", [-8408, -8428, -8430, -8437, -8457, -8462, -8489, -8490, -8495, -8498, -9616])
 def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int) -> None:
     text = remedy_of_error(code, service="//S")
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -16,7 +19,7 @@ from structlog.testing import capture_logs
 
 from broker.demo.topology import wait_for
 from broker.journal import writer as module
-from broker.journal.batch import Batch
+from broker.journal.batch import NOBODY_FOLLOWS, Batch
 from broker.journal.file import JournalFile
 from broker.journal.place import files_of
 from broker.journal.plan import JournalPlan
@@ -327,27 +330,71 @@ def test_batch_that_is_unreadable_costs_no_other(plan: JournalPlan) -> None:
     assert ["journal batch is unreadable"] == [entry["event"] for entry in logs]
 
 
-@pytest.fixture
-def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault of the program")
+class Faulty:
+    """Follows with a bug, which may be mended."""
 
-    monkeypatch.setattr(Writer, "_tend", fail)
+    def __init__(self) -> None:
+        self.is_broken = True
+        self.may_go_on = Event()
+        self.may_go_on.set()
+
+    def add(self, batch: Batch) -> None:
+        self.may_go_on.wait(WAIT)
+        if self.is_broken:
+            raise RuntimeError("a fault of the program")
+
+    def status(self) -> Mapping[str, int]:
+        return NOBODY_FOLLOWS
+
+    def close(self, seconds: float) -> None:
+        """There is nothing to end."""
 
 
-@pytest.mark.usefixtures("_broken")
-def test_fault_of_the_program_ends_the_journal_and_what_is_lost_by_it_is_counted(plan: JournalPlan) -> None:
+def test_fault_of_the_program_costs_the_rows_at_hand_and_is_told_until_a_file_is_written(plan: JournalPlan) -> None:
+    follower = Faulty()
+    writer = Writer(replace(plan, file_seconds=0.02), follower=follower)
     with capture_logs() as logs:
-        writer = running(plan)
-        room = writer.room
-        for rows in (3, 4, 5):
+        writer.start()
+        for rows in (3, 4):
             writer.offer(batch(rows))
-        wait_for(lambda: writer.room == room, seconds=WAIT, what="room for what comes")
-        writer.offer(batch(6))
+        wait_for(lambda: writer.failures == 2, seconds=WAIT, what="both to fail")
+        told = writer.trouble
+        follower.is_broken = False
+        writer.offer(batch(5))
+        wait_for(lambda: writer.files == 1, seconds=WAIT, what="a file")
         ended(writer)
 
-    assert (18, 0) == (writer.lost, writer.pending)
+    assert "the writer has failed: a fault of the program" == told
+    assert (7, 5, 0, "") == (writer.lost, writer.records, writer.pending, writer.trouble)
+    assert [7] == [shed_in(path) for path in files(plan)]
+    assert ["journal writer failed", "journal is written again"] == [entry["event"] for entry in logs]
 
-    assert "journal writer failed" in [entry["event"] for entry in logs]
-    assert "the writer has failed: a fault of the program" == writer.problem
-    assert writer.failures == 1
+
+def test_thread_that_stands_still_is_told_until_it_moves(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STILL_SECONDS", 0.05)
+    follower = Faulty()
+    follower.is_broken = False
+    writer = Writer(plan, follower=follower)
+    writer.start()
+    follower.may_go_on.clear()
+
+    writer.offer(batch())
+    wait_for(lambda: writer.trouble.startswith("the thread that writes has not moved"), seconds=WAIT, what="to be told")
+    follower.may_go_on.set()
+
+    wait_for(lambda: not writer.trouble, seconds=WAIT, what="it to move")
+    ended(writer)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_thread_that_has_ended_is_told(plan: JournalPlan) -> None:
+    class Ending(Faulty):
+        def add(self, batch: Batch) -> None:
+            raise SystemExit
+
+    writer = Writer(plan, follower=Ending())
+    writer.start()
+
+    writer.offer(batch())
+
+    wait_for(lambda: "has ended; restart the instance" in writer.trouble, seconds=WAIT, what="to be told")

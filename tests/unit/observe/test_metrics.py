@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.net.dialer import Attempts

@@ -359,6 +359,10 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
         ("SELECT CAST(name AS DATETIME) FROM sys.routes", 241, "conversion failed: no date, time or number"),
         ("WITH q AS (SELECT * FROM q) SELECT * FROM q", 252, "the expression 'q' refers to itself without UNION ALL"),
         ("SELECT REVERSE(name) FROM sys.routes", 195, "'REVERSE' is not a recognized function name"),
+        ("SELECT UPPER(Replicate(name, 2)) FROM sys.routes", 195, "'Replicate' is not a recognized function name"),
+        ("SELECT JSON_VALUE(name, '$.a') FROM sys.routes", 195, "'JSON_VALUE' is not a recognized function name"),
+        ("SELECT SYSTEM_USER FROM sys.routes", 195, "'CURRENT_USER' is not a recognized function name"),
+        ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 195, "'DATETRUNC' is not a recognized function name"),
     ],
 )
 def test_mistake_is_told_by_number_and_with_the_nearest_name(
@@ -367,6 +371,25 @@ def test_mistake_is_told_by_number_and_with_the_nearest_name(
     error = refused(views, statement)
 
     assert (number, problem) == (error.number, error.problem)
+
+
+@pytest.mark.parametrize(
+    ("statement", "column", "width"),
+    [
+        ("SELECT nix.name FROM nix", 22, 3),
+        ("SELECT name FROM msdb.sys.nix AS n", 18, 12),
+        ("SELECT name FROM nix.sys.routes", 18, 14),
+        ("SELECT name FROM msdb..routes", 18, 12),
+        ("SELECT name FROM [far].msdb.sys.routes", 18, 21),
+        ("SELECT 1, UPPER(REPLICATE(name, 2)) FROM sys.routes", 17, 9),
+        ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 8, 9),
+    ],
+)
+def test_error_points_at_the_whole_of_what_was_written(views: Views, statement: str, column: int, width: int) -> None:
+    span = refused(views, statement).span
+
+    assert span is not None
+    assert (column, width) == (span.column, span.length)
 
 
 def test_error_points_at_the_name(views: Views) -> None:

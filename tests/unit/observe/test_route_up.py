@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import sys
+import time
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 
 import pytest
 
@@ -105,3 +108,20 @@ def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
 
     assert up == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 1}
     assert down == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}
+
+
+def test_others_have_their_turn_while_a_large_table_is_walked() -> None:
+    """Nobody is made to give up the interpreter's lock here, so whoever gets it meanwhile was given it."""
+    tables = (_table(*(_route(f"r{number}", A) for number in range(10 * route_up.SLICE_ROUTES))),)
+    turns, interval = 0, sys.getswitchinterval()
+    walk = Thread(target=RouteUp(LabelCap()).samples, args=(tables, NONE), kwargs={"now": NOW})
+    sys.setswitchinterval(60.0)
+    try:
+        walk.start()
+        while walk.is_alive():
+            turns += 1
+            time.sleep(0)
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert turns >= 10

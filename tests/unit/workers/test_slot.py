@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.net.farewell import Left
+from broker.supervision import Supervision
 from broker.workers import slot as slot_module
 from broker.workers.channel import Asker, WorkerFailedError
 from broker.workers.message import Begin, Question, Report, Rows, WorkerReport
@@ -23,9 +24,11 @@ SECONDS = 60.0
 
 
 @asynccontextmanager
-async def occupied(begin: Begin) -> AsyncIterator[tuple[Slot, asyncio.Future[None]]]:
+async def occupied(
+    begin: Begin, supervision: Supervision | None = None
+) -> AsyncIterator[tuple[Slot, asyncio.Future[None]]]:
     """A place whose first worker comes up; ended at the end."""
-    slot = Slot(1, begin)
+    slot = Slot(1, begin, supervision)
     first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(slot.run(first))
     try:
@@ -187,6 +190,52 @@ async def test_program_that_cannot_be_started_is_told(begin: Begin, monkeypatch:
     async with occupied(begin) as (_, first):
         with pytest.raises(WorkerFailedError, match="cannot be started: No such file"):
             await asyncio.wait_for(first, SECONDS)
+
+
+def task_named(name: str) -> asyncio.Task[Any]:
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == name]
+    return task
+
+
+async def test_watch_that_dies_is_begun_anew_and_a_worker_that_nobody_has_heard_is_not_called_well(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervision = Supervision()
+    async with occupied(begin, supervision) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        heard_at = slot._heard_at
+
+        task_named("watch of worker 1").cancel()
+        await until(lambda: supervision.failures["watch of worker 1"] == 1, seconds=SECONDS)
+        before = slot.problem
+        monkeypatch.setattr(slot_module, "UNHEARD_SECONDS", 0.0)
+        unheard = slot.problem
+        await until(lambda: slot._heard_at > heard_at, seconds=SECONDS)
+
+    assert (before, "has not answered for") == ("", unheard[:20])
+
+
+async def test_bug_in_the_life_of_a_worker_costs_that_one_and_not_the_place(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn, bugs = slot_module._spawn, [RuntimeError("a bug")]
+
+    async def spawn_at_the_second_attempt(*arguments: Any) -> asyncio.subprocess.Process:
+        if bugs:
+            raise bugs.pop()
+        return await spawn(*arguments)
+
+    supervision = Supervision()
+    async with occupied(begin, supervision) as (slot, first):
+        await asyncio.wait_for(first, SECONDS)
+        monkeypatch.setattr(slot_module, "_spawn", spawn_at_the_second_attempt)
+
+        with capture_logs() as logs:
+            slot._send(signal.SIGKILL)
+            await until(lambda: slot.restarts == 2 and slot.is_ready, seconds=SECONDS)
+
+    assert supervision.failures["worker 1"] == 1
+    assert ["RuntimeError('a bug')"] == [line["reason"] for line in logs if line["event"] == "task failed"]
 
 
 async def test_worker_that_leaves_is_not_replaced_and_tells_what_it_has_left(begin: Begin) -> None:

@@ -22,8 +22,9 @@ from broker.forwarding.kernel_choice import KERNEL_VARIABLE
 from broker.net.listener import bind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import BROKER_CONFIGURATION, Route, row_of
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
 from broker.store.metadata import put_routes
+from broker.store.transaction import writing
 from broker.workers import supervisor as supervisor_module
 from broker.workers.channel import WorkerFailedError
 from broker.workers.message import unpack_settings

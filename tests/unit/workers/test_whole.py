@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.admin.subject import Subject
 from broker.control.catalog import MSDB, Catalog, Database
@@ -254,7 +254,9 @@ async def test_worker_that_does_not_answer_is_told(whole: Whole, played: Played)
     body, _ = Exposition().render(await whole.reading(), "")
 
     assert ["", "has not answered for 2 s"] == [one["problem"] for one in status["workers"]]
-    assert whole.parts == {"worker 1": "", "worker 2": "has not answered for 2 s", "configuration": ""}
+    assert {"worker 1": "", "worker 2": "has not answered for 2 s"} == {
+        name: problem for name, problem in whole.parts.items() if name.startswith("worker ")
+    }
     assert "broker_workers 1.0" in body.decode().splitlines()
 
 
@@ -333,6 +335,27 @@ async def test_reload_that_has_failed_is_a_part_of_its_health(whole: Whole, play
 
     assert "not reloaded: gateway.toml:3:1: wrong" == whole.parts["configuration"]
     assert played.reloads.problem == (await whole.status())["reload"]["problem"]
+
+
+async def test_journal_and_tasks_of_a_worker_are_parts_of_the_health_of_the_whole(whole: Whole, played: Played) -> None:
+    await whole.status()
+    first, second = (cast("WorkerReport", slot.report).status for slot in played.slots)
+    first["journal"]["problem"] = "No space left on device"
+    second["tasks"][0]["problem"] = "has died 1 times"
+
+    assert {
+        "journal of worker 1": "No space left on device",
+        "journal of worker 2": "",
+        "task looks of worker 2": "has died 1 times",
+    } == {name: problem for name, problem in whole.parts.items() if " of worker " in name}
+
+
+async def test_tasks_of_the_supervisor_are_counted_beside_those_of_workers(whole: Whole, played: Played) -> None:
+    played.supervision.note("routes")
+
+    reading = await whole.reading()
+
+    assert (("routes",), 1) in reading.samples["broker_task_failures_total"]
 
 
 async def test_the_counts_of_every_second_are_those_that_workers_told_last(settings: Settings) -> None:

@@ -20,8 +20,9 @@ from broker.net.farewell import Left
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
 from broker.routing.route import SERVICE_BROKER, Route, row_of
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_routes, put_service, queues
+from broker.store.transaction import writing
 from broker.wire.frame import GoAway, Hello
 from broker.workers import worker
 from broker.workers.message import (
