@@ -12,6 +12,7 @@ import random
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,7 @@ class Campaign:
         self.fleet = fleet
         self.seed = seed
         self._phases = 0
+        self._occasions: Counter[str] = Counter()
 
     @property
     def possible(self) -> list[str]:
@@ -90,7 +92,8 @@ class Campaign:
         self._phases += 1
         report = Report(name)
         phase = f"{self._phases:03d}-{name}"
-        dice = random.Random(f"{self.seed} {name}")
+        self._occasions[name] += 1
+        dice = dice_for(self.seed, name, self._occasions[name])
         began, counts = time.monotonic(), self.fleet.counts.copy()
         progress = Progress(self.fleet.histories / phase)
         Orders(phase, is_sending=True).write(self.fleet.orders)
@@ -105,6 +108,7 @@ class Campaign:
             Orders(phase, is_sending=False).write(self.fleet.orders)
             is_over = True
             self._settled(progress)
+            report.wrong += pair.contradictions(self.fleet)
         except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
             report.wrong.append(f"{type(error).__name__}: {error}")
         self._judge(phase, faults, report, held_for=time.monotonic() - began, is_over=is_over)
@@ -210,6 +214,11 @@ class Campaign:
             if one.event.what is What.RECEIVED and one.application == target.name
         }
         return begun & received
+
+
+def dice_for(seed: int, name: str, occasion: int) -> random.Random:
+    """The dice of a phase: the first occasion of a fault is the same in every run, and the next one another."""
+    return random.Random(f"{seed} {name}" + f" {occasion}" * (occasion > 1))
 
 
 def keep(fleet: Fleet) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from broker.demo.topology import TimedOutError
 from broker.errors import DaemonUnreachableError
 from tests.chaos.cast import STOCK
 from tests.chaos.fleet import Fleet, wait_until
@@ -64,6 +65,18 @@ def tell_roles(fleet: Fleet, roles: dict[str, str] | None = None) -> None:
         history = History(path, f"role-{name}", str(fleet.file(home, name)))
         history.tell(Event(What.ROLE, note=role))
         history.close()
+
+
+def contradictions(fleet: Fleet) -> list[str]:
+    """Partners that do not say of themselves what was decided, even after SECONDS: one that claims what it lost."""
+    wrong = []
+    for name in STOCK:
+        decided = fleet.role_file(name).read_text(encoding="ascii").split()[0]
+        try:
+            _becomes(fleet, name, decided)
+        except TimedOutError as error:
+            wrong.append(f"another role than was decided: {error}")
+    return wrong
 
 
 def _say(fleet: Fleet, name: str, words: str) -> None:

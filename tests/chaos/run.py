@@ -36,7 +36,7 @@ MIXTURE = "mixture"  # as the name of a fault: several at one time
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code."""
-    asked = _parser().parse_args(arguments)
+    asked = parser().parse_args(arguments)
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
     directory = Path(asked.keep or tempfile.mkdtemp(prefix="chaos-")).resolve()
     if any((directory / name).exists() for name in ("hosts", "histories")):
@@ -57,15 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not is_well:
                 keep(fleet)
     if not is_well:
-        command = f"python -m tests.chaos.run --seed {seed} --minutes {asked.minutes:g}"
-        again = "".join(f" --fault {name}" for name in asked.fault)
-        click.echo(
-            f"FAILED with seed {seed}; again: {command}{again}\n{evidence(directory)}\n  files: {directory / 'files'}"
-        )
+        click.echo(f"FAILED with seed {seed}; again: {again(asked, seed)}")
+        click.echo(f"{evidence(directory)}\n  files: {directory / 'files'}")
         return 1
     if not asked.keep:
         shutil.rmtree(directory, ignore_errors=True)
     return 0
+
+
+def again(asked: argparse.Namespace, seed: int) -> str:
+    """The command that repeats a run: as many hosts, of the same kind, and the same faults."""
+    network = [f"--network {asked.network}"] if asked.network else []
+    faults = [f"--fault {name}" for name in asked.fault]
+    counts = [f"--seed {seed}", f"--minutes {asked.minutes:g}", f"--gateways {asked.gateways}"]
+    return " ".join(["python -m tests.chaos.run", *counts, *network, *faults])
 
 
 def _go(campaign: Campaign, names: Sequence[str], seconds: float) -> bool:
@@ -111,17 +116,18 @@ def _tell_left_out(campaign: Campaign) -> None:
     click.echo(f"hosts: {network.kind}{why}" + (f"; left out: {', '.join(left)}" if left else ""))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description="Fault runs on real daemons.")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """What may be asked for."""
+    known = argparse.ArgumentParser(prog="python -m tests.chaos.run", description="Fault runs on real daemons.")
+    known.add_argument(
         "--fault", action="append", default=[], choices=[*FAULTS, MIXTURE], help="only this one; repeatable"
     )
-    parser.add_argument("--seed", type=int, help="of everything that is left to chance; one by chance if not given")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long new phases are begun; %(default)s")
-    parser.add_argument("--keep", help="directory, empty or new, for what is left, which stays also when all is well")
-    parser.add_argument("--gateways", type=int, default=3, choices=range(2, 5), help="how many; %(default)s")
-    parser.add_argument("--network", choices=["namespaces", "loopback"], help="only this kind of hosts")
-    return parser
+    known.add_argument("--seed", type=int, help="of everything that is left to chance; one by chance if not given")
+    known.add_argument("--minutes", type=float, default=10.0, help="how long new phases are begun; %(default)s")
+    known.add_argument("--keep", help="directory, empty or new, for what is left, which stays also when all is well")
+    known.add_argument("--gateways", type=int, default=3, choices=range(2, 5), help="how many; %(default)s")
+    known.add_argument("--network", choices=["namespaces", "loopback"], help="only this kind of hosts")
+    return known
 
 
 if __name__ == "__main__":

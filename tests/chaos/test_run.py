@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.campaign import dice_for
+from tests.chaos.run import again, parser
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,3 +41,18 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
 
     assert 2 == run.returncode
     assert "holds another run" in run.stderr
+
+
+def test_a_fault_that_comes_again_has_other_victims_and_the_first_ones_in_the_next_run() -> None:
+    first, again, next_run = (dice_for(7, "kill", occasion).sample(range(99), 5) for occasion in (1, 2, 1))
+
+    assert first == next_run
+    assert first != again
+
+
+def test_the_command_that_repeats_a_run_asks_for_the_same() -> None:
+    words = ["--fault", "kill", "--fault", "mixture", "--gateways", "2", "--network", "loopback", "--minutes", "0.5"]
+
+    command = again(parser().parse_args(words), 7)
+
+    assert parser().parse_args([*words, "--seed", "7"]) == parser().parse_args(command.split()[3:])

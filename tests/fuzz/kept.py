@@ -7,6 +7,7 @@ import json
 import sqlite3
 import ssl
 import tempfile
+import uuid
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
@@ -19,14 +20,19 @@ from broker.journal.newest import Wanted, newest
 from broker.journal.survey import survey
 from broker.net.certificate import identify
 from broker.observe.audit import audit_rows
+from broker.observe.file_rows import monitor_rows
 from broker.observe.query import shown_value
 from broker.routing_service.route_file import RouteFile
 from broker.security.identity import parse_own, parse_peers
+from broker.store.database import open_store
+from broker.store.fence import RECORD, look
+from broker.store.group_lock import RECORD_BYTES, QueueRecord, ReaderSlot, lock_file
 from broker.store.role_file import read_reign, role_path, told_epoch
 from tests.fuzz.target import KIB, Target
 from tests.support.identities import issued
 from tests.support.journalled import visit, write
 
+KNOWN = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
@@ -91,6 +97,37 @@ def _audit_seeds() -> list[bytes]:
     ]
 
 
+@cache
+def _database() -> Path:
+    """A database that a reader of this process says that it reads."""
+    path = _directory() / "seen.db"
+    with closing(open_store(path, broker_instance=uuid.UUID(KNOWN))) as db:
+        db.execute("INSERT INTO broker_queue (name) VALUES ('q')")
+    slot = ReaderSlot(str(path))
+    slot.record([QueueRecord("q", 1, 0.0, None)])
+    atexit.register(slot.close)
+    return path
+
+
+def _seen(data: bytes) -> None:
+    """What the instance has seen of its databases: it is read, or the file is named as damaged."""
+    (_directory() / RECORD).write_bytes(data)
+    with closing(sqlite3.connect(_database())) as db:
+        sighting = look(db, _database(), _directory())
+    assert sighting.starts == 0
+    assert "file" in sighting.problem or not sighting.problem
+
+
+def _readers(data: bytes) -> None:
+    """What readers say of themselves to the views: whatever stands there, the view has a row that SQLite takes."""
+    database = _database()
+    with Path(lock_file(str(database))).open("r+b") as file:
+        file.write(data[:RECORD_BYTES].ljust(RECORD_BYTES))
+    [row] = monitor_rows({"seen": database})
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute(f"SELECT {', '.join('?' * len(row))}", tuple(map(shown_value, row)))
+
+
 # --- a journal ---
 
 
@@ -148,6 +185,8 @@ def targets() -> tuple[Target, ...]:
     """The targets of this file."""
     pem = issued("fuzzed")
     reign = b'{"broker_instance": "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", "epoch": 3, "principal": "a", "since": 1.5}'
+    seen = b'{"%s": {"starts": 3, "epoch": 3, "path": "/orders.db"}}' % KNOWN.encode()
+    reader = b'[["q", 1, 0.0, null]]'
     token = (
         b'{"name": "ci", "role": "viewer", "sha256": "%s", "made_at": "2026-01-01T00:00:00+00:00", "expires_at": null}'
     )
@@ -159,6 +198,10 @@ def targets() -> tuple[Target, ...]:
             (TokenFileError,),
             lambda: [token % (b"0" * 64), (token % (b"0" * 64)).replace(b"null", b'"2026-01-01"'), b"[" * 999, b"\n\n"],
         ),
+        Target(
+            "seen", _seen, (StoreUnavailableError,), lambda: [seen, seen.replace(b"3", b"1e999"), b"[" * 999, b"{}"]
+        ),
+        Target("readers", _readers, (), lambda: [reader, reader.replace(b"0.0", b"1e99"), b"[" * RECORD_BYTES, b"5"]),
         Target("audit", _audit, (StoreUnavailableError,), _audit_seeds, input_max=8 * KIB),
         Target(
             "journal",

@@ -7,12 +7,13 @@ delivered, and in which order.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,3 +179,22 @@ class Application:
 
 def _check_is_too_late(error: ConversationError) -> None:
     assert error.number in ENDED, error
+
+
+async def carry_out(deeds: Iterable[Deed], dialogs: Sequence[Dialog], applications: Mapping[str, Application]) -> None:
+    """All that the story has the applications do, each in its time."""
+    for deed in deeds:
+        await asyncio.sleep(deed.after)
+        application = applications[deed.side]
+        dialog = application.find(dialogs[deed.dialog].conversation_id)
+        if dialog is not None:
+            application.do(deed, dialog)
+
+
+async def keep_reading(
+    application: Application, habit: Habit, chance: random.Random, is_settling: Callable[[], bool]
+) -> None:
+    """Read now and then, until it is cancelled."""
+    while True:
+        await asyncio.sleep(chance.uniform(habit.pause / 2, habit.pause))
+        application.read(habit, is_settling=is_settling())

@@ -40,9 +40,10 @@ from broker.routing.address import NetworkAddress
 from broker.routing.facts import hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.store.database import Connection, lock_store, open_store
+from broker.store.database import lock_store, open_store
 from broker.store.fence import note_start
 from broker.store.role_file import Reign, write_reign
+from broker.store.transaction import Connection
 from broker.supervision import Supervision
 from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
 from broker.wire.layout import VERSION
@@ -205,7 +206,8 @@ class Instance:
         self.on_routes()
         if self.endpoint is not None:
             self.endpoint.start()
-        self.peers.start(self.forwarder)
+        self.peers.serve(self.forwarder)
+        self.peers.start()
         around.net.listeners[part.name] = (self.process, self.peers.accept)
         if self.keeper is not None:
             supervision_task = asyncio.get_running_loop().create_task(self.keeper.start())

@@ -32,8 +32,9 @@ from broker.dialog.setting import DialogSettings
 from broker.net.link_state import LinkState
 from broker.routing.route import RouteProperties
 from broker.store.balance import read_balance
-from broker.store.database import epoch, open_store
-from tests.simulation.application import Application
+from broker.store.database import open_store
+from broker.store.transaction import epoch
+from tests.simulation.application import Application, carry_out, keep_reading
 from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.instance import Instance, Part, Surroundings
 from tests.simulation.joined_blows import Blows
@@ -191,9 +192,10 @@ class _Stage:
             for lifetime in self.story.lifetimes
         ]
         tasks = [asyncio.create_task(self._read(name)) for name in SIDES]
+        tasks.append(asyncio.create_task(self.blows.watch.hold_to_ways()))
         blows = [asyncio.create_task(self.blows.strike(blow)) for blow in self.story.blows]
         try:
-            await self._act(dialogs)
+            await carry_out(self.story.deeds, dialogs, self.applications)
             await asyncio.gather(*blows)
             self._clear_up()
             await self._settle(dialogs)
@@ -221,19 +223,9 @@ class _Stage:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 asyncio.tasks._unregister_task(task)
 
-    async def _act(self, dialogs: list[Dialog]) -> None:
-        for deed in self.story.deeds:
-            await asyncio.sleep(deed.after)
-            application = self.applications[deed.side]
-            dialog = application.find(dialogs[deed.dialog].conversation_id)
-            if dialog is not None:
-                application.do(deed, dialog)
-
     async def _read(self, name: str) -> None:
         habit = self.story.habits[name]
-        while True:
-            await asyncio.sleep(self.chance.uniform(habit.pause / 2, habit.pause))
-            self.applications[name].read(habit, is_settling=self.is_settling)
+        await keep_reading(self.applications[name], habit, self.chance, lambda: self.is_settling)
 
     # --- what must have become of it ---
 

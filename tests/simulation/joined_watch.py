@@ -7,18 +7,24 @@ sooner is looked at sooner: behind LONG_SECONDS of one trouble, at those whom no
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from broker.errors import HandshakeRefusedError, PeerSilentError
+from broker.forwarding.outbox import Outbox
 from broker.net.link_state import LinkState
 from broker.net.mirrors import InUse
+from broker.routing.address import NetworkAddress
+from broker.wire.frame import decode_dialog
 from tests.simulation.instance import Instance
 
 LONG_SECONDS = 6.0  # three heartbeats of a second, two looks, an attempt to connect that is given up, and a question
 TOLD_SECONDS = 1.0  # until everybody has been told who is the principal, and has heard the next one; trips come on top
 TRIPS = 8  # ... so many
+LOOK_SECONDS = 0.1  # between two looks at what is held
+STRANDED_SECONDS = 0.5  # a move takes turns of the loop; an attempt to connect, which tells as well, up to two seconds
 NOT_BY_RULES = frozenset({PeerSilentError.__name__, HandshakeRefusedError.__name__})  # may be the network's fault
 
 Belief = tuple[str, InUse]
@@ -99,7 +105,51 @@ class Watch:
                 there = one.route.principal
                 assert there == instance.address, f"{name} believes in {there} and not in {heir} after a failover"
 
+    async def hold_to_ways(self) -> None:
+        """
+        Look for ever whether frames are left behind: held for a next hop that has no connection while another one has.
+
+        Raises:
+            AssertionError: some were, for longer than it takes to give them to the other one.
+        """
+        since: dict[tuple[str, int, str, str], float] = {}  # by who holds, in which life, for whom, and who leads on
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = self._clock()
+            found = {one for instance in self._instances.values() for one in _stranded(instance)}
+            since = {one: since.get(one, now) for one in found}
+            for (name, _, far, other), begun in since.items():
+                assert now - begun < STRANDED_SECONDS, (
+                    f"{name} has held frames for {far}, with which it has no connection, for {now - begun:.1f} s,"
+                    f" and {other} leads on"
+                )
+
     def check_rules(self, instance: Instance) -> None:
         """In its life of now it has found no peer that broke the rules: all peers are instances like itself."""
         broken = {kind: count for kind, count in instance.peers.faults.items() if kind not in NOT_BY_RULES}
         assert broken == {}, f"{instance.part.name} has met peers that broke the rules: {broken}"
+
+
+def _stranded(instance: Instance) -> Iterator[tuple[str, int, str, str]]:
+    """Who holds frames from outside, in which life, for whom, and who leads on instead and takes them at once."""
+    if not instance.is_up or instance.process.is_frozen:
+        return
+    links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
+    connected = {link.peer_name for link in links}
+    ready = {link.peer_name for link in links if link.can_send and not link.is_leaving}
+    outboxes = instance.forwarder.outboxes
+    for address, outbox in outboxes.items():
+        if address.host in connected:
+            continue
+        for service in _held_for(outbox):
+            routes = instance.routes.routes(service)
+            hops = {route.address for route in routes if isinstance(route.address, NetworkAddress)}
+            for hop in hops - {address} if address in hops else ():
+                if hop.host in ready and not (hop in outboxes and outboxes[hop].held):
+                    yield instance.part.name, instance.life, address.host, hop.host
+
+
+def _held_for(outbox: Outbox) -> set[str]:
+    """The services that frames are held for which came from outside; a database here sends its own again."""
+    headers = [decode_dialog(held.frame)[0] for held in outbox.held]
+    return {header.to_service for header in headers if header.hop_count}

@@ -24,7 +24,7 @@ from broker.conversation.round_trip import Backoff
 from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
 from broker.store.balance import read_balance
-from tests.simulation.application import Application, Side
+from tests.simulation.application import Application, Side, carry_out, keep_reading
 from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
 from tests.simulation.story import DAY, SIDES, Blow, Story
 from tests.simulation.watched_store import WatchedStore
@@ -122,7 +122,7 @@ class _Stage:
         tasks = [asyncio.create_task(self._age()), *(asyncio.create_task(self._read(name)) for name in SIDES)]
         blows = [asyncio.create_task(self._blow(blow)) for blow in self.story.blows]
         try:
-            await self._act(dialogs)
+            await carry_out(self.story.deeds, dialogs, self.applications)
             await asyncio.gather(*blows)
             self._clear_up()
             await self._settle(dialogs)
@@ -155,19 +155,9 @@ class _Stage:
 
     # --- what happens ---
 
-    async def _act(self, dialogs: list[Dialog]) -> None:
-        for deed in self.story.deeds:
-            await asyncio.sleep(deed.after)
-            application = self.applications[deed.side]
-            dialog = application.find(dialogs[deed.dialog].conversation_id)
-            if dialog is not None:
-                application.do(deed, dialog)
-
     async def _read(self, name: str) -> None:
         habit = self.story.habits[name]
-        while True:
-            await asyncio.sleep(self.network.random.uniform(habit.pause / 2, habit.pause))
-            self.applications[name].read(habit, is_settling=self.is_settling)
+        await keep_reading(self.applications[name], habit, self.network.random, lambda: self.is_settling)
 
     async def _age(self) -> None:
         """Held frames grow old."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from broker.forwarding.rerouting import Rerouting
 from broker.net.askers import Askers
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from tests.simulation.joined_play import play
 from tests.simulation.joined_story import BLOWS, TIERS, draw, smaller
+from tests.simulation.machine import Road
 from tests.simulation.simulate import trouble
+from tests.simulation.story import DAY, Blow, Deed
 
 SHORT = 45
+LOST_WAY = replace(  # one of two gateways is without power, while six dialogs, some by each, send more than TCP keeps
+    draw(1),
+    tiers=(1, 2),
+    is_pair=False,
+    road=Road(room=700),
+    pool_bytes=1 << 20,
+    store_failure=0.0,
+    lifetimes=(DAY,) * 6,
+    deeds=tuple(Deed(0.1, "shop", "send", number % 6, 350) for number in range(60)),
+    blows=tuple(Blow(at, "power", name, "gateway-00", 5.0) for at, name in ((0.5, "gateway-10"), (8.0, "gateway-11"))),
+)
 
 
 @pytest.mark.parametrize("first", range(1, SHORT + 1, 15))
@@ -37,7 +53,7 @@ def test_everything_that_can_happen_happens() -> None:
 
 def test_database_that_does_not_look_at_its_epoch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge can fail: a principal that stood still, and lost its lock, goes on beside the next one."""
-    for place in ("broker.store.database.check_epoch", "broker.store.turn.check_epoch"):
+    for place in ("broker.store.transaction.check_epoch", "broker.store.turn.check_epoch"):
         monkeypatch.setattr(place, lambda _db: None)
 
     assert trouble(draw(198), play)[0]
@@ -69,6 +85,31 @@ def test_link_that_throws_the_end_of_a_cut_frame_away_is_found_out(monkeypatch: 
     monkeypatch.setattr(Link, "finish", lambda link, _rest: setattr(link, "_rest", memoryview(b"")))
 
     assert "broke the rules" in trouble(draw(3), play)[0]
+
+
+def test_frames_that_are_held_for_a_lost_link_leave_by_another() -> None:
+    assert "" == trouble(LOST_WAY, play)[0]
+
+
+def test_lost_link_that_is_not_told_at_once_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge can fail before the end: what waited for the link waits until the next attempt to connect is over."""
+    lose = Peers.on_lost
+
+    def lose_quietly(peers: Peers, link: Link) -> None:
+        with monkeypatch.context() as quiet:
+            quiet.setattr(peers, "_changed", lambda: None)
+            lose(peers, link)
+
+    monkeypatch.setattr(Peers, "on_lost", lose_quietly)
+
+    assert "leads on" in trouble(LOST_WAY, play)[0]
+
+
+def test_held_frames_that_take_no_better_way_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likewise: another gateway is connected, and they wait for the one that is gone."""
+    monkeypatch.setattr(Rerouting, "by_health", lambda *_: None)
+
+    assert "leads on" in trouble(LOST_WAY, play)[0]
 
 
 def test_story_is_made_smaller() -> None:

@@ -6,8 +6,8 @@ import random
 
 from broker.errors import StoreUnavailableError
 from broker.store.balance import read_balance
-from broker.store.database import epoch
 from broker.store.sqlite_store import SqliteStore
+from broker.store.transaction import epoch
 from broker.store.turn import Turn, TurnResult
 
 

@@ -46,8 +46,7 @@ def remove(tag: str) -> None:
     for _, directory in mounts(tag):
         troubles += _tried("umount", "--lazy", str(directory), gone=lambda at=directory: not os.path.ismount(at))
     for group in groups(tag):
-        with contextlib.suppress(FileNotFoundError):
-            group.rmdir()
+        troubles += emptied(group)
     for path in namespaces(tag):
         troubles += _tried("ip", "netns", "delete", path.name, gone=lambda at=path: not at.exists())
     if troubles:
@@ -80,6 +79,23 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return text[text.rindex(")") + 2] not in "ZX"
+
+
+def emptied(group: Path) -> Iterator[str]:
+    """Remove a control group; the kernel keeps it while the last thread of a process that was killed is ending."""
+    deadline = time.monotonic() + DYING_SECONDS
+    while True:
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                yield f"{group}: {error.strerror}"
+                return
+            time.sleep(POLL_SECONDS)
+        else:
+            return
 
 
 def _kill(tag: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ import pytest
 from broker.demo.topology import wait_for
 from tests.chaos.network.memory import groups
 from tests.chaos.network.namespaces import NamespaceNetwork
-from tests.chaos.network.removal import is_running, mounts, namespaces, processes, remove_dead
+from tests.chaos.network.removal import emptied, is_running, mounts, namespaces, processes, remove_dead
 from tests.chaos.network.tag import find_tag
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +67,21 @@ def test_a_living_network_is_left_alone(network: NamespaceNetwork) -> None:
     assert namespace.exists()
     network.cut(network.hosts["near"], network.hosts["far"])
     network.mend_all()
+
+
+def test_a_group_that_a_process_is_only_just_leaving_goes_as_well(network: NamespaceNetwork) -> None:
+    made = groups("")
+    if not made:
+        pytest.skip("no control groups here")
+    group = made[0].with_name(f"ending-{os.getpid()}")
+    group.mkdir()
+
+    with subprocess.Popen(["sleep", "0.3"]) as ending:
+        (group / "cgroup.procs").write_text(str(ending.pid))
+        troubles = list(emptied(group))
+
+    assert [] == troubles
+    assert not group.exists()
 
 
 def test_a_mount_with_a_blank_in_its_name_is_found(tmp_path: Path, network: NamespaceNetwork) -> None:
