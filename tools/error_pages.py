@@ -15,7 +15,7 @@ import ast
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from inspect import getdoc
 from pathlib import Path
@@ -28,10 +28,9 @@ from broker.errors import BrokerError, ConversationError, PeerError, RequestErro
 from broker.flow import Disposition
 from broker.numbers.catalogue import Entry, Place, catalogue
 from tools.error_example import SETUP, Example, shown
+from tools.marked import renew
 from tools.raised import BROKER, Raised, raised, sentence_of
 
-BEGIN = "<!-- {}: begin, made by python -m tools.error_pages -->"
-END = "<!-- {}: end -->"
 PLACES = {
     Place.STATEMENT: "Statements",
     Place.SELECT: "SELECT",
@@ -254,22 +253,6 @@ def dispositions() -> dict[str, str]:
 # --- texts -----------------------------------------------------------------------------------------------------
 
 
-def renew(page: str, parts: Mapping[str, str]) -> str:
-    """
-    A page with the parts between their markers made anew.
-
-    Raises:
-        ValueError: the page lacks a marker.
-    """
-    for word, text in parts.items():
-        before, begin, rest = page.partition(BEGIN.format(word))
-        _, end, after = rest.partition(END.format(word))
-        if not begin or not end:
-            raise ValueError(f"the page lacks a marker of {word}")
-        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
-    return page
-
-
 def _code(text: str) -> str:
     """A sentence as code, whatever marks it has."""
     fence = "``" if "`" in text else "`"
@@ -304,7 +287,9 @@ def written(docs: Path, found: Iterable[Raised]) -> dict[Path, str]:
         docs / "statements.md": statements(),
         docs / "dispositions.md": dispositions(),
     }
-    return made | {path: renew(path.read_text(encoding="utf-8"), tables) for path, tables in parts.items()}
+    return made | {
+        path: renew(path.read_text(encoding="utf-8"), tables, "tools.error_pages") for path, tables in parts.items()
+    }
 
 
 def main(arguments: list[str]) -> None:

@@ -12,14 +12,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from broker.cli import main as program
+from tools.marked import renew, rewrite
 
-BEGIN = "<!-- exit codes: begin, made by python -m tools.exit_codes -->"
-END = "<!-- exit codes: end -->"
 _CODES = re.compile(r"Exit codes: (.*?)\.(?:\s|$)", re.DOTALL)
 
 
@@ -53,25 +51,9 @@ def render() -> str:
 
 
 def renew_page(page: str) -> str:
-    """
-    The page with the part between the markers made anew.
-
-    Raises:
-        ValueError: the page lacks a marker.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError("the page lacks a marker")
-    return f"{before}{BEGIN}\n\n{render()}\n\n{END}{after}"
-
-
-def main(arguments: list[str]) -> None:
-    """Rewrite the pages named."""
-    for argument in arguments:
-        page = Path(argument)
-        page.write_text(renew_page(page.read_text(encoding="utf-8")), encoding="utf-8")
+    """The page with the table made anew. Raises ValueError: it lacks a marker."""
+    return renew(page, {"exit codes": render()}, "tools.exit_codes")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    rewrite(sys.argv[1:], renew_page)

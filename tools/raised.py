@@ -19,7 +19,9 @@ from broker.numbers.catalogue import Place
 BROKER = Path(__file__).parents[1] / "broker"
 LEAST, MOST = 100, 99_999  # numbers of messages; what is below is an exit code, a count or an offset
 NOTHING: Mapping[str, ast.expr] = {}
-_MAKERS = re.compile(r"\w*Error|_?error(_at)?|kind|_?mistake|Fault|Refusal|Ending|check_\w+|_check_queue|_each_once")
+_MAKERS = re.compile(
+    r"\w*Error|_?error(_at|_in|_about)?|kind|_?mistake|Fault|Refusal|Ending|check_\w+|_check_queue|_each_once"
+)
 _MAY_TELL = re.compile(
     r"Error\(|error\(|kind\(|Fault\(|Refusal\(|Ending\(|number\b|\"error \d"
 )  # others need not be parsed

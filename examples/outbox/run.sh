@@ -2,18 +2,9 @@
 # Orders are taken while the daemon is away; one fails half-way; the application is killed. Then the daemon comes back.
 set -eu
 cd "$(dirname "$0")"
-started=""
-trap 'kill $started 2>/dev/null || true; wait' EXIT
-trap 'exit 130' INT TERM
+. ../instances.sh
 
-ready() { # waits until the instance of a configuration serves; else tells its log, and ends
-    broker health ready --wait 30 -c "$1.toml" >"state/$1.health" || { cat "state/$1.log" >&2; exit 1; }
-}
-
-rm -rf state
-mkdir -p state/shop
-broker serve -c shop.toml >state/shop.log 2>&1 & # makes the files, with their queues and services
-started="$started $!"
+serve shop # makes the files, with their queues and services
 daemon=$!
 ready shop
 kill "$daemon"
@@ -28,8 +19,7 @@ python customer.py 4243 order Persuasion 1
 kill -9 "$web" # nothing of the application is left but its file
 wait "$web" 2>/dev/null || true
 
-broker serve -c shop.toml >>state/shop.log 2>&1 &
-started="$started $!"
+serve shop
 broker run -c shop.toml work:app >state/work.log 2>&1 &
 started="$started $!"
 python web.py state/shop/shop.db 4243 >>state/web.log 2>&1 &

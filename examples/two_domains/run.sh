@@ -2,15 +2,8 @@
 # Two instances of two owners: each makes its certificates, one token introduces them, then orders are billed, sealed.
 set -eu
 cd "$(dirname "$0")"
-started=""
-trap 'kill $started 2>/dev/null || true; wait' EXIT
-trap 'exit 130' INT TERM
+. ../instances.sh
 
-ready() { # waits until the instance of a configuration serves; else tells its log, and ends
-    broker health ready --wait 30 -c "$1.toml" >"state/$1.health" || { cat "state/$1.log" >&2; exit 1; }
-}
-
-rm -rf state
 for name in orders billing; do
     mkdir -p "state/$name"
     (
@@ -19,8 +12,7 @@ for name in orders billing; do
         broker certs issue --database "$name" --out dialog
         cp "tls/$name.pem" tls/peers/ # so that `trust` names somebody before there is a peer
     ) >"state/$name.certs.log"
-    broker serve -c "$name.toml" >"state/$name.log" 2>&1 &
-    started="$started $!"
+    serve "$name"
 done
 ready orders
 ready billing

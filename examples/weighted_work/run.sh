@@ -3,19 +3,10 @@
 set -eu
 cd "$(dirname "$0")"
 texts=${1:-200}
-started=""
-trap 'kill $started 2>/dev/null || true; wait' EXIT
-trap 'exit 130' INT TERM
+. ../instances.sh
 
-ready() { # waits until the instance of a configuration serves; else tells its log, and ends
-    broker health ready --wait 30 -c "$1.toml" >"state/$1.health" || { cat "state/$1.log" >&2; exit 1; }
-}
-
-rm -rf state
 for name in desk small large; do
-    mkdir -p "state/$name"
-    broker serve -c "$name.toml" >"state/$name.log" 2>&1 &
-    started="$started $!"
+    serve "$name"
 done
 for name in desk small large; do
     ready "$name"

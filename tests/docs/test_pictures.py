@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -10,10 +11,15 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from broker.conversation.state import TRANSITIONS, Happening, State
 from broker.routing.choose import RouteClass
 from broker.routing.explain import TITLES
+from broker.security.key_packet import KEY_ID_BYTES
+from broker.security.refusal import SealRefusedError
+from broker.security.seal import NO_ECHO, clear_part, open_frame, read_box, seal
+from broker.wire.layout import HEADER_BYTES
 from tests.docs.page import DOCS
 
 PICTURES = sorted((DOCS / "pictures").glob("*.svg"))
@@ -121,6 +127,21 @@ def test_the_steps_of_matching_and_the_classes_are_those_of_the_answers() -> Non
 
     assert [(str(number), str(number), title) for number, title in enumerate(TITLES)] == steps
     assert list(RouteClass) == classes
+
+
+def test_what_may_change_in_a_sealed_frame_is_what_the_seal_leaves_out() -> None:
+    key, (clear, nonce) = AESGCM(bytes(32)), clear_part(bytes(KEY_ID_BYTES), NO_ECHO, 1)
+    frame = seal(key, nonce, bytes(HEADER_BYTES) + clear, b"body")
+    box, free = read_box(frame[HEADER_BYTES:]), set()
+    for at in range(HEADER_BYTES):
+        with contextlib.suppress(SealRefusedError):
+            open_frame(key, box, bytes((*frame[:at], 1, *frame[at + 1 :])), HEADER_BYTES)
+            free.add(at)
+    fields = {"hop_count": {6}, "time_consumed": {12, 13, 14, 15}}  # docs/protocol.md, sections 3 and 5
+
+    (shown,) = (texts(group)[0] for name, group in groups("sealed", "data-part") if name == "changed")
+
+    assert free == set().union(*(fields[name] for name in shown.split(", ")))
 
 
 def test_the_way_of_a_message_has_the_steps_of_the_text_beside_it() -> None:

@@ -41,7 +41,8 @@ def block(page: Path, language: str) -> str:
 
 def copied(name: str, directory: Path) -> Path:
     """A copy of an example, on ports of its own."""
-    shutil.copytree(EXAMPLES / name, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state", "__py*"))
+    shutil.copytree(EXAMPLES / name, directory, ignore=shutil.ignore_patterns("state", "__py*"))
+    shutil.copy(EXAMPLES / "instances.sh", directory.parent)
     ports: dict[str, str] = {}
     for file in directory.iterdir():
         text = file.read_text(encoding="utf-8")
@@ -86,14 +87,14 @@ def test_every_file_of_an_example_is_told_on_its_page(name: str) -> None:
 def test_outbox_sends_what_is_committed_and_nothing_else(tmp_path: Path) -> None:
     page = EXAMPLES / "outbox" / "README.md"
 
-    assert block(page, "text") == printed("outbox", tmp_path, block(page, "sh"))
+    assert block(page, "text") == printed("outbox", tmp_path / "example", block(page, "sh"))
 
 
 def test_two_domains_are_paired_and_talk_sealed(tmp_path: Path) -> None:
     page = EXAMPLES / "two_domains" / "README.md"
 
-    assert block(page, "text") == printed("two_domains", tmp_path, block(page, "sh"))
-    with closing(sqlite3.connect(tmp_path / "state" / "billing" / "billing.db")) as db:
+    assert block(page, "text") == printed("two_domains", tmp_path / "example", block(page, "sh"))
+    with closing(sqlite3.connect(tmp_path / "example" / "state" / "billing" / "billing.db")) as db:
         secured = db.execute("SELECT DISTINCT security, far_principal FROM broker_session_key").fetchall()
     assert [("FULL", "CN=orders")] == secured
 
@@ -102,7 +103,7 @@ def test_work_is_shared_by_weight(tmp_path: Path) -> None:
     """Of 200 dialogs 150 go to the large worker, give or take six standard deviations of 6.1."""
     page = EXAMPLES / "weighted_work" / "README.md"
 
-    told = printed("weighted_work", tmp_path, block(page, "sh"))
+    told = printed("weighted_work", tmp_path / "example", block(page, "sh"))
 
     shares = "small counted S, large L"
     assert SHARES.sub(shares, block(page, "text"), count=1) == SHARES.sub(shares, told, count=1)
@@ -114,6 +115,6 @@ def test_work_is_shared_by_weight(tmp_path: Path) -> None:
 def test_audit_feed_is_written_down_once_and_in_order(tmp_path: Path) -> None:
     page = EXAMPLES / "audit_feed" / "README.md"
 
-    told = printed("audit_feed", tmp_path, block(page, "sh").replace("200", str(SENDERS)))
+    told = printed("audit_feed", tmp_path / "example", block(page, "sh").replace("200", str(SENDERS)))
 
     assert block(page, "text").replace("200", str(SENDERS)).replace("600", str(3 * SENDERS)) == told

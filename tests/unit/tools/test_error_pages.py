@@ -12,7 +12,7 @@ from broker.numbers import catalogue as module
 from broker.numbers.catalogue import Entry, Place, catalogue
 from tools import error_pages
 from tools.error_example import Example
-from tools.error_pages import PLACES, main, pages, renew, written
+from tools.error_pages import PLACES, main, pages, written
 from tools.raised import Raised, raised
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -107,11 +107,6 @@ def test_a_page_that_is_no_more_is_taken_away(tmp_path: Path, monkeypatch: pytes
     main([str(tmp_path)])
 
     assert {"2.md": "new"} == {path.name: path.read_text() for path in (tmp_path / "errors").iterdir()}
-
-
-def test_a_page_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="the page lacks a marker of numbers"):
-        renew("", {"numbers": ""})
 
 
 def test_every_place_has_a_name_on_the_pages() -> None:

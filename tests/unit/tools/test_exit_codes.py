@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tools.exit_codes import BEGIN, END, commands, main, renew_page, told
+from tools.exit_codes import commands, renew_page, told
 
 PAGE = Path(__file__).parents[3] / "docs" / "exit-codes.md"
 KNOWN = {"0", "1", "2", "3", "4", "5", "6", "7", "75", "78", "130", "143"}
@@ -35,18 +35,3 @@ def test_every_code_is_explained() -> None:
 def test_command_that_says_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="the help of x says nothing"):
         told(click.Command("x", help="Do it."))
-
-
-def test_only_the_part_between_the_markers_is_renewed(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-
-    main([str(page)])
-
-    text = page.read_text()
-    assert (True, True, False) == (text.startswith("before\n"), text.endswith(f"{END}\nafter\n"), "\nold\n" in text)
-
-
-def test_page_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="lacks a marker"):
-        renew_page("")
