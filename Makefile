@@ -102,7 +102,7 @@ model: setup  ## The formal models of dialogs and mirrored pairs, in every state
 	@BROKER_TEST_COMPLETE=1 $(BIN)/pytest -q -s tests/model
 
 docs: setup  ## The documentation as a site, in site/
-	@$(BIN)/python -m broker.control.reference docs/configuration.md
+	@$(BIN)/python -m tools.settings_page docs/configuration.md
 	@$(BIN)/python -m broker.control.json_schema config/broker.schema.json
 	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
 	@$(BIN)/python -m tools.error_pages docs

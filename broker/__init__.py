@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.application.dialog import Dialog, begin_dialog, get_dialog, move_conversation, send
     from broker.application.message import Message
-    from broker.application.reader import Reader, Readers, reader
+    from broker.application.reader import Reader, Readers, reader, run_readers
     from broker.application.receiving import get_conversation_group, receive
-    from broker.application.runner import run_readers
     from broker.daemon import serve
     from broker.errors import BrokerError, ConversationError, StoreUnavailableError
 
@@ -52,7 +51,7 @@ _HOME = {
     "reader": "broker.application.reader",
     "get_conversation_group": "broker.application.receiving",
     "receive": "broker.application.receiving",
-    "run_readers": "broker.application.runner",
+    "run_readers": "broker.application.reader",
     "serve": "broker.daemon",
     "BrokerError": "broker.errors",
     "ConversationError": "broker.errors",

@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: lengths, tests for modules, pages for what users see."""
+"""The house rules that a machine can hold: lengths, tests for modules, no rings of imports, pages for users."""
 
 import ast
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.flow import Disposition
+from tests.support.imports import imports_of, rings
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "broker").rglob("*.py"))
@@ -30,6 +31,13 @@ TESTED_ELSEWHERE = {
     "broker/demo/workload.py": "tests/chaos",
     "broker/reloading.py": "tests/loopback",
     "broker/workers/reloading.py": "tests/loopback",
+}
+
+# Rings of imports for type checkers alone, of more than two modules, each with its reason.
+NAMED_ONLY = {
+    "broker.control.config": "the sections stand in one model, and what is asked of all of it stands with its section",
+    "broker.net.link": "the parts of a link are told which link they are a part of",
+    "broker.workers.supervisor": "its two halves are told whose they are",
 }
 
 
@@ -79,6 +87,27 @@ def test_a_module_has_a_test_of_its_own(module: Path) -> None:
     expected = ROOT / "tests" / where / f"test_{module.stem}.py"
 
     assert expected.exists(), f"no {expected.relative_to(ROOT)}"
+
+
+def test_modules_do_not_import_each_other_in_a_ring_not_even_inside_functions() -> None:
+    imports = imports_of(ROOT, "broker")
+
+    found = rings({name: one.at_run_time for name, one in imports.items()})
+
+    assert [] == [" <-> ".join(ring) for ring in found]
+
+
+def test_rings_of_more_than_two_modules_for_types_alone_have_a_reason() -> None:
+    imports = imports_of(ROOT, "broker")
+
+    found = [
+        ring
+        for ring in rings({name: one.at_run_time | one.for_types for name, one in imports.items()})
+        if len(ring) > 2
+    ]
+
+    assert [] == [" <-> ".join(ring) for ring in found if not NAMED_ONLY.keys() & set(ring)]
+    assert [] == [name for name in NAMED_ONLY if not any(name in ring for ring in found)], "reasons nobody needs"
 
 
 def test_every_disposition_is_on_its_page() -> None:

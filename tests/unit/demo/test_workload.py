@@ -13,8 +13,9 @@ import pytest
 
 from broker.demo.topology import wait_for
 from broker.demo.workload import Plan, Workload, connection, faults, note
-from broker.store.database import open_store, writing
+from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues
+from broker.store.transaction import writing
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
