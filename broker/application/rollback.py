@@ -5,7 +5,8 @@ That is certain and costs little: whoever takes messages holds the write lock, s
 handed before and finds in the queue again was rolled back. Nobody knows with which exception, or which message of
 several is to blame; so a queue whose transactions are rolled back twice or more in a row is handed out in batches half
 as large each time, until a message stands alone, and only failures alone count against it. There is no rest between
-the attempts: an application that rolls back and looks again finds what was there before.
+the attempts: an application that rolls back and looks again finds what was there before. While the disk is full no
+transaction can commit, whatever it received, so nothing is counted then.
 
 The memory is the process's own and bounded.
 
@@ -30,6 +31,7 @@ from broker.store.rows import ask, path_of
 _IDENTITY = (
     "SELECT endpoint_id, message_sequence_number, message_enqueue_time FROM broker_message WHERE queuing_order = ?"
 )
+ROOM_BYTES = 16 << 20  # free beside the file; with less, a transaction may have failed for want of it
 REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more than are open at once
 
 
@@ -153,6 +155,15 @@ def pardon(path: str) -> None:
             del _handed_out[key]
 
 
+def has_room(path: str) -> bool:
+    """Whether the disk of a file has room for a transaction; also when nobody can tell."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return True
+    return disk.f_bavail * disk.f_frsize >= ROOM_BYTES
+
+
 def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedOut) -> _HandedOut | None:
     """Remember what is handed out; when it was before, it was rolled back, and what is known of it is given."""
     with _lock:
@@ -161,10 +172,11 @@ def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedO
             _forgive(queue)
             _remember(key, message)
             return None
-        _rollbacks[queue] = _rollbacks.get(queue, 0) + 1
-        if known.size == 1:
-            known.failures += 1
-            known.since = known.since if known.failures > 1 else message.since
+        if has_room(key[0]):
+            _rollbacks[queue] = _rollbacks.get(queue, 0) + 1
+            if known.size == 1:
+                known.failures += 1
+                known.since = known.since if known.failures > 1 else message.since
         known.size = message.size
         _remember(key, known)
         return known

@@ -28,6 +28,7 @@ from tests.chaos.history import Entry, What, read_history, together
 from tests.chaos.job import Orders
 from tests.chaos.judge import Circumstances, judge
 from tests.chaos.progress import Progress
+from tests.chaos.stuck import describe
 
 WARM_SECONDS = 30.0
 HOLD_SECONDS = (3.0, 8.0)
@@ -72,6 +73,7 @@ class Campaign:
         self.seed = seed
         self._phases = 0
         self._occasions: Counter[str] = Counter()
+        self._stuck: set[str] = set()
 
     @property
     def possible(self) -> list[str]:
@@ -111,6 +113,7 @@ class Campaign:
             report.wrong += pair.contradictions(self.fleet)
         except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
             report.wrong.append(f"{type(error).__name__}: {error}")
+            report.wrong += describe(self.fleet, self._stuck, self.fleet.histories / phase)
         self._judge(phase, faults, report, held_for=time.monotonic() - began, is_over=is_over)
         self.fleet.sample()
         report.dialogs, report.messages = progress.dialogs, progress.messages
@@ -177,6 +180,7 @@ class Campaign:
         try:
             wait_until(is_so, seconds=SETTLE_SECONDS, what="all dialogs over")
         except TimedOutError as error:
+            self._stuck = left
             raise TimedOutError(f"{error}: {len(left)} are not, such as {min(left, default='none')}") from None
 
     def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, held_for: float, is_over: bool) -> None:

@@ -3,7 +3,8 @@ Faults on real daemons, and the judgement of what their applications saw.
 
     python -m tests.chaos.run [--fault NAME] [--seed N] [--minutes M] [--keep DIRECTORY]
 
-Without --fault every fault alone, then mixtures by the seed until the minutes are over. The first phase in which
+NAME is one of a fault, "mixture" for the next mixture of the seed, or "mixture-3" for its third one. Without --fault
+every fault alone, then mixtures by the seed until the minutes are over. The first phase in which
 anything is wrong ends the run: it prints the seed, what the judge says, and where histories, journals, logs and
 database files are. Exit code: 0 nothing was wrong; 1 something was.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -106,7 +108,10 @@ def _phases(campaign: Campaign, names: Sequence[str]) -> Iterator[tuple[str, int
     if not names:
         yield from ((name, 0) for name in campaign.possible)
     for name in cycle(names or [MIXTURE]):
-        yield ("", next(mixtures)) if name == MIXTURE else (name, 0)
+        if name.startswith(MIXTURE):
+            yield "", int(name.partition("-")[2] or next(mixtures))
+        else:
+            yield name, 0
 
 
 def _tell_left_out(campaign: Campaign) -> None:
@@ -116,12 +121,17 @@ def _tell_left_out(campaign: Campaign) -> None:
     click.echo(f"hosts: {network.kind}{why}" + (f"; left out: {', '.join(left)}" if left else ""))
 
 
+def _name(text: str) -> str:
+    """What may be said of --fault."""
+    if text in FAULTS or re.fullmatch(rf"{MIXTURE}(-[1-9][0-9]*)?", text):
+        return text
+    raise argparse.ArgumentTypeError(f"{text} is no fault: {', '.join(FAULTS)}, {MIXTURE} or {MIXTURE}-N")
+
+
 def parser() -> argparse.ArgumentParser:
     """What may be asked for."""
     known = argparse.ArgumentParser(prog="python -m tests.chaos.run", description="Fault runs on real daemons.")
-    known.add_argument(
-        "--fault", action="append", default=[], choices=[*FAULTS, MIXTURE], help="only this one; repeatable"
-    )
+    known.add_argument("--fault", action="append", default=[], type=_name, help="only this one; repeatable")
     known.add_argument("--seed", type=int, help="of everything that is left to chance; one by chance if not given")
     known.add_argument("--minutes", type=float, default=10.0, help="how long new phases are begun; %(default)s")
     known.add_argument("--keep", help="directory, empty or new, for what is left, which stays also when all is well")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -54,6 +55,25 @@ def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
     assert failure.quarantine_time is not None
     assert failure.first_failure_time < failure.quarantine_time
     assert [(4,), (4,)] == db.execute("SELECT status FROM broker_message").fetchall()
+
+
+def test_while_the_disk_is_full_no_message_is_blamed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = arrived(shop, b"one")
+    disk = os.statvfs(shop.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(rollback, "ROOM_BYTES", disk.f_blocks * disk.f_frsize + 1)
+        while_full = [again(db, commit=True) for _ in range(20)]
+        allowed = allowance(db, QUEUE, 8)
+
+    with_room = [again(db, commit=True) for _ in range(5)]
+
+    assert [Admission.YES] * 20 == while_full
+    assert 8 == allowed
+    assert [Admission.YES] * 4 + [Admission.LOOK_AGAIN] == with_room  # the last failure before there was room counts
+
+
+def test_where_nobody_can_tell_the_room_failures_count(shop: Shop) -> None:
+    assert rollback.has_room(str(shop.path.with_name("nowhere")))
 
 
 def test_what_is_found_out_in_a_transaction_of_the_application_is_part_of_it(shop: Shop) -> None:
