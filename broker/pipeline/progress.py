@@ -131,9 +131,7 @@ class Progress:
             if told.pop("format") != FORMAT:
                 raise PipelineError(f"{path} is of another version", "use the version that wrote it, or another --out")
             self.state = msgspec.convert(told, State)
-            with (self.directory / "files.jsonl").open("rb") as lines:
-                for file, name in map(json.loads, lines.read(self.state.files_bytes).splitlines()):
-                    self.known[file] = Path(name)
+            self.known = self._files_read()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             problem = f"{self.directory} does not hold what was written into it: {error!r}"
             raise PipelineError(problem, "restore it, or give another --out") from error
@@ -143,6 +141,12 @@ class Progress:
             change = "; ".join(f"{name} was {before.get(name)}, is {options.get(name)}" for name in other)
             raise PipelineError(f"the runs before had other options: {change}", "give the same, or another --out")
         self._tidy()
+
+    def _files_read(self) -> dict[str, Path]:
+        with (self.directory / "files.jsonl").open("rb") as lines:
+            if not 0 <= self.state.files_bytes <= os.fstat(lines.fileno()).st_size:
+                raise ValueError(f"files.jsonl has no {self.state.files_bytes} bytes")
+            return {file: Path(name) for file, name in map(json.loads, lines.read(self.state.files_bytes).splitlines())}
 
     def _tidy(self) -> None:
         """Remove what no step needs any more."""

@@ -8,20 +8,30 @@ import sqlite3
 import ssl
 import tempfile
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
+from broker.admin.audit import Audit
+from broker.admin.audit_file import AuditFile
+from broker.admin.last_run import LastRun
 from broker.control.certificate_file import read_certificates, read_keys
+from broker.control.config import Settings
+from broker.control.load import load_settings
 from broker.control.token_file import TokenFileError, find_token, read_tokens
-from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.errors import BrokerError, PipelineError, StatementError, StoreUnavailableError
 from broker.journal.newest import Wanted, newest
 from broker.journal.survey import survey
 from broker.net.certificate import identify
+from broker.net.tls import Security
 from broker.observe.audit import audit_rows
 from broker.observe.file_rows import monitor_rows
 from broker.observe.query import shown_value
+from broker.pipeline.progress import Progress
 from broker.routing_service.route_file import RouteFile
 from broker.security.identity import parse_own, parse_peers
 from broker.store.database import open_store
@@ -118,6 +128,37 @@ def _seen(data: bytes) -> None:
     assert "file" in sighting.problem or not sighting.problem
 
 
+@cache
+def _settings() -> Settings:
+    """Those of an instance that says nothing of its own."""
+    return load_settings(_file("config.toml", b"[instance]\nname = 'fuzzed'\n"), environ={})
+
+
+def _last_run(data: bytes) -> None:
+    """What counted when the instance last ran: whatever stands there, the start goes on, and the next one knows."""
+    file = _file("last_run.json", data)
+    audit = Audit(AuditFile(_directory() / "starts.jsonl", size_bytes=KIB * KIB, keep=0))
+    with ThreadPoolExecutor() as unused, capture_logs():
+        last = LastRun(file, audit, lambda: (_settings(), Security()), unused)
+        last.compare()
+        written = file.read_bytes()
+        last.compare()
+    assert json.loads(written)
+    assert file.read_bytes() == written
+
+
+def _progress(data: bytes) -> None:
+    """How far a job of the pipeline has come: it goes on from there, or says that the directory is damaged."""
+    state, _, files = data.partition(b"\0")
+    directory = _directory() / "job"
+    directory.mkdir(exist_ok=True)
+    (directory / "state.json").write_bytes(state)
+    (directory / "files.jsonl").write_bytes(files)
+    progress = Progress(directory)
+    with progress.held(progress.state.options):
+        assert progress.carried(progress.state.step).parent == directory / "carried"
+
+
 def _readers(data: bytes) -> None:
     """What readers say of themselves to the views: whatever stands there, the view has a row that SQLite takes."""
     database = _database()
@@ -187,6 +228,8 @@ def targets() -> tuple[Target, ...]:
     reign = b'{"broker_instance": "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", "epoch": 3, "principal": "a", "since": 1.5}'
     seen = b'{"%s": {"starts": 3, "epoch": 3, "path": "/orders.db"}}' % KNOWN.encode()
     reader = b'[["q", 1, 0.0, null]]'
+    last_run = b'{"settings": {"endpoint.listen": "tcp://[::]:4022"}, "certificates": {"trust": ["a sha256:00"]}}'
+    state = b'{"format": 2, "step": 1, "spark_batch": 0, "files_bytes": 11, "newest": "2026-11-22T09:14:02Z"}'
     token = (
         b'{"name": "ci", "role": "viewer", "sha256": "%s", "made_at": "2026-01-01T00:00:00+00:00", "expires_at": null}'
     )
@@ -200,6 +243,23 @@ def targets() -> tuple[Target, ...]:
         ),
         Target(
             "seen", _seen, (StoreUnavailableError,), lambda: [seen, seen.replace(b"3", b"1e999"), b"[" * 999, b"{}"]
+        ),
+        Target(
+            "last_run",
+            _last_run,
+            (),
+            lambda: [last_run, last_run.replace(b'"tcp', b'["tcp'), b"[" * 2000, b"{}", b'{"settings": null}'],
+        ),
+        Target(
+            "progress",
+            _progress,
+            (PipelineError,),
+            lambda: [
+                state + b'\0["a", "b"]\n',
+                state.replace(b": 11", b": " + b"9" * 30),
+                state.replace(b": 11", b": -1"),
+                b"{}\0",
+            ],
         ),
         Target("readers", _readers, (), lambda: [reader, reader.replace(b"0.0", b"1e99"), b"[" * RECORD_BYTES, b"5"]),
         Target("audit", _audit, (StoreUnavailableError,), _audit_seeds, input_max=8 * KIB),

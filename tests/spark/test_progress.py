@@ -83,6 +83,8 @@ def test_other_options_than_before_are_refused(tmp_path: Path) -> None:
         '{"format": 2, "step": "x"}',
         '{"format": 2, "newest": "noon"}',
         '{"format": 2, "files_bytes": 5}',
+        '{"format": 2, "files_bytes": 1000000000000000}',
+        '{"format": 2, "files_bytes": -1}',
     ],
 )
 def test_a_state_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
