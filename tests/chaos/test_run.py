@@ -51,8 +51,17 @@ def test_a_fault_that_comes_again_has_other_victims_and_the_first_ones_in_the_ne
 
 
 def test_the_command_that_repeats_a_run_asks_for_the_same() -> None:
-    words = ["--fault", "kill", "--fault", "mixture", "--gateways", "2", "--network", "loopback", "--minutes", "0.5"]
+    faults = ["--fault", "kill", "--fault", "mixture", "--fault", "mixture-12"]
+    words = [*faults, "--gateways", "2", "--network", "loopback", "--minutes", "0.5"]
 
     command = again(parser().parse_args(words), 7)
 
     assert parser().parse_args([*words, "--seed", "7"]) == parser().parse_args(command.split()[3:])
+
+
+@pytest.mark.parametrize("name", ["kil", "mixture-0", "mixture-", "mixture 3"])
+def test_what_is_no_fault_is_told_with_those_that_there_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(["--fault", name])
+
+    assert f"{name} is no fault: kill, " in capsys.readouterr().err
