@@ -52,7 +52,7 @@ from broker.security.grants import OPEN, Profile
 from broker.wire.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
-EXPIRE_FRAMES = 1024  # dropped in one turn of the loop; some 4 us each
+EXPIRE_FRAMES = 1024  # looked at and dropped in one turn of the loop; some 4 us each
 
 
 class Forwarder:
@@ -299,7 +299,7 @@ class Forwarder:
             left = EXPIRE_FRAMES
             for outbox in self.every_outbox():
                 left -= outbox.expire(now, left)
-            self._is_expiring = left == 0
+            self._is_expiring = left <= 0
         undrained, self._undrained = self._undrained, {}
         for outbox in undrained:
             outbox.drain(now)

@@ -1,16 +1,12 @@
 """
-The frames that wait in one outbox: in the order of leaving, each copy once, the earliest deadline at hand.
+One waiting frame.
 
 A held frame is never changed: how long it has lived is worked out when it leaves, is looked at, or takes another way.
-Deadlines are a heap that is swept now and then, not a timer each; a frame that leaves stays in the heap until its time
-or until such leftovers are a third of it.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.forwarding.places import Place
@@ -42,7 +38,7 @@ class Held(NamedTuple):
 
     def waited_ms(self, now: float) -> int:
         """Whole milliseconds since it came."""
-        return int((now - self.since) * 1000)
+        return waited_ms(self.since, now)
 
     def time_consumed(self, now: float) -> int:
         """Milliseconds it has lived, the time it waited here included."""
@@ -53,14 +49,55 @@ class Held(NamedTuple):
     def aged(self, now: float) -> bytearray:
         """A copy of the frame with the time it waited written into it."""
         frame = bytearray(self.frame)
-        frame[TIME_CONSUMED_AT : TIME_CONSUMED_AT + 4] = self.time_consumed(now).to_bytes(4, "big")
+        self.age(frame, 0, now)
         return frame
 
+    # --- as a piece of a queue, like a `Pack` ---
 
-def hold(frame: Buffer, now: float, way: Way, arrival: Arrival | None = None, place: Place | None = None) -> Held:
+    @property
+    def data(self) -> bytes:
+        """What leaves."""
+        return self.frame
+
+    @property
+    def frames(self) -> int:
+        """How many."""
+        return 1
+
+    def age(self, data: bytearray, at: int, now: float) -> None:
+        """Write the time it waited into its copy that stands there."""
+        at += TIME_CONSUMED_AT
+        data[at : at + 4] = self.time_consumed(now).to_bytes(4, "big")
+
+    def begun(self, sent: int) -> tuple[int, int]:
+        """See `Pack.begun`."""
+        return (1, len(self.frame)) if sent else (0, 0)
+
+    def by_dialog(self, frames: int) -> Iterable[tuple[Way, Place | None, int]]:
+        """See `Pack.by_dialog`."""
+        return ((self.way, self.place, frames),)
+
+    def helds(self) -> Iterable[Held]:
+        """See `Pack.helds`."""
+        return (self,)
+
+
+def hold(  # noqa: PLR0917 - as the fields of `Held`
+    frame: Buffer,
+    now: float,
+    way: Way,
+    arrival: Arrival | None = None,
+    place: Place | None = None,
+    payer: Payer | None = None,
+) -> Held:
     """A copy of a frame that begins to wait now."""
     time_to_live, time_consumed = TIMES.unpack_from(frame, TIME_TO_LIVE_AT)
-    return Held(bytes(frame), now, now + (time_to_live - time_consumed) / 1000, way, arrival, place)
+    return Held(bytes(frame), now, now + (time_to_live - time_consumed) / 1000, way, arrival, place, payer)
+
+
+def waited_ms(since: float, now: float) -> int:
+    """Whole milliseconds from then on."""
+    return int((now - since) * 1000)
 
 
 def copy_key(frame: Buffer) -> bytes:
@@ -71,54 +108,3 @@ def copy_key(frame: Buffer) -> bytes:
 def message_id(frame: Buffer) -> bytes:
     """What tells copies apart: each transmission has its own."""
     return bytes(frame[MESSAGE_ID_AT:CONVERSATION_AT])
-
-
-class HeldQueue:
-    """Held frames in the order in which they came, by `copy_key`."""
-
-    __slots__ = ("_by_key", "_deadlines")
-
-    def __init__(self) -> None:
-        self._by_key: OrderedDict[bytes, Held] = OrderedDict()
-        self._deadlines: list[tuple[float, bytes]] = []
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def __iter__(self) -> Iterator[Held]:
-        return iter(self._by_key.values())
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._by_key
-
-    def add(self, held: Held) -> None:
-        """Put a frame at the end; no copy of it may be here. Cost: O(log n)."""
-        key = copy_key(held.frame)
-        self._by_key[key] = held
-        heapq.heappush(self._deadlines, (held.deadline, key))
-
-    def remove(self, held: Held) -> None:
-        """Take a frame out, wherever it stands. Cost: O(1), leftovers among the deadlines included."""
-        del self._by_key[copy_key(held.frame)]
-        if 2 * len(self._deadlines) > 3 * len(self._by_key):
-            self._deadlines = [(left.deadline, key) for key, left in self._by_key.items()]
-            heapq.heapify(self._deadlines)
-
-    def has(self, held: Held) -> bool:
-        """Whether this very one is here still, and not a later copy."""
-        return self._by_key.get(copy_key(held.frame)) is held
-
-    def replace(self, held: Held, other: Held) -> None:
-        """Put another one of the same frame where this one stands."""
-        self._by_key[copy_key(held.frame)] = other
-
-    def take_due(self, now: float, most: int) -> list[Held]:
-        """Take out what has reached its deadline, the earliest first, so many at most. Cost: O(log n) each."""
-        due: list[Held] = []
-        while len(due) < most and self._deadlines and self._deadlines[0][0] <= now:
-            _, key = heapq.heappop(self._deadlines)
-            held = self._by_key.get(key)
-            if held is not None and held.deadline <= now:  # else it has left, and this may be a later copy
-                del self._by_key[key]
-                due.append(held)
-        return due

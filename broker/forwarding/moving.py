@@ -9,7 +9,6 @@ is, and so does what stands behind it, until there is room. Loop-only; reads no 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeAlias
@@ -18,6 +17,7 @@ from broker.flow import Disposition
 from broker.forwarding.batch import Batch
 from broker.forwarding.held import Held, copy_key
 from broker.forwarding.outbox import GATHER_BYTES, Outbox
+from broker.forwarding.pending import Pending
 from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import HELD_OVERHEAD, room_in
 from broker.forwarding.ring import Ring
@@ -62,7 +62,7 @@ class Moves:
         """All that waits there is to be looked at, from the front; anew, where that is under way."""
         running = self.under_way.get(outbox)
         self.under_way[outbox] = running if running is not None and running[0] > reason else (reason, new_way)
-        outbox.moving = deque(outbox.held)
+        outbox.moving = Pending(outbox.held)
         self._lengths[outbox] = len(outbox.moving)
 
     def step(self, now: float) -> bool:
@@ -75,7 +75,7 @@ class Moves:
             looked = self._look(outbox, pending, new_way, now, most)
             budget -= min(budget, looked)
             self._lengths[outbox] = len(pending)
-            if not pending:
+            if pending.first() is None:
                 outbox.moving = None
                 del self.under_way[outbox], self._lengths[outbox]
             elif looked == most:
@@ -109,12 +109,11 @@ class Moves:
         way.frames += 1
         queue.take_behind(frame, way, now, origin)
 
-    def _look(self, outbox: Outbox, pending: deque[Held], new_way: NewWay, now: float, most: int) -> int:
+    def _look(self, outbox: Outbox, pending: Pending, new_way: NewWay, now: float, most: int) -> int:
         """Look at so many frames at most; at how many."""
         gathered = _Gathered(self._settle, self._ring, now)
         looked = 0
-        while pending and looked < most:
-            held = pending[0]
+        while looked < most and (held := pending.first()) is not None:
             way = new_way(outbox, held) if outbox.held.has(held) else None
             if way is not None and way.sink is outbox:
                 outbox.held.replace(held, held._replace(way=way))
@@ -124,7 +123,7 @@ class Moves:
                 frame = outbox.give_up(held, now)
                 if frame is not None:
                     gathered.add(frame, way, held)
-            pending.popleft()
+            pending.pop()
             looked += 1
         gathered.settle()
         return looked

@@ -2,7 +2,7 @@
 What waits for one next hop, or for the principal of a mirrored pair to be known.
 
 In the plain case nothing waits: a batch's runs become one buffer and one write. What the link does not take is held
-here, frame by frame, charged to the pool, in order, until the link can send, the lifetime ends or the bound is hit.
+here, each frame charged to the pool, in order, until the link can send, the lifetime ends or the bound is hit.
 While frames are held, a second copy of one of them is dropped, and the time they wait is added to `time_consumed`
 when they leave. Who feeds it is told when something has to wait, so that links can be held back in time. Nothing that a
 link does harms more than that link: one that fails is given nothing any more. Loop-only; called by the forwarder and by
@@ -13,25 +13,29 @@ Source: docs/protocol.md, section 5, steps 3 and 6 to 8.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from broker.flow import Disposition
-from broker.forwarding.held import Held, HeldQueue, copy_key, hold
+from broker.forwarding.held import Held
+from broker.forwarding.held_queue import HeldQueue
 from broker.forwarding.hop import HopTimes
-from broker.forwarding.places import Places, place_key
+from broker.forwarding.pack import Piece
+from broker.forwarding.packing import Packing
+from broker.forwarding.pending import Pending
+from broker.forwarding.places import Places
 from broker.forwarding.pool import Pool, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import Drop
 from broker.forwarding.way import Buffer, Origin, Outlet, Report, Way, WayOf, frame_bounds, surface
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
-from broker.wire.layout import HOP_COUNT_AT, TIME_CONSUMED_AT
+from broker.wire.layout import PRELUDE
 
 GATHER_BYTES = 128 * 1024  # one write when held frames leave: a socket buffer's worth, no more copied than is taken
-DRAIN_FRAMES = 1024  # that leave, or are lost, in one turn of the loop; some 3 us each
+DRAIN_FRAMES = 1024  # that leave, or are lost, in one turn of the loop; some 4 us each at worst
 
 Destination: TypeAlias = NetworkAddress | MirroredPair
 Want = Callable[[], None]
@@ -65,7 +69,19 @@ class Outbox:
     comes from outside; `moving` what of `held` has yet to be looked at, while they take other ways, else None.
     """
 
-    __slots__ = ("_broken", "_outlet", "_ports", "_want", "address", "alternatives", "held", "moving", "runs", "share")
+    __slots__ = (
+        "_broken",
+        "_outlet",
+        "_packing",
+        "_ports",
+        "_want",
+        "address",
+        "alternatives",
+        "held",
+        "moving",
+        "runs",
+        "share",
+    )
 
     def __init__(self, address: Destination, *, pool: Pool, want: Want, ports: Ports) -> None:
         self.address = address
@@ -73,11 +89,20 @@ class Outbox:
         self.held = HeldQueue()
         self.share = Share(pool)
         self.alternatives: set[NetworkAddress] = set()
-        self.moving: deque[Held] | None = None
+        self.moving: Pending | None = None
         self._outlet: Outlet | None = None
         self._broken: Outlet | None = None  # one that failed: it is given nothing any more
         self._want = want
         self._ports = ports
+        self._packing = Packing(
+            self,
+            self.held,
+            self.share,
+            places=ports.places,
+            hop=ports.hop,
+            ring=ports.ring,
+            refuse=self._refuse,
+        )
 
     @property
     def outlet(self) -> Outlet | None:
@@ -119,10 +144,7 @@ class Outbox:
     def recover(self, now: float, origin: Origin, way_of: WayOf) -> None:
         """The batch could not be written: whatever link there is has failed, and the frames wait for another one."""
         self._broken, self._outlet = self._outlet or self._broken, None
-        for run in self.runs:
-            for start, stop in frame_bounds(run):
-                if copy_key(run[start:stop]) not in self.held:  # else it was held before that happened
-                    self._hold(run[start:stop], way_of(run[start:stop]), now, origin)
+        self._hold(self.runs, now, origin, way_of, is_again=True)  # some may have been held before that happened
         self.runs.clear()
 
     def drain(self, now: float) -> None:
@@ -134,27 +156,26 @@ class Outbox:
                 return
             outlet = self._outlet
             leaving = self._next_gather(now, outlet.max_frame)
-            data = bytearray().join([held.frame for held in leaving])
+            data = bytearray().join([piece.data for piece in leaving])
             at = 0
-            for held in leaving:
-                consumed_at = at + TIME_CONSUMED_AT
-                data[consumed_at : consumed_at + 4] = held.time_consumed(now).to_bytes(4, "big")
-                at += len(held.frame)
+            for piece in leaving:
+                piece.age(data, at, now)
+                at += len(piece.data)
             if leaving:
                 self._take_leave(leaving, data, self._send(outlet, data), now)
 
     def take_behind(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
         """Hold a frame behind those of its dialog, wherever it would go else; it is counted under `way` already."""
-        self._hold(frame, way, now, origin)
+        self._hold((frame,), now, origin, lambda _: way)
         self._ease(origin)
 
     def expire(self, now: float, most: int) -> int:
-        """Drop what has waited past its lifetime, so many at most; how many. Cost: O(log n) for each, else O(1)."""
-        due = self.held.take_due(now, most)
+        """Drop what has waited past its lifetime; as long as fewer frames than that were looked at; how many were."""
+        due, looked = self.held.take_due(now, most)
         for held in due:
-            self._forget(held)
+            self._forget(held, 1)
             self._lose(held, Disposition.EXPIRED_HERE, now)
-        return len(due)
+        return looked
 
     def give_up(self, held: Held, now: float) -> bytearray | None:
         """A held frame takes another way: it is here no more. Aged; None when its lifetime has ended meanwhile."""
@@ -191,29 +212,39 @@ class Outbox:
         self._broken, self._outlet = outlet, None
         self._ports.report(outlet, error)
 
-    def _take_leave(self, leaving: list[Held], data: bytearray, sent: int, now: float) -> None:
+    def _take_leave(self, leaving: list[Piece], data: bytearray, sent: int, now: float) -> None:
         """Of these frames the link took so many bytes."""
         at = same = 0
         since = now
         if sent:
             self.share.left(now)
-        for held in leaving:
+        for piece in leaving:
             if sent <= at:
                 break
-            if held.since != since:  # those that came together leave together, mostly
+            if piece.since != since:  # those that came together leave together, mostly
                 self._ports.hop.observe(now - since, same)
-                since, same = held.since, 0
-            same += held.place is not None  # the others begin here
-            at += len(held.frame)
+                since, same = piece.since, 0
+            frames, size = piece.begun(sent - at)
+            at += size
             if sent < at:
                 self._finish(self._outlet, data[sent:at])
-            held.way.frames += 1
-            if self._ports.ring is not None:
-                self._ports.ring.leave(held, now)
-            if held.payer is not None:
-                held.payer.left_at = now
-            self._release(held)
+            same += self._let_go(piece, frames, size, now)
         self._ports.hop.observe(now - since, same)
+
+    def _let_go(self, piece: Piece, frames: int, size: int, now: float) -> int:
+        """So many frames at the front of a piece, `size` bytes, have left; how many of them came from outside."""
+        from_outside = 0
+        for way, place, count in piece.by_dialog(frames):
+            way.frames += count
+            from_outside += count if place is not None else 0  # the others begin here
+        if self._ports.ring is not None:
+            for held in islice(piece.helds(), frames):
+                self._ports.ring.leave(held, now)
+        if piece.payer is not None:
+            piece.payer.left_at = now
+        self.held.remove_first(piece, frames)
+        self._forget(piece, frames, size)
+        return from_outside
 
     def _shed(self, max_frame: int, now: float, origin: Origin, way_of: WayOf) -> None:
         """Drop from the batch what the peer would not take for its size."""
@@ -232,35 +263,26 @@ class Outbox:
 
     def _settle(self, sent: int, now: float, origin: Origin, way_of: WayOf) -> None:
         """Of the batch's first `sent` bytes the link took care; finish the frame that was cut, hold what follows."""
-        at = 0
-        for run in self.runs:
-            for start, stop in frame_bounds(run):
-                begin, at = at, at + stop - start
-                if begin >= sent:
-                    self._hold(run[start:stop], way_of(run[start:stop]), now, origin)
-                elif at > sent:
-                    self._finish(self._outlet, run[stop - (at - sent) : stop])
+        runs, at = self.runs, 0
+        for index, run in enumerate(self.runs):
+            if at + len(run) > sent:
+                stop = 0
+                while at + stop < sent:
+                    stop += PRELUDE.unpack_from(run, stop)[0]
+                if at + stop > sent:
+                    self._finish(self._outlet, run[sent - at : stop])
+                runs = [run[stop:], *self.runs[index + 1 :]]
+                break
+            at += len(run)
+        self._hold(runs, now, origin, way_of)
         self.want_link()  # also when nothing found room: then the next copy may find a link
 
-    def _hold(self, frame: Buffer, way: Way, now: float, origin: Origin) -> None:
-        ports = self._ports
-        if copy_key(frame) in self.held:
-            self._refuse(frame, way, Disposition.ALREADY_HELD, now, origin)
-            return
-        self.share.fed_by(origin, now)
-        payer = self.share.pool.payers.get(origin)
-        if not self.share.admit(len(frame), payer):
-            self._refuse(frame, way, Disposition.POOL_LIMIT, now, origin)
-            return
-        way.frames -= 1
-        place = ports.places.enter(place_key(frame), self) if frame[HOP_COUNT_AT] else None
-        held = hold(frame, now, way, None if ports.ring is None else ports.ring.take_back(frame), place)
-        if payer is not None:
-            held = held._replace(payer=payer)
-        self.held.add(held)
-        ports.hop.pending -= 1
-        if self.moving is not None:
-            self.moving.append(held)
+    def _hold(
+        self, runs: Iterable[Buffer], now: float, origin: Origin, way_of: WayOf, *, is_again: bool = False
+    ) -> None:
+        for piece in self._packing.hold(runs, now, origin, way_of, is_again=is_again):
+            if self.moving is not None:
+                self.moving.add(piece)
 
     def _refuse(self, frame: Buffer, way: Way, why: Disposition, now: float, origin: Origin) -> None:
         """Drop a frame of the batch."""
@@ -283,27 +305,28 @@ class Outbox:
 
     def _release(self, held: Held) -> None:
         self.held.remove(held)
-        self._forget(held)
+        self._forget(held, 1)
 
-    def _forget(self, held: Held) -> None:
-        """It is in the queue no more."""
-        self.share.release(len(held.frame), held.payer)
-        if held.place is not None:
-            self._ports.places.leave(held.place)
+    def _forget(self, piece: Piece, frames: int, size: int | None = None) -> None:
+        """The first ones of it are in the queue no more, all of it unless a `size` is told."""
+        self.share.release(len(piece.data) if size is None else size, piece.payer, frames=frames)
+        for _, place, count in piece.by_dialog(frames):
+            if place is not None:
+                self._ports.places.leave(place, count)
 
-    def _next_gather(self, now: float, max_frame: int) -> list[Held]:
+    def _next_gather(self, now: float, max_frame: int) -> list[Piece]:
         """The next held frames worth one write; what cannot leave any more is dropped on the way."""
-        leaving: list[Held] = []
+        leaving: list[Piece] = []
         lost: list[Held] = []
         size = 0
-        for held in self.held:
+        for piece in self.held.leaving(now, max_frame):
             if size >= GATHER_BYTES or len(lost) >= DRAIN_FRAMES:
                 break
-            if len(held.frame) > max_frame or held.deadline <= now:
-                lost.append(held)
+            if isinstance(piece, Held) and (len(piece.frame) > max_frame or piece.deadline <= now):
+                lost.append(piece)
             else:
-                leaving.append(held)
-                size += len(held.frame)
+                leaving.append(piece)
+                size += len(piece.data)
         for held in lost:
             self._release(held)
             is_late = held.deadline <= now

@@ -46,8 +46,8 @@ class Places:
         place = self._by_key.get(key)
         return None if place is None else place.outbox
 
-    def enter(self, key: int, outbox: Sink) -> Place:
-        """A frame of this dialog begins to wait in an outbox."""
+    def enter(self, key: int, outbox: Sink, frames: int = 1) -> Place:
+        """Frames of this dialog begin to wait in an outbox."""
         place = self._by_key.get(key)
         if place is None:
             place = self._by_key[key] = Place(key, outbox)
@@ -55,12 +55,12 @@ class Places:
             if place.later is None:
                 place.later = Place(key, outbox)
             place = place.later
-        place.count += 1
+        place.count += frames
         return place
 
-    def leave(self, place: Place) -> None:
-        """A frame that waited there does so no more."""
-        place.count -= 1
+    def leave(self, place: Place, frames: int = 1) -> None:
+        """Frames that waited there do so no more."""
+        place.count -= frames
         if place.count:
             return
         before = self._by_key[place.key]

@@ -8,10 +8,13 @@ is called. The body is not looked at.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from broker.forwarding.held import Held
 from broker.forwarding.outbox import Outbox
+from broker.forwarding.pack import Piece
 from broker.forwarding.way import Buffer
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
@@ -24,20 +27,25 @@ class HeldCopy:
     """
     What one outbox held at one moment.
 
-    Shape: `frames` in the order of leaving; `now` monotonic seconds of that moment; `address` where they are to go;
+    Shape: `pieces` in the order of leaving; `now` monotonic seconds of that moment; `address` where they are to go;
     `why` they wait.
     """
 
-    frames: tuple[Held, ...]
+    pieces: tuple[Piece, ...]
     now: float
     address: str
     why: str
+
+    @property
+    def frames(self) -> Iterator[Held]:
+        """Each frame by itself; in any thread."""
+        return chain.from_iterable(piece.helds() for piece in self.pieces)
 
 
 def copy_held(outbox: Outbox, peers: Peers, mirrors: Mirrors, *, now: float) -> HeldCopy:
     """Every frame that waits in one outbox; they are not copied themselves, as they never change."""
     address = str(next_hop(outbox, mirrors))
-    return HeldCopy(tuple(outbox.held), now, address, why_held(outbox, peers, mirrors))
+    return HeldCopy(tuple(outbox.held.pieces()), now, address, why_held(outbox, peers, mirrors))
 
 
 def held_values(held: Held, copy: HeldCopy) -> dict[str, object]:

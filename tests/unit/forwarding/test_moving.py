@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.flow import Disposition
-from broker.forwarding import moving
+from broker.forwarding import moving, packing
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
@@ -118,9 +118,11 @@ def left_by(wire: Wire) -> list[tuple[int, int]]:
     return [told(wire.written[start:stop]) for start, stop in frame_bounds(wire.written)]
 
 
-@pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[2, 1000], ids=["together", "by themselves"])
+def small_slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how few frames that come together also wait as one piece."""
     monkeypatch.setattr(moving, "SLICE_FRAMES", SLICE)
+    monkeypatch.setattr(packing, "PACK_FRAMES", request.param)
 
 
 def test_queue_moves_a_slice_a_turn_and_asks_for_the_next() -> None:

@@ -56,6 +56,23 @@ def test_released_frame_makes_room_for_another_of_its_size() -> None:
     assert share.admit(100)
 
 
+@pytest.mark.parametrize("frames", [2, 3])
+def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int) -> None:
+    pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
+    share, payer = Share(pool), Payer(pool, 75)
+    cost = frames * (HELD_OVERHEAD + 100)
+    assert (share.limit_bytes, share.limit_bytes) == (share.room(), share.room(payer))
+
+    is_admitted = share.admit(frames * 100, payer, frames=frames)
+
+    assert is_admitted == (cost <= share.limit_bytes)
+    assert (cost, frames) == (pool.used_bytes, pool.frames) if is_admitted else (0, frames) == (0, share.refused)
+    if is_admitted:
+        assert (0, pool.limit_bytes * 3 // 4 - cost) == (share.room(payer), payer.limit_bytes - payer.used_bytes)
+        share.release(frames * 100, payer, frames=frames)
+    assert (0, 0, 0, 0) == (pool.used_bytes, share.used_bytes, payer.used_bytes, pool.frames)
+
+
 def test_one_next_hop_has_its_share_and_leaves_the_rest_to_others() -> None:
     pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
     dead, other = Share(pool), Share(pool)

@@ -8,6 +8,7 @@ import pytest
 
 from broker.observe.held import HeldCopy, copy_held, held_values
 from broker.wire.layout import Flag
+from tests.support.pack import pack_of
 
 ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 
@@ -93,9 +94,22 @@ async def test_name_that_is_no_text_is_shown_anyhow(gateway: Any, take: Any) -> 
     assert values["from_service_name"] == "\ufffd\ufffd"
 
 
+async def test_frames_that_wait_together_are_told_of_one_by_one(gateway: Any, take: Any) -> None:
+    take(gateway, sequence_number=1)
+    (outbox,) = gateway.forwarder.outboxes.values()
+    (held,) = outbox.held
+    pack = pack_of([held.frame, held.frame + b"x"], held.since)
+
+    copy = HeldCopy((held, pack), held.since, "tcp://127.0.0.1:1", "because")
+
+    assert [len(held.frame) + more for more in (0, 0, 1)] == [
+        held_values(one, copy)["frame_bytes"] for one in copy.frames
+    ]
+
+
 async def test_empty_outbox_has_nothing_to_copy(gateway: Any) -> None:
     from broker.routing.address import NetworkAddress
 
     outbox = gateway.forwarder.outbox(NetworkAddress("far.example"))
 
-    assert copy_held(outbox, gateway.peers, gateway.mirrors, now=0.0).frames == ()
+    assert copy_held(outbox, gateway.peers, gateway.mirrors, now=0.0).pieces == ()

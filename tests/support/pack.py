@@ -1,0 +1,32 @@
+"""Packs of frames, as an outbox makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.flow import Disposition
+from broker.forwarding.held import copy_key, hold
+from broker.forwarding.pack import Lane, Pack
+from broker.forwarding.sink import DropSink
+from broker.forwarding.way import Way
+from broker.wire.layout import Kind
+
+WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=Kind.MESSAGE)
+
+
+def pack_of(frames: Sequence[bytes], now: float, *, name: bytes = b"12345678", ways: Sequence[Way] = ()) -> Pack:
+    """These frames, which come now; each in a lane of its own, by `WAY` or by ways of their own."""
+    ways = ways or [WAY] * len(frames)
+    starts = [sum(map(len, frames[:index])) for index in range(len(frames))]
+    return Pack(
+        name=name,
+        data=b"".join(frames),
+        starts=starts,
+        keys=[copy_key(frame) for frame in frames],
+        lanes=[Lane(way, copy_key(frame)[-2:], None) for way, frame in zip(ways, frames, strict=True)],
+        since=now,
+        deadline=min(hold(frame, now, WAY).deadline for frame in frames),
+        longest=max(map(len, frames)),
+        arrival=None,
+        payer=None,
+    )
