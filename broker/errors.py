@@ -9,22 +9,37 @@ A dropped frame is not an error: see `broker.flow.Disposition`.
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field
-from typing import Any, ClassVar
+from inspect import get_annotations
+from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; whoever reads the sentence of `ConnectDeniedError` looks for it
 SHOWN_MAX = 2000  # characters of a line before and behind a mistake: a script may be one line of 100 MB
 
 
+@dataclass_transform(eq_default=False)
 class BrokerError(Exception):
     """
     Base of everything this package raises on purpose. Two are equal when all their fields are.
 
-    That, and how one is shown, is the same for all, so no error has methods of its own for it: to make them takes
-    longer than anything else of ours that every command imports.
+    What a subclass annotates are its fields, behind those that it inherits: its arguments, by place or by name. All
+    that a dataclass would write and compile for each of them stands here once: that takes longer than anything else of
+    ours that every command imports.
     """
 
     code: ClassVar[int] = 0
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = (name for name, form in get_annotations(cls).items() if not str(form).startswith("ClassVar"))
+        cls._fields = (*cls._fields, *own)
+
+    def __init__(self, *values: object, **named: object) -> None:
+        given = dict(zip(self._fields, values, strict=False))
+        twice, unknown = given.keys() & named, named.keys() - {*self._fields}
+        missing = [name for name in self._fields if name not in given and name not in named and not hasattr(self, name)]
+        if twice or unknown or missing or len(values) > len(given or values):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}; not {values} and {named}")
+        vars(self).update({name: getattr(type(self), name, None) for name in self._fields}, **given, **named)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._compared() == other._compared()
@@ -33,15 +48,19 @@ class BrokerError(Exception):
         return hash(type(self))  # its fields may change
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in self._fields())
+        told = ", ".join(f"{name}={value!r}" for name, value in self._told().items())
         return f"{type(self).__name__}({told})" if told else super().__repr__()
 
-    def _fields(self) -> list[Field[Any]]:
-        declared: dict[str, Field[Any]] = getattr(self, "__dataclass_fields__", {})
-        return [one for one in declared.values() if one.name in vars(self)]
+    def but(self, **changes: object) -> Self:
+        """The same error, with other values in some fields."""
+        return type(self)(**self._told() | changes)
 
-    def _compared(self) -> list[object]:
-        return [getattr(self, one.name) for one in self._fields() if one.compare] or list(self.args)
+    def _told(self) -> dict[str, object]:
+        """The fields; one that makes itself may not have all of them."""
+        return {name: vars(self)[name] for name in self._fields if name in vars(self)}
+
+    def _compared(self) -> object:
+        return self._told() or self.args
 
 
 # --- the other side broke the rules -------------------------------------------------------------------------
@@ -51,7 +70,6 @@ class PeerError(BrokerError):
     """The adjacent instance broke the wire protocol; its link ends with FATAL `code`."""
 
 
-@dataclass(eq=False, repr=False)
 class FrameMalformedError(PeerError):
     """Bytes that are no frame: too short for the kind, an unknown link kind, inner lengths that do not add up."""
 
@@ -62,7 +80,6 @@ class FrameMalformedError(PeerError):
         return f"malformed frame: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class FrameTooLargeError(PeerError):
     """A length above what the receiver announced in its HELLO."""
 
@@ -76,7 +93,6 @@ class FrameTooLargeError(PeerError):
         return f"frame of {self.length} bytes is above max_frame {self.max_frame}{hint}"
 
 
-@dataclass(eq=False, repr=False)
 class HandshakeRefusedError(PeerError):
     """A HELLO that cannot be agreed with, or none in time."""
 
@@ -87,7 +103,6 @@ class HandshakeRefusedError(PeerError):
         return f"handshake refused: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class TlsRefusedError(PeerError):
     """A connection on which no TLS came about, or none that this endpoint accepts; the sentence says what to do."""
 
@@ -98,7 +113,6 @@ class TlsRefusedError(PeerError):
         return f"TLS refused: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class ConnectDeniedError(PeerError):
     """A peer that has proved who it is and may not connect; `why` names the statement that is missing or forbids it."""
 
@@ -110,7 +124,6 @@ class ConnectDeniedError(PeerError):
         return f"{self.principal} {MAY_NOT_CONNECT}: {self.why}"
 
 
-@dataclass(eq=False, repr=False)
 class OutOfSequenceError(PeerError):
     """A frame that this state of the connection does not allow."""
 
@@ -122,7 +135,6 @@ class OutOfSequenceError(PeerError):
         return f"{self.frame} is not allowed while the connection is {self.state}"
 
 
-@dataclass(eq=False, repr=False)
 class PeerSilentError(PeerError):
     """Nothing was heard for three of the heartbeats that the peer announced."""
 
@@ -140,8 +152,7 @@ class RequestError(BrokerError):
     """The request was refused and nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A place in a text: file (or `-`), line and column counted from 1, and how many characters it covers."""
 
     source: str
@@ -160,7 +171,6 @@ def caret(text_line: str, span: Span) -> str:
     return f"{shown}\n{lead}{'^' * width}"
 
 
-@dataclass(eq=False, repr=False)
 class StatementError(RequestError):
     """
     A statement that cannot be carried out.
@@ -197,7 +207,6 @@ class DuplicateNameError(StatementError):
     """A statement creates an object whose name is taken."""
 
 
-@dataclass(eq=False, repr=False)
 class ConversationError(RequestError):
     """A conversation cannot do what was asked: ended, expired, unknown, or refused by the other side."""
 
@@ -208,24 +217,26 @@ class ConversationError(RequestError):
         return f"Msg {self.number}: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class SettingError(RequestError):
     """
     One thing wrong with the configuration, in one sentence; `span` tells where, `hint` what to do.
 
-    Shape: `excerpt` what `caret` makes of the line in which it stands, empty where nobody read one.
+    Shape: `excerpt` what `caret` makes of the line in which it stands, empty where nobody read one; it is not compared.
     """
 
     key: str
     problem: str
     span: Span | None = None
     hint: str = ""
-    excerpt: str = field(default="", compare=False)
+    excerpt: str = ""
 
     def __str__(self) -> str:
         where = f"{self.span.source}:{self.span.line}:{self.span.column}: " if self.span else ""
         hint = f"; {self.hint}" if self.hint else ""
         return f"{where}{self.key}: {self.problem}{hint}"
+
+    def _compared(self) -> object:
+        return self.key, self.problem, self.span, self.hint
 
     @property
     def shown(self) -> str:
@@ -244,7 +255,6 @@ class SettingsError(RequestError):
         return "\n".join(error.shown for error in self.errors)
 
 
-@dataclass(eq=False, repr=False)
 class NoJournalError(RequestError):
     """There is nothing to read: no such directory, or no file in it that can be read."""
 
@@ -255,7 +265,6 @@ class NoJournalError(RequestError):
         return f"no journal in {self.where}: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class PairingError(RequestError):
     """Two instances that cannot be paired: nobody is there, the token is wrong, or the other side is somebody else."""
 
@@ -265,7 +274,6 @@ class PairingError(RequestError):
         return self.problem
 
 
-@dataclass(eq=False, repr=False)
 class PipelineError(RequestError):
     """A run of the pipeline that was asked for wrongly; `hint` says what to do instead."""
 
@@ -283,7 +291,6 @@ class ResourceError(BrokerError):
     """Something outside the program failed; the caller may try again."""
 
 
-@dataclass(eq=False, repr=False)
 class StoreUnavailableError(ResourceError):
     """A database file that cannot be opened, read or written."""
 
@@ -298,7 +305,6 @@ class DemotedError(StoreUnavailableError):
     """Another daemon is the principal of this database by now; nothing was stored."""
 
 
-@dataclass(eq=False, repr=False)
 class ListenFailedError(ResourceError):
     """A listening address that could not be taken."""
 
@@ -309,7 +315,6 @@ class ListenFailedError(ResourceError):
         return f"cannot listen on {self.address}: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class CertificateUnusableError(ResourceError):
     """A certificate or key file that cannot be used; `setting` is the key of `[endpoint]` that names it."""
 
@@ -322,7 +327,6 @@ class CertificateUnusableError(ResourceError):
         return f"{self.path}: {self.problem}; {self.hint}"
 
 
-@dataclass(eq=False, repr=False)
 class DaemonUnreachableError(ResourceError):
     """Nobody answers on the admin socket."""
 
@@ -333,7 +337,6 @@ class DaemonUnreachableError(ResourceError):
         return f"no daemon answers on {self.socket}: {self.problem}"
 
 
-@dataclass(eq=False, repr=False)
 class PipelineUnavailableError(ResourceError):
     """The pipeline cannot run here: what it needs is missing, or its engine does not start; `hint` says what to do."""
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from inspect import getdoc
+from inspect import get_annotations, getdoc
 from pathlib import Path
 
 from broker import errors
@@ -217,7 +217,7 @@ def _unnumbered() -> Iterator[str]:
         kind = getattr(errors, node.name) if isinstance(node, ast.ClassDef) else None
         if not isinstance(node, ast.ClassDef) or not isinstance(kind, type) or not issubclass(kind, BrokerError):
             continue
-        if kind in groups or kind.code or "number" in getattr(kind, "__dataclass_fields__", {}):
+        if kind in groups or kind.code or any("number" in get_annotations(one) for one in kind.__mro__):
             continue
         first = (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
         sentence = sentence_of(node) or _inherited(tree, node)

@@ -23,7 +23,6 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.control.listen import ListenAddress
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.explanation import Outcome
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked when nobody says where else
 HOPS_MAX = 255  # what the wire can count
@@ -49,7 +48,7 @@ class Way(msgspec.Struct, frozen=True):
     @property
     def arrives(self) -> bool:
         """Whether the way is good as far as it is known; False when it leads nowhere, or on for ever."""
-        return self.end in {End.DECIDED, End.UNKNOWN} and has_way(self.hops[-1])
+        return self.end in {End.DECIDED, End.UNKNOWN} and self.hops[-1].explanation.has_way
 
 
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
@@ -64,12 +63,6 @@ class NotAskedError(BrokerError):
 
     def __str__(self) -> str:
         return f"{self.problem}; say where to ask with --admin {self.address}=http://HOST:PORT or =PATH of its socket"
-
-
-def has_way(answer: ExplainAnswer) -> bool:
-    """Whether a message leaves, waits for a principal, or comes to a service that is there."""
-    told = answer.explanation
-    return told.outcome not in {Outcome.DROPPED, Outcome.DELAYED} and told.is_service_there
 
 
 def follow(first: ExplainAnswer, ask: Asking) -> Way:

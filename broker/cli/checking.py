@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +112,7 @@ def _row(level: str, code: str, found: SettingError | Concern, text: str) -> dic
 
 def _sentence(error: SettingError) -> str:
     """An error without its place, which has fields of its own."""
-    return str(replace(error, span=None))
+    return str(error.but(span=None))
 
 
 def _annotation(row: dict[str, Any]) -> str:

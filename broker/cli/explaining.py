@@ -135,13 +135,11 @@ def _offline(config: Path | None, request: ExplainRequest) -> ExplainAnswer:
 
 def _show(told: ExplainAnswer, output: str, *, note: str) -> NoReturn:
     """Print one answer, and end the program by it."""
-    from broker.admin.through import has_way  # noqa: PLC0415
-
     if output == "json":
         _show_json(told, note)
     else:
         _render(told, note)
-    sys.exit(0 if has_way(told) else NOT_FOUND)
+    sys.exit(0 if told.explanation.has_way else NOT_FOUND)
 
 
 def _show_way(first: ExplainAnswer, where: Where, output: str, *, note: str) -> NoReturn:

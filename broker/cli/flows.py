@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,25 @@ TOLD_MAX = 20  # files named in the table; JSON names all
 
 _GUIDS = tuple(column.name for column in COLUMNS if column.form is Form.GUID)
 _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTANT)
+
+
+@contextmanager
+def without_numpy() -> Iterator[None]:
+    """
+    Nobody imports numpy meanwhile, nor what needs it, if neither it nor pyarrow is there yet.
+
+    pyarrow imports numpy as it begins, and pandas when it is given a value of Python, wherever they are installed: two
+    thirds of what a command costs that needs neither. Without them it works as where they are not installed.
+    """
+    if "numpy" in sys.modules or "pyarrow" in sys.modules:
+        yield
+        return
+    sys.modules["numpy"] = None  # type: ignore[assignment]  # so an import raises: the reference of Python, 5.3.1
+    try:
+        yield
+    finally:
+        del sys.modules["numpy"]
+
 
 directory_argument = click.argument("directory", type=click.Path(path_type=Path))
 
@@ -65,6 +86,7 @@ broker flows tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b
 )
 @output_option
 @with_exit_code
+@without_numpy()
 def tail(
     directory: Path,
     lines: int,
@@ -106,6 +128,7 @@ broker flows stats journal -o json
 @directory_argument
 @output_option
 @with_exit_code
+@without_numpy()
 def stats(directory: Path, output: str) -> None:
     """
     Tell what a journal holds, and what of it cannot be read.

@@ -12,8 +12,8 @@ Of several roles the highest counts. No file is read here, and no name of a user
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from broker.security.principal import PUBLIC, Principal, PrincipalError, Who, parse_principal
 
@@ -60,8 +60,7 @@ class HolderError(ValueError):
     """A text that names nobody who could have a role; its sentence says what would."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Somebody who has a role. Shape: `name` as it is written; `principal` of a certificate only."""
 
     kind: HolderKind

@@ -13,7 +13,6 @@ import sqlite3
 import time
 import uuid
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -105,7 +104,7 @@ def sighted(settings: Settings, name: str, db: sqlite3.Connection, *, told: int 
     """
     sighting = look(db, path_of(settings, name), settings.instance.state_dir, told=told)
     is_copied_on_purpose = name != MSDB and settings.databases[name].mirroring == "command"
-    return replace(sighting, known_number=None) if is_copied_on_purpose else sighting
+    return sighting._replace(known_number=None) if is_copied_on_purpose else sighting
 
 
 def is_elsewhere(settings: Settings, name: str) -> bool:

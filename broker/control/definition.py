@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import singledispatch
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from broker.control.stored import stored_route
 from broker.ddl.statements import (
@@ -51,8 +52,7 @@ Definition = Mapping[str, Any]
 _WORD = re.compile(r"[A-Z][a-z]+")  # one of a statement's class name
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What a statement did. Shape: `before` None when there was nothing, `after` when there is nothing any more."""
 
     database: str

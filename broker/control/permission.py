@@ -12,7 +12,6 @@ BINDING" and their kin.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from broker.control.effect import Session, carry_out, expect_absent, expect_present, may_drop
@@ -83,6 +82,8 @@ def _endpoint(name: str, database: str, endpoint: str) -> str:
 
 
 def _unknown_service(name: str, services: Collection[str]) -> UnknownNameError:
+    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
     near = get_close_matches(name, sorted(services), n=1)
     hint = f"did you mean [{near[0]}]?" if near else f"CREATE SERVICE [{name}] first"
     return UnknownNameError(15151, f"the service {name!r} does not exist in this database; {hint}")

@@ -8,8 +8,9 @@ is at worst a moment old.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from broker.control.definition import Auditing
 
@@ -24,8 +25,7 @@ class Stage(StrEnum):
     FINISHING = "finishing"  # everything is carried out; the new tables are made, then all of it is committed
 
 
-@dataclass(slots=True, eq=False)
-class Progress:
+class Progress(Struct, eq=False):
     """
     A script under way.
 

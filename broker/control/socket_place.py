@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from pathlib import Path
 
@@ -25,6 +24,8 @@ def socket_problem(path: Path) -> str | None:
         return error.strerror or str(error)
     if not stat.S_ISSOCK(mode):
         return "the file exists and is no socket"
+    import socket  # noqa: PLC0415 - slow to import: see broker.cli.group
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(ANSWER_SECONDS)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 ROOM_BYTES = 1 << 20  # a new database and its log take 400 KiB, and something has to be left
@@ -13,7 +14,10 @@ def write_problem(directory: Path) -> str | None:
     existing = next(one for one in (directory, *directory.parents) if os.path.exists(one))  # noqa: PTH110 - raises nothing
     if not existing.is_dir():
         return f'"{existing}" is no directory'
-    import tempfile  # noqa: PLC0415 - slow to import: see broker.cli.group
+    with suppress(OSError):
+        os.close(os.open(existing, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC))
+        return None
+    import tempfile  # noqa: PLC0415 - tries that too, and knows what to do where it is not possible; a slow import
 
     try:
         with tempfile.TemporaryFile(dir=existing):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -54,8 +53,7 @@ class Refusal(NamedTuple):
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """
     What a declared contract says of one message type.
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from broker.journal.kernel import are_among, are_equal, are_from, converted, order_of, rows_at, rows_where, table_as
 from broker.journal.reading import ALWAYS, UNREADABLE, Reading, ended
 from broker.journal.schema import JOURNAL
 from broker.journal.survey import FileState, files, survey
@@ -47,10 +47,10 @@ class Wanted:
     def of(self, table: pa.Table) -> pa.Table:
         """Those rows."""
         if self.conversation is not None:
-            table = table.filter(pc.equal(table["conversation_id"], pa.scalar(self.conversation, pa.binary(16))))
+            table = rows_where(table, are_equal(table["conversation_id"], pa.scalar(self.conversation, pa.binary(16))))
         if self.outcomes:
-            words = pc.cast(table["outcome"], pa.string())
-            table = table.filter(pc.is_in(words, value_set=pa.array(sorted(self.outcomes), pa.string())))
+            words = converted(table["outcome"], pa.string())
+            table = rows_where(table, are_among(words, pa.array(sorted(self.outcomes), pa.string())))
         return table
 
 
@@ -125,7 +125,7 @@ class Arriving:
                     with Reading(state.path) as reading:
                         for group in reading.groups:
                             for piece in reading.pieces(group):
-                                yield from _visits(wanted.of(piece).cast(_PLAIN))
+                                yield from _visits(table_as(wanted.of(piece), _PLAIN))
                 except UNREADABLE as error:
                     self.unread.append(state.spoilt(error))
 
@@ -150,8 +150,8 @@ class _Last:
     def put_behind(self, table: pa.Table) -> None:
         """Rows that were written after those that are here."""
         if self.least is not None:
-            table = table.filter(pc.greater_equal(ended(table), self.least))
-        self._keep(self._rows, table.cast(_PLAIN))
+            table = rows_where(table, are_from(ended(table), self.least))
+        self._keep(self._rows, table_as(table, _PLAIN))
 
     def put_before(self, other: _Last) -> None:
         """Rows that were written before those that are here, or in another file."""
@@ -160,8 +160,8 @@ class _Last:
     def _keep(self, first: pa.Table, second: pa.Table) -> None:
         table = pa.concat_tables([first, second])
         instants = ended(table)
-        order = pc.sort_indices(instants)[-self._count :]  # stable
-        self._rows = table.take(order)
+        order = order_of(instants)[-self._count :]
+        self._rows = rows_at(table, order)
         if len(order) == self._count:
             self.least = instants[order[0].as_py()]
 

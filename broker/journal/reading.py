@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.journal.kernel import converted, first_known
 from broker.journal.schema import JOURNAL
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
@@ -78,4 +78,4 @@ class Reading:
 
 def ended(table: pa.Table) -> pa.ChunkedArray:
     """When each visit ended, or where that is not told when it began: microseconds since 1970."""
-    return pc.cast(pc.coalesce(table["left_at"], table["entered_at"]), pa.int64())
+    return converted(first_known(table["left_at"], table["entered_at"]), pa.int64())

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from broker.journal.kernel import converted, counts_of, first_known, pair_numbers, size_of, with_numbers
 from broker.journal.reading import UNREADABLE, Reading
 from broker.journal.survey import FileState, Fitness, files, survey
 
@@ -128,14 +128,14 @@ def _count(piece: pa.Table, outcomes: Counter[tuple[str, str | None]]) -> None:
     that is installed, for a third of a second; so does a number of Python's among Arrow's.
     """
     (words, first, _), (reasons, second, size) = _numbered(piece["outcome"]), _numbered(piece["reason"])
-    for one in pc.value_counts(pc.add(pc.multiply(first, size), second)).to_pylist():
+    for one in counts_of(pair_numbers(first, second, size)):
         outcome, reason = divmod(one["values"], len(reasons))
         outcomes[words[outcome], reasons[reason]] += one["counts"]
 
 
 def _numbered(column: pa.ChunkedArray) -> tuple[list[Any], pa.Array, pa.Scalar]:
     """The words that a column has, the number of the word in each row, and how many words; no word is one of them."""
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = with_numbers(column.combine_chunks())
     words = pa.concat_arrays([encoded.dictionary, pa.nulls(1, encoded.dictionary.type)])
-    missing = pc.cast(pc.count(encoded.dictionary, mode="all"), encoded.indices.type)
-    return words.to_pylist(), pc.cast(pc.fill_null(encoded.indices, missing), pa.int64()), pc.count(words, mode="all")
+    missing = converted(size_of(encoded.dictionary), encoded.indices.type)
+    return words.to_pylist(), converted(first_known(encoded.indices, missing), pa.int64()), size_of(words)

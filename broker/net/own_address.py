@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from ipaddress import ip_address
 
 from broker.routing.address import NetworkAddress
@@ -13,7 +13,7 @@ def own_addresses(host: str, port: int) -> set[NetworkAddress]:
     address = ip_address(host)
     hosts = {host}
     if address.is_unspecified:
-        hosts = {"127.0.0.1", "localhost", socket.gethostname().lower()} | ({"::1"} if address.version == 6 else set())
+        hosts = {"127.0.0.1", "localhost", os.uname().nodename.lower()} | ({"::1"} if address.version == 6 else set())
     elif address.is_loopback:
         hosts |= {"localhost"}
     return {NetworkAddress(name, port) for name in hosts}

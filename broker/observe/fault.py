@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
@@ -46,6 +45,8 @@ _COLUMN, _FUNCTION = 207, 195
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """What a misspelt name may have meant, as the end of a sentence; empty when nothing is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
     by_folded = {known.casefold(): known for known in names}
     near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.7)
     return f"; did you mean {by_folded[near[0]]}?" if near else ""

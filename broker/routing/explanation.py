@@ -130,3 +130,8 @@ class Explanation(msgspec.Struct, frozen=True):
     permissions: Annotated[
         tuple[PermissionShown, ...], Meta(description="What the peer needs; asked before any route.")
     ] = ()
+
+    @property
+    def has_way(self) -> bool:
+        """Whether a message leaves, waits for a principal, or comes to a service that is there."""
+        return self.outcome not in {Outcome.DROPPED, Outcome.DELAYED} and self.is_service_there

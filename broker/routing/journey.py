@@ -12,7 +12,6 @@ known broker instance wins one, up to `INSTANCES_MAX`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -34,8 +33,7 @@ _TRIES = 16  # conversation ids tried for each of them: of equal weights, one in
 _ASKS = frozenset({Disposition.ASKING_FOR_ROUTE, Disposition.PRINCIPAL_UNKNOWN})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Site:
+class Site(Struct, frozen=True, eq=False):
     """
     One instance.
 

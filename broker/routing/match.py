@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 
 from msgspec import Struct
 
@@ -123,6 +122,8 @@ def score(conversation_id: bytes, candidate: bytes, *, weight: int = 1) -> float
 
     Shape: a positive number; over all conversations, candidate i wins with probability weight_i / sum of weights.
     """
+    from hashlib import sha256  # noqa: PLC0415 - for those who balance; a slow import for all others
+
     h = int.from_bytes(sha256(conversation_id + candidate).digest()[:8], "big")
     uniform = (h + 0.5) / 2.0**64
     # The largest hashes round to 1.0, whose logarithm is 0: such a candidate wins.

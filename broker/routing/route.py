@@ -16,7 +16,6 @@ Source: Service Broker documentation, "CREATE ROUTE", "ALTER ROUTE", "sys.routes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
@@ -48,7 +47,6 @@ Identity: TypeAlias = tuple[UUID | None, str | None, NetworkAddress | Keyword, N
 _GUID = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\})", re.ASCII | re.IGNORECASE)
 
 
-@dataclass
 class PropertyError(StatementError):
     """
     A property that breaks a rule.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 PRINCIPAL_MAX = 1024  # characters of a principal in a statement
 SUBJECTS_MAX = 256  # that are remembered as they were read
@@ -79,8 +79,7 @@ class Kind(Enum):
     COMMON_NAME = "common name"
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(NamedTuple):
     """
     What somebody has proved to be; nothing of it by default.
 

@@ -26,9 +26,8 @@ import json
 import sqlite3
 import uuid
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import broker_instance
@@ -44,8 +43,7 @@ _SEEN = (
 _KEEP = "UPDATE broker_database SET starts = max(starts, ?), epoch = max(epoch, ?), file_number = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """
     What tells a file from its copies.
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.conversation.validation import Rule, SentBy, Validation
 from broker.conversation.well_known import DEFAULT
@@ -24,8 +23,7 @@ FIRST_ID = 65536  # of what statements make; below it is what is built in, as in
 DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(NamedTuple):
     """Shape: `is_receive_enabled` is STATUS = ON; `is_poison_message_handling_enabled` turns it off by itself."""
 
     queue_id: int
@@ -34,8 +32,7 @@ class Queue:
     is_poison_message_handling_enabled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(NamedTuple):
     """Shape: `contracts` it accepts as a target, empty = any."""
 
     service_id: int
@@ -44,8 +41,7 @@ class Service:
     contracts: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Priority:
+class Priority(NamedTuple):
     """A conversation priority. Shape: None = any; `priority_level` 1 .. 10."""
 
     name: str

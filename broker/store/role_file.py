@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.errors import StoreUnavailableError
 from broker.mirror.role import EPOCH_MAX
@@ -25,8 +24,7 @@ _EPOCH_TOLD_MAX = EPOCH_MAX // 4 * 3  # takeovers go on from there, and nobody h
 _SINCE_MAX = 253_402_300_799.0  # the end of the year 9999: later is no time that could be told
 
 
-@dataclass(frozen=True, slots=True)
-class Reign:
+class Reign(NamedTuple):
     """
     Who is, or was, the principal.
 

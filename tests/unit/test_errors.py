@@ -156,3 +156,43 @@ def test_two_errors_are_equal_when_their_fields_are() -> None:
 def test_an_error_is_shown_with_its_fields() -> None:
     assert "FrameTooLargeError(length=3, max_frame=4, hint='')" == repr(FrameTooLargeError(3, 4))
     assert "BrokerError('no fields')" == repr(BrokerError("no fields"))
+
+
+def test_an_error_with_other_values_is_another_one() -> None:
+    one = SettingError("a.b", "is wrong", PLACE, excerpt="a.b = 1")
+
+    assert SettingError("a.b", "is wrong", None, excerpt="a.b = 1") == one.but(span=None)
+    assert ("a.b = 1", PLACE) == (one.but(span=None).excerpt, one.span)
+
+
+def test_the_excerpt_is_not_compared() -> None:
+    assert SettingError("a", "b", PLACE, excerpt="c") == SettingError("a", "b", PLACE)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((1,), {}), ((1, 2, "", 4), {}), ((1, 2), {"length": 1}), ((1, 2), {"other": 1})],
+    ids=["missing", "too many", "twice", "unknown"],
+)
+def test_an_error_takes_its_fields_and_nothing_else(values: tuple[object, ...], named: dict[str, object]) -> None:
+    make: type = FrameTooLargeError
+
+    with pytest.raises(TypeError, match=r"FrameTooLargeError takes length, max_frame, hint; not"):
+        make(*values, **named)
+
+
+def test_an_error_has_the_fields_of_the_one_it_is_a_kind_of() -> None:
+    class WorseError(StatementError):
+        names: tuple[str, ...] = ()
+
+    error = WorseError(102, "wrong", names=("a",))
+
+    assert (102, "wrong", None, None, ("a",)) == (
+        error.number,
+        error.problem,
+        error.span,
+        error.text_line,
+        error.names,
+    )
+    assert error != WorseError(102, "wrong")
+    assert "WorseError(number=102, problem='wrong', span=None, text_line=None, names=('a',))" == repr(error)

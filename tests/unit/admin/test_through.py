@@ -14,7 +14,7 @@ import pytest
 from broker.admin.client import AdminClient, ProblemError
 from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
-from broker.admin.through import HOPS_MAX, Directory, End, NotAskedError, Way, ask, follow, has_way
+from broker.admin.through import HOPS_MAX, Directory, End, NotAskedError, Way, ask, follow
 from broker.errors import DaemonUnreachableError
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.choose import Health
@@ -140,8 +140,8 @@ def test_a_service_that_is_not_where_the_message_comes_to_is_no_way() -> None:
 def test_a_message_that_is_dropped_or_delayed_has_no_way() -> None:
     empty = Net({"a": None}, services=("Other",))._places["a"]
 
-    assert not has_way(answer(empty, ExplainRequest("S")))
-    assert has_way(answer(empty, ExplainRequest("Other")))
+    assert not answer(empty, ExplainRequest("S")).explanation.has_way
+    assert answer(empty, ExplainRequest("Other")).explanation.has_way
 
 
 # --- asking ---

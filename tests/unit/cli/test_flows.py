@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from broker.cli.exit_code import NOT_FOUND
+from broker.cli.flows import without_numpy
 from tests.support.command import run
 from tests.support.journalled import visit, write
 
@@ -148,3 +149,26 @@ def test_directory_that_is_not_there_is_not_found(tmp_path: Path, command: str) 
 
 def test_synthetic_history_is_made_by_the_same_group() -> None:
     assert "Make a synthetic history" in run("flows", "--help").stdout
+
+
+def test_numpy_is_kept_away_for_as_long_as_asked() -> None:
+    program = (
+        "from broker.cli.flows import without_numpy\n"
+        "with without_numpy():\n"
+        "    import pyarrow\n"
+        "    try: import numpy\n"
+        "    except ImportError: print('not here')\n"
+        "import numpy; print(numpy.__name__)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "not here\nnumpy\n" == done.stdout
+
+
+def test_numpy_that_may_be_needed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow has begun with it, or may be asked for what needs it."""
+    monkeypatch.setitem(sys.modules, "numpy", sys)
+
+    with without_numpy():
+        assert sys is sys.modules["numpy"]

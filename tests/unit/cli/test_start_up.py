@@ -155,8 +155,8 @@ def test_a_command_that_reads_a_configuration_needs_no_daemons_parts(tmp_path: P
 def test_scripts_are_played_without_what_carries_them_out(tmp_path: Path, command: list[str]) -> None:
     config = tmp_path / "broker.toml"
     config.write_text('instance = { name = "a", state_dir = "." }\n', encoding="utf-8")
-    asking = ("email", "http.client", "ssl")
-    parts = (*asking, "broker.application", "broker.control.config", "broker.forwarding.kernel_choice", "pyexpat")
+    asking = ("email", "http.client", "pyexpat", "socket", "ssl", "tempfile")
+    parts = (*asking, "broker.application", "broker.control.config", "broker.forwarding.kernel_choice")
 
     assert ["broker.control.config"] == imported(*command, "--offline", "-c", str(config), of=parts)
 
@@ -168,14 +168,18 @@ def test_http_is_not_spoken_where_nobody_answers(tmp_path: Path) -> None:
     assert [] == imported("explain", "--to", "b", "--incoming", "-c", str(config), of=("email", "http.client", "ssl"))
 
 
-@pytest.mark.parametrize("command", ["stats", "tail"])
-def test_journals_are_read_without_what_pyarrow_can_do_besides(tmp_path: Path, command: str) -> None:
-    """Of pandas and what asks data sets nothing is needed; either takes longer than all else."""
+@pytest.mark.parametrize(
+    "words",
+    [["stats"], ["tail"], ["tail", "--outcome", "dropped"], ["tail", "--conversation", "0" * 32]],
+    ids=" ".join,
+)
+def test_journals_are_read_without_what_pyarrow_can_do_besides(tmp_path: Path, words: list[str]) -> None:
+    """Of numpy, pandas and what asks data sets nothing is needed; either takes longer than all else."""
     visits = [visit(number, outcome="dropped", reason="no route", code=9798) for number in range(3)]
     write(tmp_path / "a.parquet", *visits)
-    parts = ("pandas", "pyarrow.acero", "pyarrow.dataset", "pyarrow.parquet")
+    parts = ("numpy", "pandas", "pyarrow.acero", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet")
 
-    assert ["pyarrow.parquet"] == imported("flows", command, str(tmp_path), of=parts)
+    assert ["pyarrow.parquet"] == imported("flows", *words, str(tmp_path), of=parts)
 
 
 def test_certificates_are_shown_without_what_makes_them_and_without_settings(tmp_path: Path) -> None:

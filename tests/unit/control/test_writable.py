@@ -23,12 +23,31 @@ def test_file_in_the_way_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_directory_that_refuses_a_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
 
     assert f'"{tmp_path}" cannot be written: No space left on device' == write_problem(tmp_path)
+
+
+def test_file_system_that_makes_no_nameless_files_is_written_with_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, asked = os.open, []
+
+    def open_named(path: str, flags: int, *how: int, **more: int) -> int:
+        asked.append(path)
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(95, "Operation not supported")
+        return plain(path, flags, *how, **more)
+
+    monkeypatch.setattr(os, "open", open_named)
+
+    assert write_problem(tmp_path) is None
+    assert tmp_path in {Path(path).parent for path in asked}
+    assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("free", "is_told"), [(ROOM_BYTES - 4096, True), (ROOM_BYTES, False)])
