@@ -19,11 +19,12 @@ _COLUMNS = (
     " early_fragments, is_opening_acknowledged, end_dialog_sequence, k.security, k.far_principal, k.secret"
     " FROM broker_conversation c LEFT JOIN broker_session_key k USING (conversation_id, is_initiator)"
 )
-_SAVE = (
-    "UPDATE broker_conversation SET state = ?, far_broker_instance = ?, acknowledged_sequence = ?,"
-    " receive_sequence = ?, receive_sequence_frag = ?, early_fragments = ?, is_opening_acknowledged = ?"
-    " WHERE endpoint_id = ?"
+_SAVE = (  # the state only when it has changed: to check it doubles the cost
+    "UPDATE broker_conversation SET {}acknowledged_sequence = ?, receive_sequence = ?, receive_sequence_frag = ?,"
+    " early_fragments = ?, is_opening_acknowledged = ? WHERE endpoint_id = ?"
 )
+_SAVE_COUNTS = _SAVE.format("")
+_SAVE_ALL = _SAVE.format("state = ?, far_broker_instance = ?, ")
 _CREATE = (
     "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
     " state, service_name, far_service, far_broker_instance, contract, priority, lifetime, create_date,"
@@ -93,8 +94,11 @@ def save_side(db: sqlite3.Connection, side: Side, before: Side) -> None:
     if side.acknowledged_sequence > before.acknowledged_sequence:
         db.execute(_FORGET, (side.endpoint_id, side.acknowledged_sequence))
     far = side.contact.far_broker_instance
-    counts = (side.acknowledged_sequence, *side.expected, side.early_fragments, side.opening)
-    db.execute(_SAVE, (str(side.state), None if far == NO_GUID else far, *counts, side.endpoint_id))
+    counts = (side.acknowledged_sequence, *side.expected, side.early_fragments, side.opening, side.endpoint_id)
+    if side.state is before.state and far == before.contact.far_broker_instance:
+        db.execute(_SAVE_COUNTS, counts)
+    else:
+        db.execute(_SAVE_ALL, (str(side.state), None if far == NO_GUID else far, *counts))
 
 
 def is_name(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from broker.store.side import (
     save_side,
     side_of,
 )
+from broker.wire.layout import NO_GUID
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0
@@ -90,6 +92,33 @@ def test_changes_are_written_and_acknowledged_messages_forgotten(db: sqlite3.Con
 
     assert side == side_of(db, 1)
     assert [b"b"] == rows(db, "SELECT message_body FROM broker_transmission")
+
+
+@pytest.mark.parametrize("far", [None, FAR])
+def test_counts_are_written_beside_a_state_and_a_far_side_that_stay(db: sqlite3.Connection, far: bytes | None) -> None:
+    instance = None if far is None else uuid.UUID(bytes=far)
+    begin_dialog(db, from_service="Orders", to_service="//far/Billing", broker_instance=instance)
+    side = side_of(db, 1)
+    assert side is not None
+    before = copy_of(side)
+    side.acknowledged_sequence, side.expected, side.early_fragments, side.opening = 1, (3, 4), 2, OPENING_ACKNOWLEDGED
+
+    save_side(db, side, before)
+
+    assert side == side_of(db, 1)
+    assert (State.STARTED_OUTBOUND, far or NO_GUID) == (side.state, side.contact.far_broker_instance)
+
+
+def test_far_side_is_written_where_the_state_stays(db: sqlite3.Connection) -> None:
+    begin_dialog(db, from_service="Orders", to_service="//far/Billing")
+    side = side_of(db, 1)
+    assert side is not None
+    before = copy_of(side)
+    side.contact = side.contact.bound_to(FAR)
+
+    save_side(db, side, before)
+
+    assert side == side_of(db, 1)
 
 
 def test_nothing_changed_is_nothing_written(db: sqlite3.Connection) -> None:
