@@ -117,6 +117,8 @@ def settings(options: SessionOptions) -> dict[str, str]:
         "spark.sql.files.ignoreMissingFiles": "true",  # retention removes old ones; the inventory tells which
         "spark.sql.execution.replaceHashWithSortAgg": "true",  # `paths` sorts: one transmission in memory at a time
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # groups of `routes`: 128 halves its speed
+        "spark.sql.files.openCostInBytes": "1048576",  # journals are many small files: fewer tasks with more of them
+        "spark.sql.parquet.columnarReaderBatchSize": "1024",  # rows that room is made for, anew in each file
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # paths looked up without a Spark job
         "spark.ui.showConsoleProgress": str(options.shows_progress).lower(),
     }
