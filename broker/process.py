@@ -128,6 +128,7 @@ class _Life:
         """It serves."""
         self._served = served
         served.drain.on_change = self._on_drain
+        served.drain.process = os.getpid()
         self._notify.ready(STATUS_SERVING)
         if self._hangups:
             self.on_hangup()

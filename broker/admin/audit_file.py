@@ -82,8 +82,12 @@ class AuditFile:
     def _open(self) -> int:
         """The file that has the name, locked; made with its mode where there is none."""
         while True:
-            is_new = not self.path.exists()
-            descriptor = os.open(self.path, _FLAGS | os.O_CREAT, MODE)
+            try:
+                descriptor, is_new = self._open_or_make()
+            except FileNotFoundError:
+                if self.path.parent.is_dir():
+                    continue  # put aside by somebody else, between two looks
+                raise
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(descriptor), self.path.stat()):
@@ -96,6 +100,17 @@ class AuditFile:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
+
+    def _open_or_make(self) -> tuple[int, bool]:
+        """The file, and whether it was made; one that root makes belongs to whom the directory does: the instance."""
+        try:
+            descriptor = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, MODE)
+        except FileExistsError:
+            return os.open(self.path, _FLAGS), False
+        if os.geteuid() == 0:
+            owner = self.path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        return descriptor, True
 
     def _put_aside(self) -> None:
         """Give the file and those before it the next number; those above `keep` go."""

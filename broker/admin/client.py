@@ -132,6 +132,18 @@ class AdminClient:
                 raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
             return answer
 
+    def process(self) -> int | None:
+        """The process behind the socket file, as this machine counts it; None behind a port. Raises as `request`."""
+        if self._port is not None:
+            return None
+        from broker.admin.peer import peer_of  # noqa: PLC0415 - see the top of this file
+
+        try:
+            with _reached(Path(self.where), self._timeout) as reached:
+                return peer_of(reached.fileno()).pid
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
     def lines(self, target: str, *, line_max: int) -> Iterator[bytes]:
         """
         The lines of an answer that goes on, such as events, as they come; each call is a connection of its own.

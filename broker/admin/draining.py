@@ -41,6 +41,9 @@ class DrainAnswer(msgspec.Struct, frozen=True):
     remaining_s: Annotated[float | None, Meta(description="Seconds until the time is up; null while it serves.")]
     clean: Annotated[bool | None, Meta(description="Whether nothing was left behind; null until it has left.")]
     changes: Annotated[int, Meta(description="What `since` takes.")]
+    process: Annotated[
+        int | None, Meta(description="Id of the process that ends behind it; null where an application embeds it.")
+    ]
 
 
 async def drain_now(drain: Drain, audit: Audit, executor: Executor, caller: Caller) -> DrainAnswer:
@@ -80,4 +83,5 @@ async def _answer(drain: Drain) -> DrainAnswer:
         remaining_s=None if is_serving else round(drain.remaining_s, 3),
         clean=drain.is_clean if drain.stage is Stage.LEFT else None,
         changes=drain.changes,
+        process=drain.process,
     )

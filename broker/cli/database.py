@@ -1,7 +1,8 @@
 """
 The commands about a database file that is not what it was: copied, moved, or put back from a backup.
 
-They work on the file itself, with its lock, so no daemon may run on it; `docs/databases.md` tells when to use which.
+They work on the file itself, with its lock, so no daemon may run on it, and what they change is in the audit of the
+configuration; `docs/databases.md` tells when to use which.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +22,7 @@ from broker.cli.access import read_settings, usual_config
 from broker.cli.exit_code import HARMFUL, fail, with_exit_code
 from broker.cli.option import config_option, examples, output_option
 from broker.cli.output import show_json
+from broker.cli.recording import recording
 from broker.errors import ConversationError, StoreUnavailableError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
@@ -74,7 +76,8 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
         fence.keep(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
-        _end(db, dry_run=dry_run)
+        told = {"before": {"problem": problem}, "after": {"broker_instance": str(instance)}}
+        _end(db, path, config, "keep", told, dry_run=dry_run or not problem)
     if problem:
         done = "would be the database" if dry_run else "is the database from now on"
         texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE]
@@ -112,7 +115,9 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
         instance = _new_instance(settings, path, old)
         new_broker(db, instance)
         fence.keep(db, path, settings.instance.state_dir)
-        _end(db, dry_run=dry_run)
+        after = {"broker_instance": str(instance), "lost": str(stake)}
+        told = {"before": {"broker_instance": str(old)}, "after": after}
+        _end(db, path, config, "new", told, dry_run=dry_run)
     texts = [
         # What a dry run draws is not what is drawn then.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
@@ -148,7 +153,7 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
         count = identity.error_conversations(db, time.time(), text=text)
-        _end(db, dry_run=dry_run)
+        _end(db, path, config, "error-conversations", {"after": {"ended": count}}, dry_run=dry_run)
     texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
     _tell(path, output, texts, stake, dry_run=dry_run, ended=count)
 
@@ -218,8 +223,16 @@ def _refuse_held(error: StoreUnavailableError) -> NoReturn:
     fail(f"{error}: {hint}", HARMFUL)
 
 
-def _end(db: sqlite3.Connection, *, dry_run: bool) -> None:
-    db.execute("ROLLBACK" if dry_run else "COMMIT")
+def _end(
+    db: sqlite3.Connection, path: Path, config: Path | None, command: str, told: Mapping[str, Any], *, dry_run: bool
+) -> None:
+    """Commit once the audit has it, or change nothing."""
+    if dry_run:
+        db.execute("ROLLBACK")
+        return
+    with recording(read_settings(config), f"broker database {command}") as record:
+        record.done([{"target": str(path.absolute()), **told}])
+        db.execute("COMMIT")
 
 
 def _instance(db: sqlite3.Connection) -> uuid.UUID:

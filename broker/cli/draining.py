@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 
 _UNAVAILABLE = 503
 ANSWER_SECONDS = 20.0  # an answer about the next change comes within ten
+TOLD_SECONDS = 1.0  # that a process may take to end before a word is said about it
 
 
 @examples("""
@@ -36,23 +42,69 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     """
     Have an instance leave in good order, and follow it until it has gone.
 
-    Peers move to other ways, what is held leaves, databases are handed over, and the process ends. Exit codes: 0
-    drained, 4 daemon unreachable, 5 not permitted, 7 something was left behind, or it was still there after --timeout.
+    Peers move to other ways, what is held leaves, databases are handed over, and the process ends: asked on its socket,
+    this returns when it has. Exit codes: 0 drained, 4 daemon unreachable, 5 not permitted, 7 something was left behind,
+    or it was still there after --timeout.
     """
     client = admin_client(config, socket, timeout=ANSWER_SECONDS)
     if dry_run:
         _show(client.get("/v1/drain"), output)
         return
     deadline = None if timeout is None else time.monotonic() + timeout
-    last = _follow(client, _begin(client), deadline)
+    with _process(client) as process:
+        last = _follow(client, _begin(client), deadline)
+        is_over = last["stage"] == "left"
+        if process is not None and process.number == last.get("process"):  # an application goes on without it
+            is_over = process.has_ended(deadline)
     if output == "json":
         show_json(last)
-    if last["stage"] != "left" and deadline is not None and time.monotonic() >= deadline:
+    if deadline is not None and time.monotonic() >= deadline and not is_over:
         fail(f"still there after {timeout:g} s; {last['sentence']}", TIMED_OUT)
     if last["held"] or last["peers"] or last["busy"]:
         fail(f"gone, and something was left behind: {_left(last)}; its senders have it", TIMED_OUT)
     if last["stage"] != "left":  # else it has said so itself
         click.echo("drained", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """The process of an instance. Shape: `number` as this machine counts it; `descriptor` to be watched."""
+
+    number: int
+    descriptor: int
+
+    def has_ended(self, deadline: float | None) -> bool:
+        """Wait until it has ended, or the time is up."""
+        ending = select.poll()
+        ending.register(self.descriptor, select.POLLIN)
+        if ending.poll(_milliseconds(TOLD_SECONDS, deadline)):
+            return True
+        click.echo(f"waiting for process {self.number} to end", err=True)
+        return bool(ending.poll(_milliseconds(None, deadline)))
+
+
+def _milliseconds(seconds: float | None, deadline: float | None) -> float | None:
+    """So many seconds, None for ever, and no longer than until the deadline."""
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    bounds = [bound for bound in (seconds, left) if bound is not None]
+    return 1000 * min(bounds) if bounds else None
+
+
+@contextmanager
+def _process(client: AdminClient) -> Iterator[_Process | None]:
+    """The process behind the socket; None behind a port, and where the system lets nobody watch it."""
+    number = client.process()
+    try:
+        descriptor = None if number is None else os.pidfd_open(number)
+    except OSError:
+        descriptor = None  # one of another container is number 0 here
+    if number is None or descriptor is None:
+        yield None
+        return
+    try:
+        yield _Process(number, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _begin(client: AdminClient) -> dict[str, Any]:

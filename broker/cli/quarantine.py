@@ -7,20 +7,22 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.access import open_database
+from broker.cli.access import open_database, read_settings
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, confirm, database_option, examples, output_option
 from broker.cli.output import show_json, show_rows
+from broker.cli.recording import recording
 from broker.errors import ConversationError
 
 if TYPE_CHECKING:
+    from broker.cli.recording import Record
     from broker.store.quarantine import Failure
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
@@ -40,6 +42,9 @@ broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
 def quarantine() -> None:
     """
     Look at dialogs whose message makes its reader fail, and settle them.
+
+    What is settled in a database of a configuration, with -c, is in its audit; where only a file is named nobody writes
+    it down.
 
     Exit codes: as each of its commands tells.
     """
@@ -234,12 +239,15 @@ def _settle(
             for plan in plans:
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
             confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
-        if not dry_run:
-            db.execute("BEGIN IMMEDIATE")
-            with db:
-                for failure in chosen:
-                    _check_same(db, failure)
-                    change(db, failure)
+        if not dry_run and chosen:
+            with _recording(config, action) as record:
+                db.execute("BEGIN IMMEDIATE")
+                with db:
+                    for failure in chosen:
+                        _check_same(db, failure)
+                        change(db, failure)
+                    if record is not None:
+                        record.done([_told(database, failure) for failure in chosen])
     if output == "json":
         show_json(plans)
     else:
@@ -247,6 +255,16 @@ def _settle(
             click.echo(f"{'would ' if dry_run else ''}{plan['what']}  ({plan['conversation_handle']})")
         if not plans:
             click.echo("no dialog is in quarantine")
+
+
+def _recording(config: Path | None, action: str) -> AbstractContextManager[Record | None]:
+    """The record in the audit of a configuration; None where only a file is named, as it is to an application."""
+    return nullcontext() if config is None else recording(read_settings(config), f"broker quarantine {action}")
+
+
+def _told(database: str, failure: Failure) -> dict[str, Any]:
+    before = {"message": failure.message_sequence_number, "behind": failure.messages_behind}
+    return {"database": database, "target": str(uuid.UUID(bytes=failure.conversation_handle)), "before": before}
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:

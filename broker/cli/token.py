@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,9 +12,7 @@ from broker.cli.access import read_settings
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, examples, output_option
 from broker.cli.output import show_rows
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.control.config import Settings
+from broker.cli.recording import recording
 
 ROLES = ("viewer", "operator", "admin")
 LIFETIME = "90d"
@@ -91,13 +86,9 @@ def new(config: Path | None, role: str, expires: timedelta | None, name: str) ->
         raise click.UsageError("that is beyond the calendar: write never") from None
     entry = {"role": role, "expires_at": None if expires_at is None else expires_at.isoformat()}
     path = settings.admin.tokens
-    secret = _audited(
-        settings,
-        "NEW TOKEN",
-        name,
-        after=entry,
-        change=lambda: new_token(path, name, role_of(role), now=now, expires_at=expires_at),
-    )
+    with recording(settings, "NEW TOKEN") as record:
+        record.done([{"target": name, "after": entry}])
+        secret = new_token(path, name, role_of(role), now=now, expires_at=expires_at)
     click.echo(secret)
     until = "for ever" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"
     click.echo(f"token {name}: {role}, {until}; it is not shown again", err=True)
@@ -153,31 +144,7 @@ def revoke(config: Path | None, name: str) -> None:
     path = settings.admin.tokens
     known = {one.name: one for one in read_tokens(path)}
     before = {"role": known[name].role.word} if name in known else None
-    _audited(settings, "REVOKE TOKEN", name, before=before, change=lambda: revoke_token(path, name))
+    with recording(settings, "REVOKE TOKEN") as record:
+        record.done([{"target": name, "before": before}])
+        revoke_token(path, name)
     click.echo(f"token {name} revoked", err=True)
-
-
-def _audited(settings: Settings, operation: str, name: str, *, change: Callable[[], Any], **definitions: Any) -> Any:
-    """Make a change of the token file, written down before it is made, and again when it was refused."""
-    from broker.admin.audit import Outcome  # noqa: PLC0415
-    from broker.admin.audit_file import AuditFile  # noqa: PLC0415
-    from broker.control.administration import user_name  # noqa: PLC0415
-    from broker.errors import BrokerError  # noqa: PLC0415
-
-    file = AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep)
-    who = {
-        "request": secrets.token_hex(8),
-        "who": f"user:{user_name(os.geteuid())}",
-        "from": f"command, process {os.getpid()}",
-    }
-    told = {**who, "operation": operation, "target": name, **{key: one for key, one in definitions.items() if one}}
-
-    def write(outcome: Outcome, **more: Any) -> None:
-        file.append([{"at": datetime.now(UTC).isoformat(), **told, **more, "outcome": outcome}])
-
-    write(Outcome.DONE)
-    try:
-        return change()
-    except BrokerError as error:
-        write(Outcome.FAILED, problem=str(error))
-        raise

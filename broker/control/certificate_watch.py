@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from broker.control.certificate_change import Tell, shown_security, tell_change, tell_nobody
-from broker.control.certificates import certificate_warnings, plain_text_told, security_of
+from broker.control.certificates import plain_text_told, security_of, unwise
 from broker.errors import SettingError
 from broker.net.tls import Encryption, Security, narrowed
 from broker.supervision import Supervision
@@ -66,7 +66,7 @@ class CertificateWatch:
         """
         self._tried = self._seen = self._mark()
         self.security = security_of(self._settings)
-        for warning in certificate_warnings(self._settings):
+        for warning in unwise(self._settings):
             log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
         told = plain_text_told(self._settings.endpoint.encryption)
         if told:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.control.config import by_place
 from broker.errors import CertificateUnusableError, SettingError
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ def certificate_errors(settings: Settings) -> list[SettingError]:
 
 def _error(settings: Settings, error: CertificateUnusableError) -> SettingError:
     return settings.error(("endpoint", error.setting), f"{error.path}: {error.problem}", error.hint)
+
+
+def unwise(settings: Settings) -> list[SettingError]:
+    """What is legal but unwise about settings and the certificates that they name, sorted by place. Blocking."""
+    return sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place)
 
 
 def certificate_warnings(settings: Settings) -> list[SettingError]:

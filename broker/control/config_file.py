@@ -29,6 +29,7 @@ _TWICE = re.compile(r"^Cannot (?:declare \(.*\) twice|overwrite a value|mutate i
 _NAMES = "name a TOML file that exists and may be read"
 _SYNTAX = "correct the syntax, then check again"
 _TABLE = re.compile(r"\s*\[")
+_PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ def read_config(path: Path | None) -> ConfigFile:
     if path is None:
         return ConfigFile()
     source = str(path)
-    return _parse(_decode(_read(path, source), source), source)
+    text = _decode(_read(path, source), source)
+    if _PEM.search(text):  # its lines are shown to nobody
+        raise _refused(source, "is a key or a certificate in PEM form", "name the TOML file that names it")
+    return _parse(text, source)
 
 
 # --- the bytes ----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import structlog
 
 from broker.control.catalog import Catalog
-from broker.control.certificates import certificate_warnings, security_of
+from broker.control.certificates import security_of, unwise
 from broker.control.check import changeable_errors
 from broker.control.config import Settings, by_place
 from broker.control.definition import Auditing
@@ -324,12 +324,8 @@ def _judge_files(settings: Settings) -> None:
 
 def _new_warnings(old: Settings, new: Settings) -> list[str]:
     """What is unwise about these settings and was not about those before. Blocking."""
-    before = {(one.key, one.problem) for one in _warnings(old)}
-    return [str(one) for one in _warnings(new) if (one.key, one.problem) not in before]
-
-
-def _warnings(settings: Settings) -> list[SettingError]:
-    return sorted([*settings.warnings(), *certificate_warnings(settings)], key=by_place)
+    before = {(one.key, one.problem) for one in unwise(old)}
+    return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
 
 
 async def _prepared(
@@ -341,7 +337,7 @@ async def _prepared(
     except SettingError as error:
         raise SettingsError([error]) from error
     except ListenFailedError as error:
-        raise SettingsError([listen_error(settings, error)]) from error
+        raise SettingsError([listen_error(settings, error, is_running=True)]) from error
 
 
 def _write_down(seen_by: Seen, changed: Sequence[Difference]) -> None:

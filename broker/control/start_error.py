@@ -44,15 +44,15 @@ _PASSING = frozenset(
 )
 
 
-def listen_error(settings: Settings, error: ListenFailedError) -> SettingError:
-    """An address that could not be taken, under the setting that names it."""
+def listen_error(settings: Settings, error: ListenFailedError, *, is_running: bool = False) -> SettingError:
+    """An address that could not be taken, by a start or by what runs, under the setting that names it."""
     key = next((key for key, address in _addresses(settings) if address == error.address), None)
     if key is None:
         return SettingError("endpoint.listen", str(error))
     hint = ""
     if key == ("admin", "socket"):
         hint = SOCKET_TAKEN if error.problem == ANSWERED else SOCKET_ELSEWHERE
-    elif socket_problem(settings.admin.socket) == ANSWERED:
+    elif not is_running and socket_problem(settings.admin.socket) == ANSWERED:
         hint = RUNS_ALREADY
     return settings.error(key, f'cannot listen on "{error.address}": {error.problem}', hint)
 

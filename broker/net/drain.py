@@ -68,7 +68,8 @@ class Drain:
         bounds_of: Asked when it begins.
 
     Shape: `reason` why, "" while it serves; `left` as of the last look; `changes` counts what was told of it;
-    `on_change` is told too, to be set by those who want to know.
+    `on_change` is told too, to be set by those who want to know; `process` the one that ends behind it, set by whoever
+    runs it, None where an application goes on without it.
     """
 
     def __init__(self, leaver: Leaver, bounds_of: Callable[[], Bounds]) -> None:
@@ -77,6 +78,7 @@ class Drain:
         self.left = Left()
         self.changes = 0
         self.on_change: Callable[[], None] = lambda: None
+        self.process: int | None = None
         self._leaver = leaver
         self._bounds_of = bounds_of
         self._loop = asyncio.get_running_loop()

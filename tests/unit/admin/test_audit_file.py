@@ -124,6 +124,19 @@ def test_writers_at_once_lose_nothing_while_files_are_put_aside(tmp_path: Path) 
     assert list(range(200)) == found
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files that others cannot write")
+def test_what_root_makes_belongs_to_whom_the_directory_does(tmp_path: Path) -> None:
+    """A command as root beside an instance that runs as somebody else."""
+    os.chown(tmp_path, 4711, 4712)
+    file = _file(tmp_path, size=20)
+
+    for number in range(2):
+        file.append([{"number": number}])  # the second one after the first was put aside
+
+    found = [(one.stat().st_uid, one.stat().st_gid) for one in tmp_path.iterdir()]
+    assert [(4711, 4712)] * 2 == found
+
+
 def test_a_file_that_could_be_made_has_no_problem_and_is_not_made(tmp_path: Path) -> None:
     file = _file(tmp_path)
 

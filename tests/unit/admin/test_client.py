@@ -1,6 +1,7 @@
 """Asking a daemon over its admin socket: answers, refusals, and nobody there."""
 
 import contextlib
+import os
 import socket
 import ssl
 import threading
@@ -33,6 +34,13 @@ def test_sql_posts_the_statement_and_where_it_runs(fake_admin: Any, database: st
 
     assert ["done"] == answer["messages"]
     assert [("POST", "/v1/sql", {"statement": "DROP ROUTE a", "database": database})] == fake_admin.asked
+
+
+def test_process_behind_a_socket_is_known_and_behind_a_port_is_not(fake_admin: Any) -> None:
+    assert os.getpid() == AdminClient(fake_admin.path).process()
+    assert None is AdminClient("http://127.0.0.1:1").process()
+    with pytest.raises(DaemonUnreachableError):
+        AdminClient(fake_admin.path.with_name("none.sock")).process()
 
 
 def test_one_client_asks_more_than_once(fake_admin: Any) -> None:

@@ -51,6 +51,11 @@ def content(path: Path) -> list[str]:
         return list(db.iterdump())
 
 
+def audit(configuration: Path) -> list[dict[str, Any]]:
+    lines = configuration.with_name("audit.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def told(*arguments: object) -> dict[str, Any]:
     result = run("database", *arguments, "-o", "json")
     assert 0 == result.exit_code, result.stderr
@@ -83,6 +88,26 @@ def test_keeping_what_was_never_copied_has_nothing_to_do(configuration: Path, us
 
     assert (0, before) == (result.exit_code, content(used))
     assert "nothing to do" in result.stdout
+
+
+def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Path, copied: Path) -> None:
+    told("keep", "-c", configuration, "orders", "--dry-run")
+    told("keep", "-c", configuration, "orders")
+    told("keep", "-c", configuration, "orders")  # nothing to do
+    told("error-conversations", "-c", configuration, "orders")
+    instance = told("new", "-c", configuration, "orders")
+
+    keep, error, new = audit(configuration)
+    assert ["broker database keep", "broker database error-conversations", "broker database new"] == [
+        line["operation"] for line in (keep, error, new)
+    ]
+    assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in (keep, error, new)}
+    assert "the file is a copy" in keep["before"]["problem"]
+    assert {"ended": 2} == error["after"]
+    assert (instance["was"], instance["broker_instance"]) == (
+        new["before"]["broker_instance"],
+        new["after"]["broker_instance"],
+    )
 
 
 def test_msdb_can_be_kept(configuration: Path, used: Path) -> None:
@@ -148,6 +173,17 @@ def test_a_dry_run_tells_and_changes_nothing(configuration: Path, copied: Path, 
     assert (0, before) == (result.exit_code, content(copied))
     assert "would" in result.stdout
     assert [] != problems(configuration)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_cannot_be_written_down_is_not_done(configuration: Path, copied: Path, command: str) -> None:
+    before = content(copied)
+    configuration.with_name("audit.jsonl").mkdir()
+
+    result = run("database", command, "-c", configuration, "orders")
+
+    assert (1, before) == (result.exit_code, content(copied))
+    assert "nothing is changed as long as no change can be written down" in result.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

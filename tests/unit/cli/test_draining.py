@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from tests.support.command import run
@@ -19,6 +20,7 @@ SERVING = {
     "remaining_s": None,
     "clean": None,
     "changes": 0,
+    "process": None,
 }
 LEAVING = SERVING | {"stage": "leaving", "sentence": "draining: 2 held, 1 peer left, 9 s", "changes": 3}
 HELD = {"held": 2, "unserved": 1, "peers": 1, "by_hop": {"tcp://north:4022": 2}, "busy": ["orders"]}
@@ -52,6 +54,26 @@ def test_instance_that_is_still_there_after_the_time_is_told(fake_admin: Any) ->
     result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
 
     assert (7, True) == (result.exit_code, "still there after 0.1 s; draining: 2 held" in result.stderr)
+
+
+def test_process_that_has_not_ended_is_waited_for(fake_admin: Any) -> None:
+    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid()}
+    fake_admin.answers["/v1/drain"] = (200, last)
+
+    result = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
+
+    told = ["drained", f"waiting for process {os.getpid()} to end", "still there after 0.1 s; drained"]
+    assert (7, told) == (result.exit_code, result.stderr.splitlines())
+
+
+def test_process_that_is_not_the_one_behind_the_socket_is_not_waited_for(fake_admin: Any) -> None:
+    """It counts in another container, or through a tunnel."""
+    last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid() + 1}
+    fake_admin.answers["/v1/drain"] = (200, last)
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert (0, ["drained"]) == (result.exit_code, result.stderr.splitlines())
 
 
 def test_dry_run_begins_nothing(fake_admin: Any) -> None:

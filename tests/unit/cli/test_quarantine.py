@@ -142,6 +142,33 @@ CHANGES = [["resume"], ["skip"], ["discard"], ["answer", "--code", "1", "--text"
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
+def test_what_is_settled_in_a_database_of_a_configuration_is_in_its_audit(
+    configuration: Path, db: sqlite3.Connection, change: list[str]
+) -> None:
+    handle = failed(db, b"one", b"two")
+    where = ["-c", configuration, "-d", "orders"]
+    run("quarantine", *change, *where, "--dry-run", handle)
+
+    result = run("quarantine", *change, *where, *(() if change == ["resume"] else ("--yes",)), handle)
+    run("quarantine", "resume", *where, "--all")  # there is none any more
+
+    (line,) = map(json.loads, configuration.with_name("audit.jsonl").read_text(encoding="utf-8").splitlines())
+    assert (0, "done", f"broker quarantine {change[0]}") == (result.exit_code, line["outcome"], line["operation"])
+    assert ("orders", handle, {"message": 0, "behind": 1}) == (line["database"], line["target"], line["before"])
+
+
+def test_what_cannot_be_written_down_is_not_settled(configuration: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"one")
+    before = snapshot(db)
+    configuration.with_name("audit.jsonl").mkdir()
+
+    result = run("quarantine", "skip", "-c", configuration, "-d", "orders", "--yes", handle)
+
+    assert (1, before) == (result.exit_code, snapshot(db))
+    assert "nothing is changed as long as no change can be written down" in result.stderr
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     shop: Path, db: sqlite3.Connection, change: list[str]
 ) -> None:

@@ -250,6 +250,13 @@ async def test_look_that_fails_is_not_the_last(files: Files, monkeypatch: pytest
     assert ("certificate files not looked at", "can't start new thread") == (logs[0]["event"], logs[0]["reason"])
 
 
+def test_what_is_unwise_about_other_settings_is_told_at_the_start_as_well(logs: list[Any]) -> None:
+    CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"], "trust": ["none.pem"]}})).load()
+
+    told = {entry["setting"]: entry["problem"] for entry in logs if entry["event"] == "setting is unwise"}
+    assert "is not used" == told["endpoint.trust"]
+
+
 async def test_where_nothing_is_encrypted_nobody_looks_and_that_is_told(logs: list[Any]) -> None:
     watch = CertificateWatch(Settings.read({"endpoint": {"listen": ["127.0.0.1:0"]}}))
 

@@ -76,6 +76,13 @@ def test_device_is_refused(device: str) -> None:
     assert "is no plain file" in line or "cannot be read" in line  # there may be no terminal
 
 
+def test_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+    """As the wrong file behind -c: what is said of it goes into the log."""
+    key = written(tmp_path, "Bag Attributes\n-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMG\n-----END PRIVATE KEY-----\n")
+
+    assert ["a.toml: is a key or a certificate in PEM form; name the TOML file that names it"] == problems(key)
+
+
 def test_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.toml"
     with path.open("wb") as file:

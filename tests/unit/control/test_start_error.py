@@ -54,8 +54,10 @@ def test_an_instance_that_runs_already_is_told(load: Any, tmp_path: Path) -> Non
         running.bind(f"{tmp_path}/state/admin.sock")
         running.listen()
         error = listen_error(load(TEXT), ListenFailedError("127.0.0.1:1", "in use"))
+        reloaded = listen_error(load(TEXT), ListenFailedError("127.0.0.1:1", "in use"), is_running=True)
 
     assert "an instance of this very state directory runs already: broker status tells of it" == error.hint
+    assert "" == reloaded.hint  # it is the one that asks
 
 
 def test_a_socket_is_told_with_what_to_do(load: Any, tmp_path: Path) -> None:
