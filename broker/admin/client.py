@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
 TIMEOUT_SECONDS = 60.0
+ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; who answers need not be a daemon
 REFUSED = 400  # the status of HTTP from which on nothing was done
 
 
@@ -127,9 +128,9 @@ class AdminClient:
         payload = None if body is None else json.dumps(body)
         late = f"no answer within {self._timeout:g} s; what was asked may still be carried out"
         with self._answer(method, target, payload, late=late) as response:
-            answer = json.loads(response.read())
+            answer = _object(response)
             if response.status >= REFUSED:
-                raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
+                raise ProblemError(response.status, answer)
             return answer
 
     def process(self) -> int | None:
@@ -155,8 +156,7 @@ class AdminClient:
         """
         with self._answer("GET", target, None, late=f"nothing came for {self._timeout:g} s") as response:
             if response.status >= REFUSED:
-                answer = json.loads(response.read())
-                raise ProblemError(response.status, answer if isinstance(answer, dict) else {})
+                raise ProblemError(response.status, _object(response))
             while line := response.readline(line_max):
                 yield _whole(line)
 
@@ -248,6 +248,27 @@ def _sentence(error: Exception) -> str:
             return "what answers there speaks no HTTP: it is no admin port"
     problem = str(getattr(error, "strerror", None) or error)
     return problem if problem.isprintable() else ascii(problem)[1:-1]
+
+
+def _object(response: HTTPResponse) -> dict[str, Any]:
+    """
+    The JSON object of an answer, an empty one where a refusal has none.
+
+    Raises:
+        ValueError: it has another body, or a larger one than any daemon sends.
+    """
+    text = response.read(ANSWER_MAX_BYTES + 1)
+    if len(text) > ANSWER_MAX_BYTES:
+        raise ValueError(f"the answer has more than {ANSWER_MAX_BYTES >> 20} MiB")
+    try:
+        answer = json.loads(text)
+    except RecursionError:
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    if response.status < REFUSED:
+        raise ValueError("the answer is not what was asked for: no daemon has sent it")
+    return {}
 
 
 def _whole(line: bytes) -> bytes:

@@ -8,7 +8,8 @@ total.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -102,7 +103,7 @@ def differences(out: Path, names: Sequence[str]) -> list[str]:
     Raises:
         PipelineError: nothing tells it of one.
     """
-    of = {name: _history(_told(out / name)) for name in names}
+    of = {name: _history(out / name) for name in names}
     first = names[0]
     return [
         f"{name} and {first} are not of the same history: {name} was made of {of[name]}, {first} of {of[first]};"
@@ -119,26 +120,26 @@ def facts(directory: Path) -> Facts:
     Raises:
         PipelineError: nothing tells it.
     """
-    told = _told(directory)
-    files = _files(told)
-    troubles = inventory.told(files)[1:]
-    late = told.get("totals", {}).get("late", 0)
-    if late:
-        troubles.append(f"{late:,} visits came too late for incremental runs, left out")
-    return Facts.of(
-        files, flows=", ".join(told["flows"]), troubles=troubles, version=version("broker"), period=_period(told)
-    )
+    with _told(directory) as told:
+        files = _files(told)
+        troubles = inventory.told(files)[1:]
+        late = told.get("totals", {}).get("late", 0)
+        if late:
+            troubles.append(f"{late:,} visits came too late for incremental runs, left out")
+        return Facts.of(
+            files, flows=", ".join(told["flows"]), troubles=troubles, version=version("broker"), period=_period(told)
+        )
 
 
-def _told(directory: Path) -> dict[str, Any]:
-    """What the runs that made a result have to tell."""
+@contextmanager
+def _told(directory: Path) -> Iterator[dict[str, Any]]:
+    """What the runs that made a result have to tell; where the block does not find that, the file is named."""
     try:
-        found: dict[str, Any] = json.loads((directory / REPORT).read_text(encoding="utf-8"))
+        yield json.loads((directory / REPORT).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PipelineError(f"{directory} has no {REPORT}", "run the jobs again") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PipelineError(f"{directory / REPORT} cannot be read: {error!r}", "run the jobs again") from error
-    return found
 
 
 def _files(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,9 +154,10 @@ def _period(told: Mapping[str, Any]) -> dict[str, str | None]:
     return {name: told.get(name) for name in ("from", "to")}
 
 
-def _history(told: Mapping[str, Any]) -> str:
+def _history(directory: Path) -> str:
     """The words for what a result was made of; the same words mean the same history."""
-    files = _files(told)
-    period = "".join(f" {word} {when}" for word, when in _period(told).items() if when)
-    what = f"{files['read']:,} files with {files['rows']:,} visits, {files['bytes']:,} bytes"
-    return f"{what} of {', '.join(told['flows'])}{period}"
+    with _told(directory) as told:
+        files = _files(told)
+        period = "".join(f" {word} {when}" for word, when in _period(told).items() if when)
+        what = f"{files['read']:,} files with {files['rows']:,} visits, {files['bytes']:,} bytes"
+        return f"{what} of {', '.join(told['flows'])}{period}"

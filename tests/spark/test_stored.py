@@ -15,6 +15,7 @@ from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request, run
 from broker.pipeline.period import Bounds
 from broker.pipeline.report.page import NEEDED
+from broker.pipeline.result import REPORT
 from broker.pipeline.schema import RECONCILE
 from tests.spark import journalling
 from tests.spark.visiting import START
@@ -77,6 +78,14 @@ def test_a_result_that_is_missing_is_told(request_: Request, spark: SparkSession
     with pytest.raises(PipelineError, match=r"out has no result of paths; run `broker pipeline paths` with --out"):
         stored.render(spark, request_.out)
     with pytest.raises(PipelineError, match=r"has no _report.json; run the jobs again"):
+        stored.facts(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "5", '{"files": 1}', '{"files": {}, "flows": 3}', "[" * 9999])
+def test_what_a_run_has_not_written_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / REPORT).write_text(text)
+
+    with pytest.raises(PipelineError, match=r"_report\.json cannot be read: .*; run the jobs again"):
         stored.facts(tmp_path)
 
 

@@ -79,6 +79,22 @@ def test_an_answer_that_is_no_json_comes_from_no_daemon(fake_admin: Any) -> None
         AdminClient(fake_admin.path).get("/v1/status")
 
 
+@pytest.mark.parametrize("body", [b"[]", b"5", b"null", b"[" * 200_000])
+def test_an_answer_that_no_daemon_gives_is_told(fake_admin: Any, body: bytes) -> None:
+    fake_admin.answers["/v1/status"] = (200, body)
+
+    with pytest.raises(DaemonUnreachableError, match="the answer is not what was asked for: no daemon has sent it"):
+        AdminClient(fake_admin.path).get("/v1/status")
+
+
+def test_an_answer_without_end_is_read_to_a_bound(fake_admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.admin.client.ANSWER_MAX_BYTES", 1 << 20)
+    fake_admin.answers["/v1/status"] = (200, b"[" * (3 << 20))
+
+    with pytest.raises(DaemonUnreachableError, match="the answer has more than 1 MiB"):
+        AdminClient(fake_admin.path).get("/v1/status")
+
+
 def test_a_missing_socket_file_is_named_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "none.sock"
 
