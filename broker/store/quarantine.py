@@ -81,11 +81,16 @@ class Failure:
 
 def blame(endpoint_id: int, sequence: int, error: BaseException) -> Blame:
     """An exception as it is kept: bounded, with the end of its traceback."""
-    text = "".join(traceback_module.format_exception(error))
+    text = _storable("".join(traceback_module.format_exception(error)))
     if len(text) > TRACEBACK_MAX:
         text = f"... {len(text) - TRACEBACK_MAX} characters left out ...\n{text[-TRACEBACK_MAX:]}"
-    sentence = "".join(traceback_module.format_exception_only(error)).strip()
+    sentence = _storable("".join(traceback_module.format_exception_only(error))).strip()
     return Blame(endpoint_id, sequence, sentence[:ERROR_MAX], text)
+
+
+def _storable(text: str) -> str:
+    """With half characters, which a JSON body can bring into an exception, as Python writes them: SQLite takes none."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def note_failure(

@@ -126,8 +126,8 @@ def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Found:
     try:
         rows = db.execute(_SIDES, (guid,)).fetchall()
         conversation_id = rows[0][2] if rows else guid
-        closed = db.execute(_CLOSED, (conversation_id,)).fetchall()
-        return Found(tuple(_side(db, row, now) for row in rows), tuple(Closed(*row) for row in closed))
+        closed = [Closed(row[0], bool(row[1]), *row[2:]) for row in db.execute(_CLOSED, (conversation_id,))]
+        return Found(tuple(_side(db, row, now) for row in rows), tuple(closed))
     finally:
         db.execute("ROLLBACK")
 

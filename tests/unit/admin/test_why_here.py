@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -158,6 +159,7 @@ def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
     assert [f"the initiator's {end}", f"the target's {end}"] == symptoms
     assert "forgotten at 1970-01-01 00:01:00 UTC" in answer.findings[0].next
     assert ({True, False}, "over") == ({one.is_initiator for one in answer.closed}, answer.findings[0].cause)
+    assert answer.closed == msgspec.json.decode(msgspec.json.encode(answer), type=WhyAnswer).closed
 
 
 def test_a_lifetime_beyond_the_calendar_is_told(shop: Shop) -> None:

@@ -248,6 +248,20 @@ def test_a_queue_turned_on_again_has_five_failures_to_go(shop: Shop, db: sqlite3
 # --- what is kept -------------------------------------------------------------------------------------------
 
 
+def test_an_exception_with_half_a_character_is_kept(shop: Shop) -> None:
+    """As `json.loads` makes of what any far side may send."""
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.arrive(dialog, b"one")
+    [endpoint_id] = db.execute("SELECT endpoint_id FROM broker_conversation").fetchone()
+
+    note_failure(db, blame(endpoint_id, 0, ValueError("no order \ud800")), now=1.0)
+
+    [failure] = failures(db)
+    assert r"ValueError: no order \ud800" == failure.error
+    assert failure.traceback.endswith("no order \\ud800\n")
+
+
 def test_an_exception_is_kept_with_the_end_of_its_traceback() -> None:
     with pytest.raises(ValueError, match="the end") as caught:
         raise ValueError("x" * 50_000 + " the end")
