@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from broker.demo.topology import Daemon
+from broker.observe import logs
 from tests.support.forked import FORK_SERVER
 
 # No test asserts how long something takes: the machine may be doing something else.
@@ -58,6 +60,12 @@ def _loggers_are_not_kept() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _logging_is_as_before() -> Iterator[None]:
     """A command that ran inside of a test configured logging for its process; the next test starts without."""
+    root = logging.getLogger()
+    level = root.level
     yield
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if type(handler).__module__ == logs.__name__:
+            root.removeHandler(handler)
     if structlog.is_configured():
         structlog.reset_defaults()

@@ -127,6 +127,8 @@ class _Judge:
 
     def _look(self, entry: Entry) -> Iterator[Verdict]:
         what = entry.event.what
+        if what in (What.RECEIVED, What.END, What.ERROR) and self._roles.get(entry.database) == "mirror":
+            yield _verdict(Kind.TO_MIRROR, entry, "received where the database is a mirror")
         if what is What.ROLE:
             self._roles[entry.database] = entry.event.note
         elif what is What.FOUND:
@@ -136,13 +138,11 @@ class _Judge:
         elif what is What.END:
             yield from self._end(entry)
         elif what is What.ERROR:
-            self._errors[entry.event.conversation].append(entry)
             yield from self._error(entry)
+            self._errors[entry.event.conversation].append(entry)
 
     def _received(self, entry: Entry) -> Iterator[Verdict]:
         event = entry.event
-        if self._roles.get(entry.database) == "mirror":
-            yield _verdict(Kind.TO_MIRROR, entry, "received where the database is a mirror")
         way = self._way(entry, is_sender=False)
         sent = way.sent.get(event.digest)
         if event.conversation not in self._began:
@@ -188,8 +188,12 @@ class _Judge:
 
     def _error(self, entry: Entry) -> Iterator[Verdict]:
         began = self._began.get(entry.event.conversation)
+        told = self._errors.get(entry.event.conversation, ())
+        first = next((one for one in told if one.event.is_initiator is entry.event.is_initiator), None)
         if began is None:
             yield _verdict(Kind.INVENTED, entry, "nobody began this dialog")
+        elif first is not None:
+            yield _verdict(Kind.DOUBLED, entry, "an error of this dialog was received before", first)
         elif entry.event.number != LIFETIME_EXCEEDED:
             yield _verdict(Kind.FAILED, entry, f"error {entry.event.number}: {entry.event.note}", began)
         elif not self._is_astray and entry.event.stored_at < began.event.until - self._known.lateness:

@@ -117,6 +117,21 @@ CASES = {
         None,
         [(Kind.DOUBLED, -1, [("billing", 4), ("orders", 5), ("orders", 7)])],
     ),
+    "an error received twice": (
+        [*EXPIRED, ("orders", error(-8489))],
+        None,
+        [(Kind.DOUBLED, -1, [("orders", 5), ("orders", 4)])],
+    ),
+    "an end received at a mirror": (
+        [*SOUND[:-1], ("billing", Event(What.ROLE, note="mirror")), SOUND[-1]],
+        None,
+        [(Kind.TO_MIRROR, -1, [("billing", 6)])],
+    ),
+    "an error received at a mirror": (
+        [*EXPIRED[:-1], ("billing", Event(What.ROLE, note="mirror")), EXPIRED[-1]],
+        None,
+        [(Kind.TO_MIRROR, -1, [("billing", 3)])],
+    ),
     "content that nobody sent": (
         [*TWO_THERE, ("billing", replace(received(1), digest="other"))],
         None,
