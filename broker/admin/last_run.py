@@ -68,6 +68,7 @@ class LastRun:
         self._look = look
         self._executor = executor
         self._lock = threading.Lock()
+        self._is_due = False
 
     def compare(self) -> None:
         """Write down what has changed since the last run, and keep what counts now. Blocking."""
@@ -85,11 +86,15 @@ class LastRun:
 
     def keep_soon(self) -> None:
         """Something else counts now: have it kept, by another thread."""
-        self._executor.submit(self._keep)
+        self._is_due = True
+        self._executor.submit(self.keep_due)
 
-    def _keep(self) -> None:
+    def keep_due(self) -> None:
+        """Keep what counts, unless that is done: the last call of a stop, which drops what still waits. Blocking."""
         with self._lock:
-            self._write(self._now())
+            if self._is_due:
+                self._is_due = False
+                self._write(self._now())
 
     def _now(self) -> Counted:
         settings, security = self._look()

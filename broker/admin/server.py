@@ -108,11 +108,12 @@ class AdminServer:
         stack.callback(self.events.close)  # before the listeners wait for those who listen
         await self._begin(_OBSERVE, settings, stack)
 
-    async def compare(self, look: Look) -> None:
-        """Write down what has changed while nothing ran; `look` gives what counts at any time."""
+    async def compare(self, look: Look, stack: AsyncExitStack) -> None:
+        """Write down what has changed while nothing ran; `look` gives what counts at any time until `stack` ends."""
         threads, file = self._parts.executor, self._subject.settings.instance.state_dir / RECORD
         self._last_run = LastRun(file, self._parts.audit, look, threads)
         await asyncio.get_running_loop().run_in_executor(threads, self._last_run.compare)
+        stack.push_async_callback(asyncio.to_thread, self._last_run.keep_due)
 
     async def prepare(self, settings: Settings, undo: AsyncExitStack) -> Change:
         """
