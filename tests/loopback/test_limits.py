@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import Daemon, Topology
+from broker.demo.topology import Daemon, Topology, wait_for
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import Fatal, Hello, Ping, Pong
 from tests.support.loopback import Raw, message, raw, until
@@ -126,7 +126,7 @@ def test_peer_above_its_connections_is_told_and_the_others_stay(net: Topology) -
 
     assert "127.0.0.1 has 2 connections here already, the most (limits.connections_per_peer)" in fatal.text
     assert {"connections_per_peer": 1} == daemon.status()["transport"]["refused"]
-    assert "limits.connections_per_peer" in daemon.log.read_text()
+    wait_for(lambda: "limits.connections_per_peer" in daemon.log.read_text(), seconds=60, what="a line of the log")
 
 
 @pytest.mark.parametrize("limit", ["bytes_per_second", "messages_per_second"])

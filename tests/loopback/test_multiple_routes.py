@@ -377,9 +377,10 @@ def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_
     """
     The trap, step by step. Only one copy of a message is under way at a time, so the second target comes about as
     follows: ServerC is frozen with the first messages in it, no acknowledgement comes, so ServerA tries ServerB, which
-    answers at once, and then ServerC wakes up.
+    has come meanwhile and answers at once, and then ServerC wakes up.
     """
-    add_servers(net, DATABASES, {"dialog": {"resend_cap": "1s"}})
+    # However long ServerC is frozen, its connection is not given up, and what lies in that with it.
+    add_servers(net, DATABASES, {"dialog": {"resend_cap": "1s"}, "endpoint": {"heartbeat": "60s"}})
     by_name = without_broker_instance(without_broker_instance(LOAD_BALANCING, "DatabaseB"), "DatabaseC")
     deploy(net, {"DatabaseA": by_name, "DatabaseB": RETURN, "DatabaseC": RETURN})
     server_b, server_c = net.daemons["ServerB"], net.daemons["ServerC"]
@@ -388,11 +389,16 @@ def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_
     a, c = application("ServerA"), application("ServerC")
     earlier = a.begin(1)
     hears({a: {}, c: each(earlier, "0")})
-    server_b.start()
-    b = application("ServerB")
 
     server_c.freeze()
     trapped = a.begin(20)
+    wait_for(
+        lambda: a.messages_sent == 21 and not a.daemon.status()["forwarding"]["held"],
+        seconds=SECONDS,
+        what="everything on its way to ServerC, the only one that there is",
+    )
+    server_b.start()
+    b = application("ServerB")
     wait_for(lambda: b.listen() == each(trapped, "0"), seconds=SECONDS, what="the first messages at ServerB")
     wait_for(lambda: a.bound_to("DatabaseB") == trapped, seconds=SECONDS, what="the first acknowledgements")
     server_c.thaw()

@@ -152,7 +152,8 @@ def test_ca_that_is_removed_lets_nobody_in_and_ends_who_is_there(net: Topology, 
         return [one["name"] for one in gateway.status()["certificates"] if one["role"] == "trust"]
 
     wait_for(lambda: trusted() == ["CN=other CA"], seconds=SECONDS, what="every worker's new trust")
-    assert "the peer's certificate is not trusted" in gateway.daemon.log.read_text()
+    log, reason = gateway.daemon.log, "the peer's certificate is not trusted"
+    wait_for(lambda: reason in log.read_text(), seconds=SECONDS, what="a line of the log")
 
 
 def test_files_that_cannot_be_used_change_nothing_and_raise_an_alarm_until_they_can(
