@@ -88,7 +88,7 @@ chaos: setup  ## Faults on real daemons, each alone and then mixtures by a seed,
 	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES)
 
 soak: setup  ## The same for HOURS; then a process of the demo killed CHAOS_RUNS times, a pair that flaps for a minute
-	@$(BIN)/python -m tests.chaos.run --minutes $$(( $(HOURS) * 60 ))
+	@$(BIN)/python -m tests.chaos.run --minutes $$(awk "BEGIN { print $(HOURS) * 60 }")
 	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos/test_kill.py tests/chaos/test_mirror_flapping.py \
 	    tests/chaos/test_reader_kill.py -p no:randomly
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from broker.cli.exit_code import with_exit_code
+from broker.cli.exit_code import fail, with_exit_code
 from broker.cli.option import examples, output_option
 from broker.cli.output import show_json
 
@@ -50,13 +50,15 @@ def bench(
     `overload` offers three times as much. `connections` has 10,000 idle and 1,000 busy ones, `open-dialogs` 100,000,
     `day` the traffic of a day in an hour; a part of that without --full.
 
-    Exit codes: 0 measured, whatever the figures say; 1 not.
+    Exit codes: 0 measured, whatever the figures say; 1 not, or `overload` took more memory than its limit or longer
+    than 10 s to recover.
     """
     if minutes is not None and not set(names) & set(LASTING):
         raise click.UsageError(f"--minutes is for {' and '.join(LASTING)}: name one of them")
     from dataclasses import asdict  # noqa: PLC0415 - see the docstring of broker.cli.group
 
     from broker.bench import report, result, suite  # noqa: PLC0415
+    from broker.bench.load import overload  # noqa: PLC0415
 
     earlier = result.load(compare) if compare is not None else None
     told = suite.run(names or NAMES, is_full=full, minutes=minutes, tell=lambda what: click.echo(what, err=True))
@@ -66,7 +68,9 @@ def bench(
     if output == "json":
         verdicts = [{"row": change.row.key, "verdict": change.verdict} for change in changes]
         show_json({**asdict(told), "changes": verdicts})
-        return
-    report.show(told)
-    if earlier is not None:
-        report.show_changes(changes, earlier)
+    else:
+        report.show(told)
+        if earlier is not None:
+            report.show_changes(changes, earlier)
+    if broken := overload.broken_bounds(told.rows):
+        fail("\n".join(broken), 1)

@@ -94,7 +94,7 @@ class Work:
                     db.rollback()
                     return
                 number = self.history.intend(events)
-                db.execute(NOTE, (self.job.name, number))
+                db.execute(NOTE, (self.history.name, number))
         except BaseException:
             if number is not None:
                 self.history.settle(number, is_committed=self._was_committed(number))
@@ -129,7 +129,7 @@ class Work:
     def _was_committed(self, number: int) -> bool:
         while True:
             try:
-                return is_applied(self._path, self.job.name, number)
+                return is_applied(self._path, self.history.name, number)
             except sqlite3.Error:
                 time.sleep(REST_SECONDS)
 

@@ -13,14 +13,17 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.demo.topology import TimedOutError
 from broker.errors import BrokerError
 from tests.chaos import pair
-from tests.chaos.cast import SEALED
+from tests.chaos.bookkeeping import journal_faults, ledger_faults
+from tests.chaos.cast import SEALED, STOCK
+from tests.chaos.configuration import journal_of
+from tests.chaos.daemon_log import DaemonLogs
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.faults.fault import Fault, NoVictimError
 from tests.chaos.fleet import Fleet, wait_until
@@ -44,12 +47,14 @@ class Report:
     """
     What came of a phase.
 
-    Shape: `faults` what was done; `wrong` sentences, none when all is well; times in seconds.
+    Shape: `faults` what was done; `wrong` sentences, none when all is well; `is_felt` whether it befell anything that
+    carried frames; times in seconds.
     """
 
     name: str
     faults: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    is_felt: bool = False
     dialogs: int = 0
     messages: int = 0
     resent: int = 0
@@ -62,7 +67,8 @@ class Report:
             f"{self.name:<24} {self.messages:>6} messages {self.dialogs:>4} dialogs {self.resent:>5} resent"
             f" {self.duplicates:>5} duplicates dropped, recovered in {self.recovery:4.1f} s, {self.seconds:5.1f} s"
         )
-        return f"{told}  {'; '.join(self.faults)}"
+        counted = "" if self.is_felt or self.wrong else "  HIT NOTHING, not counted"
+        return f"{told}  {'; '.join(self.faults)}{counted}"
 
 
 class Campaign:
@@ -74,6 +80,10 @@ class Campaign:
         self._phases = 0
         self._occasions: Counter[str] = Counter()
         self._stuck: set[str] = set()
+        self._logs = DaemonLogs(
+            [daemon.log for daemon in fleet.daemons.values()],
+            [fleet.directory / "applications" / f"{name}.log" for name in fleet.applications],
+        )
 
     @property
     def possible(self) -> list[str]:
@@ -90,13 +100,22 @@ class Campaign:
         names = dice.sample(self.possible, k=dice.randint(*MIXTURE))
         return self._phase(f"mixture-{number}", names)
 
+    def close(self) -> list[str]:
+        """End everything, and look at what can only be looked at then: what is wrong, in sentences."""
+        self.fleet.close()
+        found = self._logs.unexpected([])
+        for name in self.fleet.names:
+            found += journal_faults(journal_of(self.fleet, name), is_used=name not in STOCK)  # a mirror has none
+        return found
+
     def _phase(self, name: str, names: Sequence[str]) -> Report:
         self._phases += 1
         report = Report(name)
         phase = f"{self._phases:03d}-{name}"
         self._occasions[name] += 1
         dice = dice_for(self.seed, name, self._occasions[name])
-        began, counts = time.monotonic(), self.fleet.counts.copy()
+        self.fleet.traffic.begin()
+        began = time.monotonic()
         progress = Progress(self.fleet.histories / phase)
         Orders(phase, is_sending=True).write(self.fleet.orders)
         pair.tell_roles(self.fleet)
@@ -104,45 +123,54 @@ class Campaign:
         is_over = False
         try:
             self._answered(progress, since=began, seconds=WARM_SECONDS, what="traffic everywhere")
-            faults = self._chosen(names, dice)
-            report.faults = [f"{one.name}: {one.told}" for one in faults]
+            faults = self._chosen(names, dice, report)
             report.recovery = self._strike(faults, dice, progress, report)
             Orders(phase, is_sending=False).write(self.fleet.orders)
             is_over = True
             self._settled(progress)
             report.wrong += pair.contradictions(self.fleet)
+            report.wrong += self._ledger_faults()
         except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
             report.wrong.append(f"{type(error).__name__}: {error}")
             report.wrong += describe(self.fleet, self._stuck, self.fleet.histories / phase)
-        self._judge(phase, faults, report, held_for=time.monotonic() - began, is_over=is_over)
-        self.fleet.sample()
+        self._judge(phase, faults, report, is_over=is_over)
+        report.wrong += self._logs.unexpected([one.name for one in faults])
+        self.fleet.traffic.sample()
         report.dialogs, report.messages = progress.dialogs, progress.messages
-        report.resent = self.fleet.counts["resent"] - counts["resent"]
-        report.duplicates = self.fleet.counts["duplicates"] - counts["duplicates"]
+        report.resent, report.duplicates = self.fleet.traffic.resent, self.fleet.traffic.duplicates
         report.seconds = time.monotonic() - began
         return report
 
-    def _chosen(self, names: Sequence[str], dice: random.Random) -> list[Fault]:
-        """Faults whose victims are different ones; whichever finds none is left out."""
+    def _chosen(self, names: Sequence[str], dice: random.Random, report: Report) -> list[Fault]:
+        """Faults whose victims are different ones; whichever finds none is left out, and told as such."""
         faults: list[Fault] = []
         free = set(self.fleet.names)
+        self.fleet.traffic.sample()
         for name in names:
             try:
                 fault = FAULTS[name](self.fleet, dice, free)
             except NoVictimError:
+                report.faults.append(f"{name}: left out, all its victims are taken")
                 continue
             free -= fault.victims
             faults.append(fault)
+            report.faults.append(f"{name}: {fault.told}")
         return faults
 
     def _strike(self, faults: Sequence[Fault], dice: random.Random, progress: Progress, report: Report) -> float:
         """The faults begin, last and end, each in its turn; seconds until everything is answered again."""
+        self.fleet.traffic.sample()
+        before = [fault.frames for fault in faults]
         for fault in faults:
-            fault.begin()
+            fault.start()
             self.fleet.pause(dice.uniform(0.0, 1.0))
         self.fleet.pause(dice.uniform(*HOLD_SECONDS))
+        self.fleet.traffic.sample()
+        left_out = [told for told in report.faults if "left out" in told]
+        report.faults = [_told(*one) for one in zip(faults, before, strict=True)] + left_out
+        report.is_felt = any(fault.is_felt for fault in faults)
         for fault in faults:
-            fault.end()
+            fault.stop()
         ended = time.monotonic()
         report.wrong += [f"{name} has ended by itself" for name in self.fleet.revive()]
         self._answered(progress, since=ended, seconds=RECOVER_SECONDS, what="answers after the faults")
@@ -183,7 +211,7 @@ class Campaign:
             self._stuck = left
             raise TimedOutError(f"{error}: {len(left)} are not, such as {min(left, default='none')}") from None
 
-    def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, held_for: float, is_over: bool) -> None:
+    def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, is_over: bool) -> None:
         """With `is_over` everything had the time to arrive."""
         paths = sorted((self.fleet.histories / phase).glob("*.history"))
         if (
@@ -191,18 +219,23 @@ class Campaign:
         ):  # what is under way could still come: what is there is judged all the same, when it stands still
             for application in self.fleet.applications.values():
                 application.stop()
-        hidden = held_for if any(fault.hides for fault in faults) else 0.0
         known = Circumstances(
             held=self.fleet.held(),
             waiting=self.fleet.waiting(),
             is_over=is_over,
-            lateness=SLACK_SECONDS + hidden,
-            astray=frozenset().union(*(fault.astray for fault in faults)),
+            lateness=SLACK_SECONDS,
+            hidden=[fault.span for fault in faults if fault.hides],
+            astray={database: fault.span for fault in faults for database in fault.astray},
+            utc_at_zero=time.time() - time.monotonic(),
             copies=self.fleet.copies,
         )
         entries = together([read_history(path) for path in paths])
         report.wrong += [str(verdict) for verdict in judge(entries, known)]
         report.wrong += [f"in clear: dialog {one}" for one in sorted(self.fleet.in_clear(self._to_be_sealed(entries)))]
+
+    def _ledger_faults(self) -> Iterator[str]:
+        for home in self.fleet.homes:
+            yield from ledger_faults(home.name, self.fleet.file(home, self.fleet.serving(home)), is_over=True)
 
     def _to_be_sealed(self, entries: Sequence[Entry]) -> set[str]:
         """Dialogs of which the target whose dialogs are sealed has received something of who seals them."""
@@ -218,6 +251,15 @@ class Campaign:
             if one.event.what is What.RECEIVED and one.application == target.name
         }
         return begun & received
+
+
+def _told(fault: Fault, before: int | None) -> str:
+    """What a fault does, and how many frames what it befalls has carried before it began, and while it lasted."""
+    told, frames = f"{fault.name}: {fault.told}", fault.frames
+    if before is None or frames is None:
+        return told
+    nothing = "" if fault.is_felt else ", so it hit nothing"
+    return f"{told} ({before} frames before, {frames - before} meanwhile{nothing})"
 
 
 def dice_for(seed: int, name: str, occasion: int) -> random.Random:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.cast import CROWDED, QUEUE, WORKERS, Home
@@ -41,7 +42,7 @@ def sections(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     if name == CROWDED:
         made["endpoint"]["workers"] = WORKERS
     made["observe"] = {"listen": f"{host.address}:{OBSERVE_PORT}"}
-    made["journal"]["directory"] = str(fleet.directory / "journals" / name)
+    made["journal"]["directory"] = str(journal_of(fleet, name))
     made["admin"] = {"socket": str(fleet.directory / "daemons" / name / "admin.sock")}
     made["routes"] = {"files": ["msdb*.sql"]}
     for home in fleet.homes_of(name):
@@ -52,6 +53,11 @@ def sections(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
             role = {"mirroring": "command", "role_command": ["cat", str(fleet.role_file(name))]}
             made[f"databases.{home.name}"] |= role | {"role_interval": "200ms", "role_timeout": "3s"}
     return made
+
+
+def journal_of(fleet: Fleet, name: str) -> Path:
+    """The directory of a daemon's journal, which outlives its host."""
+    return fleet.directory / "journals" / name
 
 
 def write_scripts(fleet: Fleet, name: str) -> None:

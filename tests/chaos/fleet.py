@@ -17,14 +17,11 @@ configurations, logs, journals and histories.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sqlite3
 import subprocess
 import time
-import urllib.request
 import uuid
-from collections import Counter
 from collections.abc import Collection
 from contextlib import closing, suppress
 from pathlib import Path
@@ -45,12 +42,13 @@ from tests.chaos.cast import (
     make_targets,
 )
 from tests.chaos.child import Application
-from tests.chaos.configuration import OBSERVE_PORT, PORT, sections, write_scripts
+from tests.chaos.configuration import PORT, sections, write_scripts
 from tests.chaos.job import Job, Orders
 from tests.chaos.judge import Message
 from tests.chaos.network.impairment import Fault as Ability
 from tests.chaos.network.network import Network
 from tests.chaos.sealing import Sealing
+from tests.chaos.traffic import Traffic
 from tests.support.certificates import Pair, authority, make
 
 DISK_BYTES = 96 << 20  # of the host whose disk gets full
@@ -58,15 +56,13 @@ START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy
 POLL_SECONDS = 0.05
-COUNTED = {"broker_retransmits_total": "resent", "broker_duplicates_total": "duplicates"}
 
 
 class Fleet:
     """
     All of it.
 
-    Shape: `daemons`, `applications` by host; `counts` resent messages and duplicates since the beginning, as far as
-    daemons that were killed had been asked.
+    Shape: `daemons`, `applications` by host; `traffic` what the daemons have counted in this phase.
     """
 
     def __init__(self, directory: Path, network: Network, *, gateways: int = 3) -> None:
@@ -81,8 +77,7 @@ class Fleet:
         self.authority = authority("fault run CA")
         self.daemons: dict[str, Daemon] = {}
         self.applications: dict[str, Application] = {}
-        self.counts: Counter[str] = Counter()
-        self._last: dict[str, Counter[str]] = {}
+        self.traffic = Traffic(self)
         self._excused: set[str] = set()
         self._frozen: dict[str, list[int]] = {}
         for path in (self.histories, self.tls, directory / "applications"):
@@ -125,6 +120,11 @@ class Fleet:
     def principal(self) -> str:
         """The host of the pair whose role file says so."""
         return next((name for name in STOCK if self.role_file(name).read_text().startswith("principal")), STOCK[0])
+
+    @property
+    def mirror(self) -> str:
+        """The host of the pair that is not the principal."""
+        return next(name for name in STOCK if name != self.principal)
 
     def role_file(self, name: str) -> Path:
         """What the role command of a partner prints."""
@@ -234,7 +234,7 @@ class Fleet:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 1.0))
-            self.sample()
+            self.traffic.sample()
 
     def close(self) -> None:
         """End all, whatever state they are in."""
@@ -305,31 +305,6 @@ class Fleet:
         path = self.file(home, self.serving(home))
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=STOP_SECONDS)) as db:
             return db.execute(query).fetchall()
-
-    def sample(self) -> None:
-        """Add up what the daemons have counted since they were last asked."""
-        for name in self.names:
-            found: Counter[str] = Counter()
-            for metric, value in re.findall(r"^(\w+?)(?:\{.*\})? ([0-9.e+]+)$", self._metrics(name), re.MULTILINE):
-                if metric in COUNTED:
-                    found[COUNTED[metric]] += int(float(value))
-            if not found:
-                continue
-            last = self._last.get(name, Counter())
-            for key, value in found.items():
-                self.counts[key] += value - last[key] if value >= last[key] else value
-            self._last[name] = found
-
-    def _metrics(self, name: str) -> str:
-        host = self.network.hosts[name]
-        try:
-            with (
-                host.inside(),
-                urllib.request.urlopen(f"http://{host.address}:{OBSERVE_PORT}/metrics", timeout=1) as answer,
-            ):
-                return str(answer.read().decode())
-        except OSError:
-            return ""
 
     # --- configurations ---
 

@@ -3,10 +3,11 @@ What an application did, written by itself to a file that is no part of the syst
 
 A history is a text of JSON objects, one a line, only ever appended to. A transaction is told in two lines: what it is
 about to do, before its commit (`intent`), and what became of it (`outcome`). In the same transaction the application
-puts the number of the intent into a table of its own. So a process that is killed between the two lines leaves a
-question that the file of the database answers, whoever asks later: SQLite has committed all of the transaction or
-nothing of it. A process that is killed while it writes a line leaves half of one at the end; what it was about to do
-had not been committed then, or is answered like any other open question, so that half counts for nothing.
+puts the number of the intent into a table of its own, under the name of this history, as each counts from one. So a
+process that is killed between the two lines leaves a question that the file of the database answers, whoever asks
+later: SQLite has committed all of the transaction or nothing of it. A process that is killed while it writes a line
+leaves half of one at the end; what it was about to do had not been committed then, or is answered like any other open
+question, so that half counts for nothing.
 
 `write` goes to the page cache: it outlives the process, not the machine, and nothing here kills the machine.
 """
@@ -25,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 BUSY_SECONDS = 60.0
-APPLIED = "CREATE TABLE IF NOT EXISTS applied (application TEXT PRIMARY KEY, number INTEGER NOT NULL)"
-NOTE = "INSERT OR REPLACE INTO applied (application, number) VALUES (?, ?)"
+APPLIED = "CREATE TABLE IF NOT EXISTS applied (history TEXT PRIMARY KEY, number INTEGER NOT NULL)"
+NOTE = "INSERT OR REPLACE INTO applied (history, number) VALUES (?, ?)"
 
 
 class What(StrEnum):
@@ -91,10 +92,14 @@ class History:
     The history of one application, for appending.
 
     A half line at the end is cut off. Nothing else may write to the file meanwhile.
+
+    Shape: `name` what a database knows it by, with the number of what was committed last: that of the phase, and of the
+    application.
     """
 
     def __init__(self, path: Path, application: str, database: str) -> None:
         self.application = application
+        self.name = name_of(path, application)
         self._database = database
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         text = path.read_bytes()
@@ -135,10 +140,15 @@ class History:
             data = data[os.write(self._file, data) :]
 
 
-def is_applied(database: Path, application: str, number: int) -> bool:
-    """Whether the transaction with this number was committed, as the file of the database says."""
+def name_of(path: Path, application: str) -> str:
+    """What a database knows the history of an application at a path by."""
+    return f"{path.parent.name}/{application}"
+
+
+def is_applied(database: Path, history: str, number: int) -> bool:
+    """Whether the transaction with this number of this history was committed, as the file of the database says."""
     with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as db:
-        row = db.execute("SELECT number FROM applied WHERE application = ?", (application,)).fetchone()
+        row = db.execute("SELECT number FROM applied WHERE history = ?", (history,)).fetchone()
     return row is not None and row[0] >= number
 
 
@@ -150,7 +160,7 @@ def answer_open_question(path: Path, application: str, database: Path) -> None:
     try:
         text = path.read_bytes()
         for number in _open(text):
-            history.settle(number, is_committed=is_applied(database, application, number))
+            history.settle(number, is_committed=is_applied(database, history.name, number))
     finally:
         history.close()
 

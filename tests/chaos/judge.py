@@ -21,6 +21,8 @@ LIFETIME_EXCEEDED = -8489
 
 Message = tuple[str, bool, int]
 """Conversation id, whether the initiator's side sent it, sequence number."""
+Span = tuple[float, float]
+"""From, until."""
 
 
 class Kind(StrEnum):
@@ -30,6 +32,7 @@ class Kind(StrEnum):
     GONE = "acknowledged but gone"
     DOUBLED = "doubled"
     REORDERED = "reordered"
+    MISNUMBERED = "another sequence number"
     INVENTED = "invented"
     TO_MIRROR = "delivered to a mirror"
     LATE = "delivered after the lifetime"
@@ -60,16 +63,19 @@ class Circumstances:
     What else is known.
 
     Shape: `held` messages that their senders' databases still keep, None = nobody has looked; `waiting` messages in the
-    queues of their receivers, who have not asked for them yet; `lateness` seconds that a
-    message may be on its way without any clock noticing; `astray` databases whose wall clock was not right, so that
-    instants of theirs prove nothing; `is_over` whether everything was given the time to arrive;
-    `copies` the name of what is one database for all, by each of its files, where it has several.
+    queues of their receivers, who have not asked for them yet; `lateness` seconds that a message may be on its way
+    without any clock noticing, and `hidden` spans in which one may be for all of the span; `astray` by database the
+    span in which its wall clock was not right, so that its instants prove nothing of the dialogs that it had then;
+    `is_over` whether everything was given the time to arrive; `copies` the name of what is one database for all, by
+    each of its files, where it has several. Spans are monotonic seconds, and `utc_at_zero` UTC seconds at their 0.
     """
 
     held: Collection[Message] | None = None
     waiting: Collection[Message] = ()
     lateness: float = 2.0
-    astray: Collection[str] = ()
+    hidden: Sequence[Span] = ()
+    astray: Mapping[str, Span] = field(default_factory=dict)
+    utc_at_zero: float = 0.0
     is_over: bool = True
     copies: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,9 +109,7 @@ class _Judge:
         self._ways: dict[tuple[str, bool], _Way] = defaultdict(_Way)
         self._errors: dict[str, list[Entry]] = defaultdict(list)
         self._roles: dict[str, str] = {}
-        self._is_astray = any(
-            entry.database in known.astray for entry in entries if entry.event.what in (What.BEGAN, What.RECEIVED)
-        )
+        self._astray = set(self._dialogs_astray())
 
     def verdicts(self) -> Iterator[Verdict]:
         for (
@@ -124,6 +128,9 @@ class _Judge:
             for (conversation, is_initiator), way in list(self._ways.items()):
                 if conversation in self._began:
                     yield from self._missing(conversation, way, is_initiator=is_initiator)
+            for conversation, errors in self._errors.items():
+                if conversation in self._began:
+                    yield from self._untold(conversation, errors)
 
     def _look(self, entry: Entry) -> Iterator[Verdict]:
         what = entry.event.what
@@ -152,6 +159,8 @@ class _Judge:
         elif (first := way.received.get(event.digest)) is not None:
             yield _verdict(Kind.DOUBLED, sent, "received twice", first, entry)
         else:
+            if event.number != sent.event.number:
+                yield _verdict(Kind.MISNUMBERED, sent, f"received as message {event.number}", entry)
             yield from self._order(way, sent, entry)
             yield from self._lifetime(sent, entry)
             yield from self._place(way, entry)
@@ -164,6 +173,8 @@ class _Judge:
             yield _verdict(Kind.REORDERED, sent, f"received behind message {last.event.number}", before, entry)
         elif way.end is not None:
             yield _verdict(Kind.REORDERED, sent, "received behind the end of the dialog", way.end, entry)
+        elif (error := self._failed_before(entry)) is not None:
+            yield _verdict(Kind.REORDERED, sent, "stored when the dialog had failed there", error, entry)
 
     def _place(self, way: _Way, entry: Entry) -> Iterator[Verdict]:
         """A dialog stays with the database that had its first message."""
@@ -173,9 +184,10 @@ class _Judge:
             yield _verdict(Kind.SPLIT, entry, f"{names[0]} has received this dialog before", first)
 
     def _lifetime(self, sent: Entry, entry: Entry) -> Iterator[Verdict]:
-        began = self._began[entry.event.conversation]
-        late = entry.event.stored_at - began.event.until
-        if not self._is_astray and late > self._known.lateness:
+        began, known, stored_at = self._began[entry.event.conversation], self._known, entry.event.stored_at
+        late, came_at = stored_at - began.event.until, stored_at - known.utc_at_zero
+        hidden = sum(max(0.0, min(until, came_at) - max(since, sent.at)) for since, until in known.hidden)
+        if entry.event.conversation not in self._astray and late > known.lateness + hidden:
             yield _verdict(Kind.LATE, sent, f"stored {late:.1f} s after the lifetime of its dialog", began, entry)
 
     def _end(self, entry: Entry) -> Iterator[Verdict]:
@@ -184,26 +196,30 @@ class _Judge:
             yield _verdict(Kind.INVENTED, entry, "the far side has not ended this dialog")
         elif way.end is not None:
             yield _verdict(Kind.DOUBLED, way.ended, "its end was received twice", way.end, entry)
+        elif (error := self._failed_before(entry)) is not None:
+            yield _verdict(Kind.REORDERED, way.ended, "its end was stored when it had failed there", error, entry)
         way.end = entry
 
     def _error(self, entry: Entry) -> Iterator[Verdict]:
         began = self._began.get(entry.event.conversation)
-        told = self._errors.get(entry.event.conversation, ())
-        first = next((one for one in told if one.event.is_initiator is entry.event.is_initiator), None)
+        first = self._own_error(entry)
         if began is None:
             yield _verdict(Kind.INVENTED, entry, "nobody began this dialog")
         elif first is not None:
             yield _verdict(Kind.DOUBLED, entry, "an error of this dialog was received before", first)
         elif entry.event.number != LIFETIME_EXCEEDED:
             yield _verdict(Kind.FAILED, entry, f"error {entry.event.number}: {entry.event.note}", began)
-        elif not self._is_astray and entry.event.stored_at < began.event.until - self._known.lateness:
+        elif (
+            entry.event.conversation not in self._astray
+            and entry.event.stored_at < began.event.until - self._known.lateness
+        ):
             early = began.event.until - entry.event.stored_at
             yield _verdict(Kind.FAILED, entry, f"error {LIFETIME_EXCEEDED} {early:.1f} s before its time", began)
 
     def _missing(self, conversation: str, way: _Way, *, is_initiator: bool) -> Iterator[Verdict]:
-        """What was sent and not received. Both sides of a dialog that failed know it; a gap is never right."""
+        """What was sent and not received. Who sent it has to know that the dialog failed; a gap is never right."""
         numbers = [way.sent[digest].event.number for digest in way.received]
-        is_told = bool(self._errors.get(conversation)) and way.end is None
+        is_told = self._is_told(conversation, way, is_initiator=is_initiator) and way.end is None
         for digest, sent in way.sent.items():
             if digest in way.received or (is_told and sent.event.number > max(numbers, default=-1)):
                 continue
@@ -217,6 +233,46 @@ class _Judge:
         is_expected = self._ways[conversation, not is_initiator].ended is None if way.ended is not None else False
         if way.ended is not None and is_expected and way.end is None and not is_told:
             yield _verdict(Kind.LOST, way.ended, "nobody has received the end of the dialog")
+
+    def _is_told(self, conversation: str, way: _Way, *, is_initiator: bool) -> bool:
+        """Whether a side knows that its dialog failed, or did not care: it had ended, and not because the other had."""
+        errors = self._errors.get(conversation, ())
+        has_ended = way.ended is not None and self._ways[conversation, not is_initiator].end is None
+        return any(one.event.is_initiator is is_initiator for one in errors) or (bool(errors) and has_ended)
+
+    def _untold(self, conversation: str, errors: Sequence[Entry]) -> Iterator[Verdict]:
+        """Of a dialog that failed at one side the other side, if it ever came to be, has been told, or has ended."""
+        for is_initiator in (True, False):
+            onward, back = self._ways[conversation, is_initiator], self._ways[conversation, not is_initiator]
+            is_there = is_initiator or bool(back.received) or back.end is not None
+            is_over = onward.ended is not None or back.end is not None
+            if is_there and not is_over and not any(one.event.is_initiator is is_initiator for one in errors):
+                side = "initiator" if is_initiator else "target"
+                yield _verdict(Kind.LOST, errors[0], f"its {side} was not told that it failed")
+
+    def _own_error(self, entry: Entry) -> Entry | None:
+        """The error that the side of this entry was told before."""
+        told = self._errors.get(entry.event.conversation, ())
+        return next((one for one in told if one.event.is_initiator is entry.event.is_initiator), None)
+
+    def _failed_before(self, entry: Entry) -> Entry | None:
+        """The error that its side was told, if it was stored before this: an error is received before what waits."""
+        error = self._own_error(entry)
+        is_astray = entry.event.conversation in self._astray
+        return error if error is not None and not is_astray and error.event.stored_at < entry.event.stored_at else None
+
+    def _dialogs_astray(self) -> Iterator[str]:
+        """Those that a database had while its clock was not right."""
+        lives: dict[str, list[Entry]] = defaultdict(list)
+        for entry in self._entries:
+            if entry.event.conversation:
+                lives[entry.event.conversation].append(entry)
+        slack = self._known.lateness
+        for conversation, life in lives.items():
+            begin, end = (pick(entry.at for entry in life) for pick in (min, max))
+            spans = [self._known.astray[one] for one in {entry.database for entry in life} & set(self._known.astray)]
+            if any(begin <= until + slack and since - slack <= end for since, until in spans):
+                yield conversation
 
     def _way(self, entry: Entry, *, is_sender: bool) -> _Way:
         event = entry.event

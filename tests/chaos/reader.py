@@ -48,7 +48,7 @@ class Answers:
             answer_all(messages, events)
             if events:
                 self._open = self._work.history.intend(events)
-                db.execute(NOTE, (self._work.job.name, self._open))
+                db.execute(NOTE, (self._work.history.name, self._open))
         finally:
             self._is_at_work = False
 
@@ -72,7 +72,7 @@ class Answers:
         return sqlite3.connect(self._work.job.database, timeout=0, isolation_level=None)
 
     def _is_applied(self, number: int) -> bool:
-        return is_applied(Path(self._work.job.database), self._work.job.name, number)
+        return is_applied(Path(self._work.job.database), self._work.history.name, number)
 
     def _settle(self, *, is_committed: bool) -> None:
         assert self._open is not None

@@ -58,14 +58,31 @@ def test_a_question_that_is_open_is_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_question_that_was_left_is_answered_by_the_database(tmp_path: Path, *, is_committed: bool) -> None:
     db = shop(tmp_path / "shop.db")
-    number = History(tmp_path / "h", "orders", "orders.db").intend([SENT])
+    history = History(tmp_path / "h", "orders", "orders.db")
+    number = history.intend([SENT])
     if is_committed:
         with closing(sqlite3.connect(db)) as connection, connection:
-            connection.execute(NOTE, ("orders", number))
+            connection.execute(NOTE, (history.name, number))
 
     answer_open_question(tmp_path / "h", "orders", db)
 
     assert [SENT] * is_committed == [entry.event for entry in read_history(tmp_path / "h")]
+
+
+def test_what_was_committed_in_another_phase_is_no_answer(tmp_path: Path) -> None:
+    db = shop(tmp_path / "shop.db")
+    first, second = (tmp_path / phase / "h" for phase in ("001-kill", "002-freeze"))
+    for path in (first, second):
+        path.parent.mkdir()
+    history = History(first, "orders", str(db))
+    with closing(sqlite3.connect(db)) as connection, connection:
+        connection.execute(NOTE, (history.name, history.intend([SENT])))
+    History(second, "orders", str(db)).intend([SENT])  # and rolled back
+
+    for path in (first, second):
+        answer_open_question(path, "orders", db)
+
+    assert [[SENT], []] == [[entry.event for entry in read_history(path)] for path in (first, second)]
 
 
 def test_half_a_line_counts_for_nothing_and_is_written_over(tmp_path: Path) -> None:
@@ -111,7 +128,7 @@ while True:
     db.execute("BEGIN IMMEDIATE")
     db.execute("INSERT INTO work VALUES (?)", (number,))
     told = history.intend([Event(What.SENT, "dialog", number=number)])
-    db.execute(NOTE, ("orders", told))
+    db.execute(NOTE, (history.name, told))
     is_committed = number % 5 != 4 or os.urandom(1) < b"\\x80"
     db.execute("COMMIT" if is_committed else "ROLLBACK")
     history.settle(told, is_committed=is_committed)

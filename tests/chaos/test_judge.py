@@ -39,13 +39,14 @@ def error(code: int, *, is_initiator: bool = True, stored_at: float = UNTIL + 0.
 
 
 BEGAN = ("orders", Event(What.BEGAN, DIALOG, until=UNTIL))
+TARGET_ENDED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False))
 TWO_SENT = [BEGAN, ("orders", sent(0)), ("orders", sent(1))]
 TWO_THERE = [*TWO_SENT, ("billing", received(0)), ("billing", received(1))]
 SOUND = [
     *TWO_THERE,
     ("billing", sent(0, is_initiator=False)),
     ("orders", received(0, by_initiator=True)),
-    ("billing", Event(What.ENDED, DIALOG, is_initiator=False)),
+    TARGET_ENDED,
     ("orders", Event(What.END, DIALOG)),
     ("orders", Event(What.ENDED, DIALOG)),
     ("billing", Event(What.END, DIALOG, is_initiator=False)),
@@ -159,12 +160,12 @@ CASES = {
         [(Kind.LATE, 1, [("orders", 3), ("orders", 1), ("billing", 2)])],
     ),
     "failed before the lifetime": (
-        [*TWO_THERE, ("orders", error(-8489, stored_at=UNTIL - 5))],
+        [*TWO_THERE, TARGET_ENDED, ("orders", error(-8489, stored_at=UNTIL - 5))],
         None,
         [(Kind.FAILED, -1, [("orders", 4), ("orders", 1)])],
     ),
     "failed for another reason": (
-        [*TWO_THERE, ("orders", error(-8462))],
+        [*TWO_THERE, TARGET_ENDED, ("orders", error(-8462))],
         None,
         [(Kind.FAILED, -1, [("orders", 4), ("orders", 1)])],
     ),
@@ -174,9 +175,82 @@ CASES = {
         [(Kind.SPLIT, 1, [("billing-2", 1), ("billing", 1)])],
     ),
     "a gap in a dialog that failed": (
-        [*TWO_SENT, ("billing", received(1)), ("orders", error(-8489))],
+        [
+            *TWO_SENT,
+            ("billing", received(1)),
+            ("orders", error(-8489)),
+            ("billing", error(-8489, is_initiator=False)),
+        ],
         None,
         [(Kind.LOST, 0, [("orders", 2)])],
+    ),
+    "received as another message": (
+        [*TWO_SENT, ("billing", received(0)), ("billing", replace(received(1), number=2))],
+        None,
+        [(Kind.MISNUMBERED, 1, [("orders", 3), ("billing", 2)])],
+    ),
+    "stored behind one's own error": (
+        [
+            *TWO_SENT,
+            ("billing", received(0)),
+            ("orders", error(-8489)),
+            ("billing", error(-8489, is_initiator=False)),
+            ("billing", received(1, stored_at=UNTIL + 0.6)),
+        ],
+        None,
+        [(Kind.REORDERED, 1, [("orders", 3), ("billing", 2), ("billing", 3)])],
+    ),
+    "the end stored behind one's own error": (
+        [
+            *SOUND[:-3],
+            ("orders", error(-8489)),
+            ("orders", Event(What.END, DIALOG, stored_at=UNTIL + 0.6)),
+            *SOUND[-2:],
+        ],
+        None,
+        [(Kind.REORDERED, -1, [("billing", 4), ("orders", 5), ("orders", 6)])],
+    ),
+    "lost, and only the far side was told": (
+        [*TWO_SENT, ("billing", received(0)), ("billing", error(-8489, is_initiator=False))],
+        None,
+        [(Kind.LOST, 1, [("orders", 3)]), (Kind.LOST, -1, [("billing", 2)])],
+    ),
+    "lost, and its sender was only told of the end": (
+        [
+            *TWO_SENT,
+            ("billing", received(0)),
+            ("billing", error(-8489, is_initiator=False)),
+            TARGET_ENDED,
+            ("orders", Event(What.END, DIALOG)),
+            ("orders", Event(What.ENDED, DIALOG)),
+        ],
+        None,
+        [(Kind.LOST, 1, [("orders", 3)])],
+    ),
+    "its target was not told that it failed": (
+        [*TWO_THERE, ("orders", error(-8489)), ("orders", Event(What.ENDED, DIALOG))],
+        None,
+        [(Kind.LOST, -1, [("orders", 4)])],
+    ),
+    "late by more than a fault can have hidden": (
+        [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 7.5))],
+        Circumstances(hidden=[(UNTIL, UNTIL + 5.0)]),
+        [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
+    ),
+    "late, though nothing can have hidden it since it was sent": (
+        [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3.0))],
+        Circumstances(hidden=[(-60.0, 0.5), (UNTIL + 4.0, UNTIL + 60.0)]),
+        [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
+    ),
+    "late in a dialog that was over before the clock of its target was wrong": (
+        [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3.0))],
+        Circumstances(astray={"billing": (5.0, 60.0)}),
+        [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
+    ),
+    "late while the clock of another database was wrong": (
+        [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3.0))],
+        Circumstances(astray={"stock": (0.0, 60.0)}),
+        [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
     ),
 }
 
@@ -196,6 +270,15 @@ SOUND_HISTORIES = {
     "sent in a file that is read later": [BEGAN, ("billing", received(0)), ("orders", sent(0))],
     "a mirror that became the principal": [
         ("billing", Event(What.ROLE, note="mirror")), ("billing", Event(What.ROLE, note="principal")), *TWO_THERE,
+    ],
+    "one that failed before its target heard of it": [*TWO_SENT, ("orders", error(-8489))],
+    "answers that do not come to one who has failed": [
+        *TWO_THERE, ("billing", sent(0, is_initiator=False)), TARGET_ENDED,
+        ("orders", error(-8489)), ("orders", Event(What.ENDED, DIALOG)),
+    ],
+    "an error that is received before what waits": [
+        *TWO_SENT, ("billing", received(0)), ("billing", error(-8489, is_initiator=False)), ("billing", received(1)),
+        ("orders", error(-8489)),
     ],
     "received in time as far as clocks can tell": [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 1.5))],
 }  # fmt: skip
@@ -225,7 +308,14 @@ def test_two_files_of_one_database_divide_nothing() -> None:
 def test_a_clock_that_was_wrong_proves_nothing_about_lifetimes() -> None:
     told = [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3600))]
 
-    assert [] == judge(entries(*told), Circumstances(astray=["billing"]))
+    assert [] == judge(entries(*told), Circumstances(astray={"billing": (1.0, 1.5)}))
+
+
+def test_what_a_fault_can_have_hidden_is_not_late() -> None:
+    told = [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 5.5))]
+    utc_at_zero = UNTIL - 100.0
+
+    assert [] == judge(entries(*told), Circumstances(hidden=[(100.5, 104.5)], utc_at_zero=utc_at_zero))
 
 
 def test_a_verdict_is_a_sentence_with_its_proof() -> None:
@@ -325,7 +415,13 @@ def divert(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
     return Kind.SPLIT
 
 
-MUTATIONS = [drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail, divert]
+def renumber(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    told[place] = told[place][0], replace(told[place][1], number=told[place][1].number + dice.choice([-1, 1, 1000]))
+    return Kind.MISNUMBERED
+
+
+MUTATIONS = [drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail, divert, renumber]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.__name__)

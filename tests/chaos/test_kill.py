@@ -1,7 +1,7 @@
 """
 Any process of the demo may die at any moment: nothing is lost, nothing is doubled, order holds.
 
-`make chaos` runs it CHAOS_RUNS times; without that variable a short form runs. A failing run names its seed:
+`make soak` runs it CHAOS_RUNS times; without that variable a short form runs. A failing run names its seed:
 CHAOS_SEED repeats the victim and the moment.
 """
 

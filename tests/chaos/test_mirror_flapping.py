@@ -1,7 +1,7 @@
 """
 A mirrored pair that changes its roles every second: nothing is lost, nothing doubled, and order holds.
 
-`make chaos` lets it go on for a minute; without CHAOS_RUNS ten seconds of it run. Each second one of the two is told to
+`make soak` lets it go on for a minute; without CHAOS_RUNS ten seconds of it run. Each second one of the two is told to
 hand over, or dies and comes back, by a seed; CHAOS_SEED repeats one.
 """
 

@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from tests.chaos.campaign import dice_for
-from tests.chaos.run import again, parser
+from tests.chaos.campaign import Campaign, Report, dice_for
+from tests.chaos.run import ATTEMPTS, again, main, parser, run_phases
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,9 @@ def test_a_run_with_one_fault_tells_its_counts_and_leaves_the_histories(tmp_path
     told = re.search(r"^kill +(\d+) messages +(\d+) dialogs .* recovered in +[0-9.]+ s", run.stdout, re.MULTILINE)
     assert told is not None, run.stdout
     assert int(told[1]) > int(told[2]) > 0
+    victim = re.search(r"kill: daemon of (\S+) \((\d+) frames before, \d+ meanwhile\)$", run.stdout, re.MULTILINE)
+    assert victim is not None, run.stdout
+    assert int(victim[2]) > 0 or victim[1] == "stock-2"  # the mirror
     assert "1 phases" in run.stdout
     histories = {path.name for path in (tmp_path / "histories" / "001-kill").iterdir()}
     names = ("initiator-1", "initiator-2", "billing", "stock-1", "parcel-1", "parcel-2")
@@ -41,6 +45,49 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
 
     assert 2 == run.returncode
     assert "holds another run" in run.stderr
+
+
+def test_hosts_that_cannot_be_made_end_the_run_where_nothing_may_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("BROKER_TEST_COMPLETE", "1")
+
+    code = main(["--keep", str(tmp_path / "run")])
+
+    assert 2 == code
+    assert "no hosts: " in capsys.readouterr().err
+
+
+class Phases:
+    """What is asked of a campaign, with these reports one after the other."""
+
+    def __init__(self, *reports: Report) -> None:
+        self.asked: list[str] = []
+        self.possible = ["kill"]
+        self._reports = list(reports)
+
+    def alone(self, name: str) -> Report:
+        self.asked.append(name)
+        return self._reports.pop(0)
+
+
+def test_a_phase_that_hits_nothing_comes_again_and_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    phases = Phases(Report("kill", messages=7), Report("kill", is_felt=True, messages=5))
+
+    is_well = run_phases(cast("Campaign", phases), ["kill"], 0.0)
+
+    assert (True, ["kill", "kill"]) == (is_well, phases.asked)
+    told = capsys.readouterr().out
+    assert 1 == told.count("HIT NOTHING, not counted")
+    assert "1 phases, 5 messages" in told
+
+
+def test_a_fault_that_hits_nothing_again_and_again_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    phases = Phases(*[Report("kill")] * ATTEMPTS)
+
+    assert not run_phases(cast("Campaign", phases), ["kill"], 0.0)
+    assert f"kill has hit nothing {ATTEMPTS} times" in capsys.readouterr().out
 
 
 def test_a_fault_that_comes_again_has_other_victims_and_the_first_ones_in_the_next_run() -> None:
@@ -65,3 +112,21 @@ def test_what_is_no_fault_is_told_with_those_that_there_are(name: str, capsys: p
         parser().parse_args(["--fault", name])
 
     assert f"{name} is no fault: kill, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("hours", "minutes"), [("0.5", "30"), ("8", "480")])
+def test_a_soak_goes_on_for_as_many_hours_as_were_said(tmp_path: Path, hours: str, minutes: str) -> None:
+    for name in ("python", "pytest"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "$0 $@"\n')
+        (tmp_path / name).chmod(0o755)
+
+    done = subprocess.run(
+        ["make", "-o", "setup", "soak", f"HOURS={hours}", f"BIN={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert f"{tmp_path}/python -m tests.chaos.run --minutes {minutes}\n" in done.stdout

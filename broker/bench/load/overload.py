@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ RECOVERY_SECONDS = 10.0  # that it may take
 PATIENCE = 60.0
 ALLOWANCE_MIB = 16.0  # for what is no message: objects, and what the allocator keeps
 MAX_FRAME = 1 << 20  # the default
+BENCH, OF_WINDOWS, OF_RECOVERY = "overload", "windows", "recovery"  # what rows are called
+IN_TIME_AGAIN, ALLOWED = "light load in time", "allowed"  # subjects of the recovery, seconds each
 CASE = f"{PAYLOAD} B, {CONNECTIONS} connections, {TIMES:g} times the knee, a slow next hop"
 MIB = 2.0**20
 
@@ -77,6 +79,21 @@ def memory_limit_mib(before_mib: float, *, links: int, pool_bytes: int, max_fram
     """
     messages = links * (max_frame + CONTROL_MAX_BYTES) + UNFINISHED_MAX_BYTES + pool_bytes + 2 * max_frame + READ_BYTES
     return before_mib + messages / MIB + ALLOWANCE_MIB
+
+
+def broken_bounds(rows: Iterable[Row]) -> list[str]:
+    """What of all that was measured is worse than it may be: memory above its limit, a recovery that took too long."""
+    own = [row for row in rows if row.bench == BENCH]
+    peaks = [(row.subject, row.values["peak_mib"], row.values["limit_mib"]) for row in own if row.mode == OF_WINDOWS]
+    found = [
+        f"{window}: {peak:.1f} MiB resident, above the limit of {limit:.1f} MiB"
+        for window, peak, limit in peaks
+        if peak > limit
+    ]
+    recovery = {row.subject: row.values for row in own if row.mode == OF_RECOVERY}
+    if recovery and (took := recovery[IN_TIME_AGAIN]["seconds"]) > (allowed := recovery[ALLOWED]["seconds"]):
+        found.append(f"recovered after {took:.1f} s: {allowed:g} s are allowed")
+    return [f"{BENCH}: {sentence}" for sentence in found]
 
 
 def measure(
@@ -152,7 +169,7 @@ class _Load:
             memory = {"peak_mib": peak_mib(self._pid), "limit_mib": self._limit_mib, "pool_mib": pool_mib}
             values = _window_values(told, TIMES * self._knee) | memory
             values |= {"busy_pct": 100 * share, "admin_ms": admin_ms}
-            yield Row("overload", CASE, "windows", f"until {number * each:,.1f} s", "p99_us", values)
+            yield Row(BENCH, CASE, OF_WINDOWS, f"until {number * each:,.1f} s", "p99_us", values)
 
     def recover(self, light_us: float) -> Recovery:
         """Light load until all is as before. Raises TimedOutError while it is not in time, and UnaccountedError."""
@@ -188,7 +205,7 @@ class _Load:
         parts |= {f"dropped: {reason}": count for reason, count in self._dropped.items() if count}
         for name, count in parts.items():
             values = {"value": float(count), "of_offered_pct": 100 * count / max(1, offered)}
-            yield Row("overload", CASE, "what became of it", name, "value", values)
+            yield Row(BENCH, CASE, "what became of it", name, "value", values)
 
     def _settle(self) -> dict[str, int]:
         """Wait until all has arrived that is not dropped, for `PATIENCE` at most; what was dropped, by reason."""
@@ -231,10 +248,10 @@ def _recovery_rows(recovery: Recovery) -> Iterator[Row]:
     figures = {
         "light load before": {"p50_us": recovery.before_us},
         "pool empty": {"seconds": recovery.emptied},
-        "light load in time": {"seconds": recovery.in_time},
-        "allowed": {"seconds": RECOVERY_SECONDS},
+        IN_TIME_AGAIN: {"seconds": recovery.in_time},
+        ALLOWED: {"seconds": RECOVERY_SECONDS},
         "median as before" if recovery.near else f"median, not as before in {PATIENCE:g} s": median
         | ({"seconds": recovery.near} if recovery.near else {}),
     }
     for name, values in figures.items():
-        yield Row("overload", CASE, "recovery", name, next(iter(values)), values)
+        yield Row(BENCH, CASE, OF_RECOVERY, name, next(iter(values)), values)

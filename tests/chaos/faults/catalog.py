@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.faults import machine, network, operator, process
+from tests.chaos.faults import handover, machine, network, operator, process
 from tests.chaos.faults.fault import Fault
 
 _KINDS: tuple[type[Fault], ...] = (
@@ -31,5 +31,7 @@ _KINDS: tuple[type[Fault], ...] = (
     operator.Rotation,
     operator.FailOver,
     operator.LostPrincipal,
+    handover.FrozenPartner,
+    handover.IsolatedPartner,
 )
 FAULTS = {kind.name: kind for kind in _KINDS}

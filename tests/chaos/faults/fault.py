@@ -7,13 +7,17 @@ processes are only to be started again; what it needs of the network is asked fo
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterable
+from typing import ClassVar, TypeVar
 
 from tests.chaos.fleet import Fleet
 from tests.chaos.network.impairment import Fault as Ability
+
+T = TypeVar("T")
 
 
 class NoVictimError(Exception):
@@ -24,7 +28,8 @@ class Fault(ABC):
     """
     Shape: `name`; `needs` of the network; `hides` whether a message may be held somewhere for as long as the fault
     lasts without any clock of the broker noticing. Of one that was made: `victims` hosts that no other fault may have;
-    `told` what it does to whom; `astray` databases whose wall clock will not be right.
+    `told` what it does to whom; `astray` databases whose wall clock will not be right; `ways` between two hosts each,
+    where it befalls ways and not whole hosts; `span` from when until when it lasted, monotonic seconds.
     """
 
     name: ClassVar[str]
@@ -45,6 +50,8 @@ class Fault(ABC):
         self.dice = dice
         self.victims: set[str] = set()
         self.astray: set[str] = set()
+        self.ways: list[tuple[str, str]] = []
+        self.span = (math.inf, math.inf)
         self._free = set(free)
         self.told = self.choose()
 
@@ -60,9 +67,37 @@ class Fault(ABC):
     def end(self) -> None:
         """Until now."""
 
+    def start(self) -> None:
+        """It begins, at this moment."""
+        self.span = (time.monotonic(), math.inf)
+        self.begin()
+
+    def stop(self) -> None:
+        """It ends; at the latest when this returns."""
+        self.end()
+        self.span = (self.span[0], time.monotonic())
+
+    @property
+    def frames(self) -> int | None:
+        """Frames that what it befalls has carried in this phase; None where it befalls everybody."""
+        traffic = self.fleet.traffic
+        if self.ways:
+            return sum(traffic.between(*way) for way in self.ways)
+        return sum(traffic.carried(name) for name in self.victims) if self.victims else None
+
+    @property
+    def is_felt(self) -> bool:
+        """Whether somebody can have felt it: what carries nothing does not, but for the mirror of the pair."""
+        return self.frames != 0 or self.victims == {self.fleet.mirror}
+
+    def pick(self, candidates: Iterable[T], frames: Callable[[T], int]) -> T:
+        """One of those that have carried anything in this phase, or of all if none has."""
+        found = list(candidates)
+        return self.dice.choice([one for one in found if frames(one)] or found)
+
     def take(self, candidates: Iterable[str]) -> str:
         """
-        One of these hosts, for itself alone.
+        One of these hosts, for itself alone; if possible one that has carried anything in this phase, or the mirror.
 
         Raises:
             NoVictimError: none is free.
@@ -70,7 +105,8 @@ class Fault(ABC):
         found = sorted(self._free.intersection(candidates))
         if not found:
             raise NoVictimError(self.name)
-        name = self.dice.choice(found)
+        carried, mirror = self.fleet.traffic.carried, self.fleet.mirror
+        name = self.pick(found, lambda one: carried(one) + (one == mirror))
         self.victims.add(name)
         self._free.discard(name)
         return name

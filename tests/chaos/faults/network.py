@@ -17,7 +17,8 @@ class _Way(Fault):
     def choose(self) -> str:
         """A gateway alone; the neighbour may have other troubles."""
         near = self.take(self.fleet.gateways)
-        far = self.dice.choice(self.fleet.neighbours(near))
+        far = self.pick(self.fleet.neighbours(near), lambda far: self.fleet.traffic.between(near, far))
+        self.ways = [(near, far)]
         one, other = self.dice.sample([near, far], 2)
         self._ends: tuple[Host, Host] = self.fleet.network.hosts[one], self.fleet.network.hosts[other]
         return f"{one} to {other}"
@@ -37,6 +38,7 @@ class Partition(Fault):
         """A gateway, and all its neighbours of one side."""
         self._gateway = self.take(self.fleet.gateways)
         self._part = self.dice.choice([INITIATORS, (BILLING, *STOCK, *PARCELS)])
+        self.ways = [(self._gateway, name) for name in self._part]
         return f"{self._gateway} from {', '.join(self._part)}"
 
     def begin(self) -> None:

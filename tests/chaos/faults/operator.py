@@ -55,13 +55,16 @@ class RouteChange(Fault):
 
     def choose(self) -> str:
         """A gateway, and an initiator's way by another gateway."""
-        fleet = self.fleet
+        fleet, between = self.fleet, self.fleet.traffic.between
         self._gateway = self.take(fleet.gateways)
         # Without its route to one of several databases of a service a gateway picks among the others: docs/routing.md.
-        self._far = self.dice.choice([home for home in fleet.homes if home.hosts[0] not in PARCELS])
+        far = [home for home in fleet.homes if home.hosts[0] not in PARCELS]
+        self._far = self.pick(far, lambda home: between(self._gateway, fleet.serving(home)))
         self._home = self.dice.choice(fleet.initiators)
         self._host = self.take(self._home.hosts)
-        self._by = self.dice.choice([name for name in fleet.gateways if name != self._gateway])
+        others = [name for name in fleet.gateways if name != self._gateway]
+        self._by = self.pick(others, lambda name: between(self._host, name))
+        self.ways = [(self._gateway, fleet.serving(self._far)), (self._host, self._by)]
         self._lost = self.dice.choice(fleet.targets)
         return f"{self._gateway} to {self._far.name}, {self._host} to {self._lost.name} by {self._by}"
 

@@ -48,11 +48,22 @@ def is_broken(end: socket.socket) -> bool:
 
 def test_it_is_chosen_where_tools_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("BROKER_TEST_COMPLETE", raising=False)
 
     with open_network(tmp_path) as net:
         assert ("loopback", True) == (net.kind, bool(net.reason))
     with pytest.raises(NetworkError):
         open_network(tmp_path, kind="namespaces")
+
+
+def test_it_is_not_chosen_where_nothing_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("BROKER_TEST_COMPLETE", "1")
+
+    with pytest.raises(NetworkError):
+        open_network(tmp_path)
+    with open_network(tmp_path, kind="loopback") as net:
+        assert "loopback" == net.kind
 
 
 def test_it_says_what_it_cannot_do(net: LoopbackNetwork, near: Host, far: Host) -> None:

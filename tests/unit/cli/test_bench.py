@@ -113,3 +113,19 @@ def test_a_measurement_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatc
     result = run("bench")
 
     assert (1, "load generator: connect to the hop: Connection refused\n") == (result.exit_code, result.stderr)
+
+
+def test_bounds_that_overload_broke_are_told_behind_the_figures_and_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seconds = {"light load in time": 11.9, "allowed": 10.0}
+    rows = tuple(Row("overload", "", "recovery", name, "seconds", {"seconds": one}) for name, one in seconds.items())
+    monkeypatch.setattr(suite, "run", lambda *_, **__: Result({}, "2026-01-01T00:00:00+00:00", {"before": "0"}, rows))
+
+    results = [run("bench", "overload", "--save", tmp_path / "f.json", *more) for more in ((), ("-o", "json"))]
+
+    told = "overload: recovered after 11.9 s: 10 s are allowed\n"
+    assert [(1, told)] * 2 == [(result.exit_code, result.stderr) for result in results]
+    assert "11.9" in results[0].stdout
+    assert 2 == len(json.loads(results[1].stdout)["rows"])
+    assert rows == load(tmp_path / "f.json").rows

@@ -1,0 +1,59 @@
+"""The books behind a fault run: the ledger of each database, and the journals of all instances."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from broker.journal.reading import UNREADABLE, Reading
+from broker.journal.survey import FileState, Fitness, files, survey
+from broker.store.balance import read_balance
+
+BUSY_SECONDS = 20.0
+
+
+def ledger_faults(name: str, path: Path, *, is_over: bool) -> Iterator[str]:
+    """
+    What of a database's ledger does not add up.
+
+    Args:
+        name: Of the database.
+        path: Of its file.
+        is_over: Whether everything that was sent had the time to be acknowledged.
+    """
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
+        balance = read_balance(db)
+    told = (
+        f"{balance.sent} sent, {balance.acknowledged} acknowledged, {balance.held} held, {dict(balance.failed)} failed"
+    )
+    if balance.unaccounted:
+        yield f"ledger of {name}: {balance.unaccounted} unaccounted: {told}"
+    elif balance.held and is_over:
+        yield f"ledger of {name}: {balance.held} held: {told}"
+
+
+def journal_faults(directory: Path, *, is_used: bool) -> Iterator[str]:
+    """What cannot be read of a journal, from footer to last row; and when it `is_used`, that there is nothing in it."""
+    rows = 0
+    for state in survey(files(directory)) if directory.exists() else ():
+        if state.fitness is Fitness.GOOD:
+            problem, count = _read(state)
+            rows += count
+        else:
+            problem = f"{state.fitness}: {state.problem}"
+        if problem:
+            yield f"journal: {state.path.relative_to(directory.parent)}: {problem}"
+    if is_used and not rows:
+        yield f"journal: {directory.name}: no record"
+
+
+def _read(state: FileState) -> tuple[str, int]:
+    """What is wrong with the rows of a file, "" for nothing; how many were read."""
+    try:
+        with Reading(state.path) as reading:
+            rows = sum(piece.num_rows for group in reading.groups for piece in reading.pieces(group))
+    except UNREADABLE as error:
+        return str(error), 0
+    return "" if rows == state.rows else f"{rows} rows, and {state.rows} by its footer", rows
