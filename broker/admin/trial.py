@@ -11,13 +11,13 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from broker.application.dialog import Dialog, begin_dialog
+from broker.application.dialog import begin_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.control.pairing import Trial
+from broker.store.secured import find_security
 
 PAUSE_SECONDS = 1.0  # between two attempts
-_SECURED = "SELECT security, far_certificate FROM broker_session_key WHERE conversation_id = ? AND is_initiator = ?"
 _QUESTION, _ANSWER = b"broker pair: are you there, ", b"broker pair: I am, "
 
 
@@ -52,7 +52,7 @@ def begin_trial(db: sqlite3.Connection, trial: Trial, *, number: str, seconds: f
         message = _next(db, trial, begun + seconds)
         seen = _judged(message, _ANSWER + number.encode(), "no answer came", seconds)
         if seen is None:
-            security, certificate = _secured(db, dialog, is_initiator=True)
+            security, certificate = find_security(db, dialog.conversation_id.bytes, is_initiator=True)
             seen = Seen("", security, certificate, time.monotonic() - begun)
         with db:
             dialog.end()
@@ -70,7 +70,7 @@ def answer_trial(db: sqlite3.Connection, trial: Trial, *, number: str, seconds: 
     if seen is not None:
         return seen
     assert message is not None
-    security, certificate = _secured(db, message.dialog, is_initiator=False)
+    security, certificate = find_security(db, message.dialog.conversation_id.bytes, is_initiator=False)
     seen = Seen("", security, certificate, time.monotonic() - begun)
     _next(db, trial, deadline)  # the far side has the answer and ends
     with db:
@@ -97,9 +97,3 @@ def _judged(message: Message | None, expected: bytes, nothing: str, seconds: flo
     if message.is_error:
         return Seen(f"the dialog has ended with an error: {message.body.decode('utf-8', 'backslashreplace')}")
     return None if message.body == expected else Seen("something else came than what was sent")
-
-
-def _secured(db: sqlite3.Connection, dialog: Dialog, *, is_initiator: bool) -> tuple[str, str]:
-    """How the dialog was secured, and who has signed what came."""
-    row = db.execute(_SECURED, (dialog.conversation_id.bytes, is_initiator)).fetchone()
-    return (row[0], row[1] or "") if row else ("", "")

@@ -30,6 +30,7 @@ from broker.control.certificate_file import store_files
 from broker.control.renewal import Pair
 from broker.demo.topology import Daemon, Topology, wait_for
 from broker.security.issue import Holder, Validity, issue_database
+from broker.store.balance import unconfirmed
 
 BATCH = 100
 MESSAGES = 20_000
@@ -183,8 +184,7 @@ def drain(messages: int) -> dict[str, float]:
         net.gateway.start()
 
         def left() -> int:
-            query = "SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation"
-            return int(db.execute(query).fetchone()[0])
+            return unconfirmed(db)
 
         wait_for(lambda: left() < messages, seconds=PATIENCE, what="the first acknowledgement")
         pids = {"sender": net.sender.pid, "gateway": net.gateway.pid, "target": net.target.pid}

@@ -14,9 +14,8 @@ import json
 import os
 import pwd
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from broker.control import value
 from broker.control.admin_role import (
@@ -218,14 +217,13 @@ def loopback_told(admin: AdminSettings) -> str:
 # --- what only the machine can say ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Holders:
+class Holders(NamedTuple):
     """Who has which role. Shape: users and groups by number, tokens by name."""
 
-    users: Mapping[int, AdminRole] = field(default_factory=dict)
-    groups: Mapping[int, AdminRole] = field(default_factory=dict)
-    tokens: Mapping[str, AdminRole] = field(default_factory=dict)
-    certificates: tuple[tuple[Holder, AdminRole], ...] = ()
+    users: Mapping[int, AdminRole]
+    groups: Mapping[int, AdminRole]
+    tokens: Mapping[str, AdminRole]
+    certificates: tuple[tuple[Holder, AdminRole], ...]
 
 
 def holders_of(settings: Settings) -> Holders:

@@ -46,6 +46,9 @@ from broker.ddl.statements import (
     Statement,
 )
 from broker.store import metadata
+from broker.store.conversation import describe_conversation
+from broker.store.permission import find_binding, states_on
+from broker.store.stake import conversations_by_state
 
 Definition = Mapping[str, Any]
 
@@ -138,8 +141,7 @@ def _service(statement: CreateService | AlterService | DropService, db: sqlite3.
     service = metadata.find_service(db, statement.name)
     if service is None:
         return None
-    row = db.execute("SELECT name FROM broker_queue WHERE queue_id = ?", (service.queue_id,)).fetchone()
-    return {"QUEUE": None if row is None else row[0], "CONTRACTS": sorted(service.contracts)}
+    return {"QUEUE": metadata.find_queue_name(db, service.queue_id), "CONTRACTS": sorted(service.contracts)}
 
 
 @definition_of.register
@@ -172,11 +174,7 @@ def _priority(statement: CreatePriority | AlterPriority | DropPriority, db: sqli
 @definition_of.register
 def _permission(statement: ChangePermission, db: sqlite3.Connection) -> Definition | None:
     """All that is said about the securable: a REVOKE may name a principal in another spelling."""
-    rows = db.execute(
-        "SELECT principal, state FROM broker_permission WHERE permission = ? AND securable = ? ORDER BY principal",
-        (str(statement.permission), statement.securable),
-    )
-    return dict(rows.fetchall()) or None
+    return states_on(db, statement.permission, statement.securable) or None
 
 
 @definition_of.register
@@ -184,26 +182,24 @@ def _binding(
     statement: CreateRemoteServiceBinding | AlterRemoteServiceBinding | DropRemoteServiceBinding,
     db: sqlite3.Connection,
 ) -> Definition | None:
-    row = db.execute(
-        "SELECT remote_service_name, remote_principal, is_anonymous_on FROM broker_remote_service_binding"
-        " WHERE name = ?",
-        (statement.name,),
-    ).fetchone()
-    return None if row is None else {"SERVICE": row[0], "USER": row[1], "ANONYMOUS": _on_off(row[2])}
+    found = find_binding(db, statement.name)
+    if found is None:
+        return None
+    return {
+        "SERVICE": found.remote_service_name,
+        "USER": found.remote_principal,
+        "ANONYMOUS": _on_off(found.is_anonymous_on),
+    }
 
 
 @definition_of.register
 def _conversation(
     statement: EndConversation | MoveConversation | BeginConversationTimer, db: sqlite3.Connection
 ) -> Definition | None:
-    row = db.execute(
-        "SELECT state, hex(conversation_group_id), service_name, far_service, dialog_timer FROM broker_conversation"
-        " WHERE conversation_handle = ?",
-        (statement.conversation_handle.bytes,),
-    ).fetchone()
-    if row is None:
+    found = describe_conversation(db, statement.conversation_handle.bytes)
+    if found is None:
         return None
-    state, group, service, far_service, timer = row
+    state, group, service, far_service, timer = found
     told = {"STATE": state, "CONVERSATION_GROUP": group, "SERVICE": service, "FAR_SERVICE": far_service}
     return told | {"TIMER": None if timer is None else datetime.fromtimestamp(timer, UTC).isoformat()}
 
@@ -211,8 +207,7 @@ def _conversation(
 @definition_of.register
 def _database(_statement: AlterDatabase, db: sqlite3.Connection) -> Definition | None:
     """How many conversations there are in each state."""
-    rows = db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall()
-    return {"CONVERSATIONS": dict(rows)}
+    return {"CONVERSATIONS": conversations_by_state(db)}
 
 
 def _on_off(is_on: object) -> str:

@@ -21,8 +21,8 @@ from broker.control.certificate_use import trusted_files
 from broker.control.config import DatabaseSettings, Settings
 from broker.security.described import Described, Use, describe, is_signed_by
 from broker.security.principal import Who, parse_principal
-
-_BINDINGS = "SELECT remote_service_name, remote_principal FROM broker_remote_service_binding ORDER BY 1"
+from broker.store.database import open_watch
+from broker.store.permission import bindings
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ def _bindings(path: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         return []
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            return list(db.execute(_BINDINGS))
+        with closing(open_watch(path)) as db:
+            return sorted((one.remote_service_name, one.remote_principal) for one in bindings(db).values())
     except sqlite3.Error:
         return []
 

@@ -46,7 +46,7 @@ from broker.ddl.statements import (
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
 from broker.store.database import copy_of_catalog
-from broker.store.transaction import begin_within
+from broker.store.transaction import begin_within, commit, roll_back
 
 _IN_MSDB = (AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
@@ -253,8 +253,7 @@ class _Script:
                     self._commit(states)
             finally:
                 for part in self._parts.values():
-                    if part.session.db.in_transaction:  # a full disk may have ended it already
-                        part.session.db.execute("ROLLBACK")
+                    roll_back(part.session.db)
 
     def _carry_out(self, statements: Iterable[Statement | DdlSyntaxError], database: str, borrowed: ExitStack) -> None:
         """Statement by statement; CREATE ROUTE collects until something else comes."""
@@ -341,8 +340,7 @@ class _Script:
             try:
                 begin_within(db, LOCK_SECONDS)
             except (sqlite3.Error, StoreUnavailableError) as error:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                roll_back(db)
                 raise error if isinstance(error, StoreUnavailableError) else _unavailable(database, error) from error
             endpoint = self._catalog.endpoint
             part = self._parts[name] = _Part(
@@ -378,7 +376,7 @@ class _Script:
             self.progress.seen_by.seal(self.progress.statements)
         for name, part in self._parts.items():
             try:
-                part.session.db.execute("COMMIT")
+                commit(part.session.db)
             except sqlite3.Error as error:
                 raise _unavailable(part.database, error, done) from error
             done.append(name)

@@ -9,7 +9,6 @@ nothing is said about it. Every way is walked with the function that routes real
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeAlias
@@ -74,7 +73,6 @@ def _concerns(rehearsals: Sequence[Rehearsal]) -> Iterator[Concern]:
     yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.played.services})
 
 
-@dataclass(slots=True)
 class Given:
     """
     The instances as a network. Never changed once made.
@@ -82,13 +80,11 @@ class Given:
     Shape: `rehearsal_of` by site; `played_of` by site and broker instance, None for msdb.
     """
 
-    rehearsals: Sequence[Rehearsal]
-    network: Network = field(init=False)
-    rehearsal_of: dict[Site, Rehearsal] = field(init=False, default_factory=dict)
-    played_of: dict[tuple[Site, bytes | None], Played] = field(init=False, default_factory=dict)
-    tables: list[RouteTable] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, rehearsals: Sequence[Rehearsal]) -> None:
+        self.rehearsals = rehearsals
+        self.rehearsal_of: dict[Site, Rehearsal] = {}
+        self.played_of: dict[tuple[Site, bytes | None], Played] = {}
+        self.tables: list[RouteTable] = []
         """Build the sites."""
         for rehearsal in self.rehearsals:
             tables = {

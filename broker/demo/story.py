@@ -31,6 +31,7 @@ from broker.demo.topology import Daemon, TimedOutError, Topology, wait_for
 from broker.demo.workload import Plan, Workload, connection, faults
 from broker.observe.glance import render_table
 from broker.observe.terminal import Terminal
+from broker.store.stock import unacknowledged_messages, unended_dialogs
 
 SERVICES = tuple(dict.fromkeys(home.service for home in TARGETS))
 DIALOGS = 10  # to each service
@@ -182,10 +183,8 @@ def is_settled(net: Topology) -> bool:
     """Whether every dialog has been ended by both sides and nothing waits anywhere."""
     for home in HOMES:
         with connection(home.path(net)) as db:
-            open_dialogs = db.execute("SELECT count(*) FROM broker_conversation WHERE state <> 'CD'").fetchone()[0]
-            waiting = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
-        if open_dialogs or waiting:
-            return False
+            if unended_dialogs(db) or unacknowledged_messages(db):
+                return False
     return True
 
 

@@ -23,8 +23,8 @@ from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.flat_xml import parse_flat_xml
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.store import route_request
 from broker.store.metadata import put_queue, put_service, queues, services
-from broker.store.rows import ask
 from broker.store.transaction import writing
 
 FAILED = 9761  # the original's message for a request that ended with an error
@@ -66,11 +66,7 @@ def open_requests_in_writer(db: sqlite3.Connection) -> list[Request]:
     """
     if SERVICE_BROKER not in services(db):
         return []
-    rows = db.execute(
-        "SELECT conversation_handle, conversation_group_id, create_date FROM broker_conversation"
-        " WHERE is_initiator AND service_name = ? AND far_service = ? AND state NOT IN ('DO', 'CD')",
-        (SERVICE_BROKER, BROKER_CONFIGURATION),
-    )
+    rows = route_request.open_requests(db, SERVICE_BROKER, BROKER_CONFIGURATION)
     return [Request(uuid.UUID(bytes=handle), group, created) for handle, group, created in rows]
 
 
@@ -101,8 +97,7 @@ def answer(db: sqlite3.Connection, dialog: Dialog, *, code: int = 0, description
         ConversationError: 8462 ended before; 8426 unknown.
         StoreUnavailableError: the database stayed locked.
     """
-    statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"
-    ask(db, statement, (time.time() + ANSWER_SECONDS, dialog.conversation_handle.bytes))
+    route_request.shorten_lifetime(db, dialog.conversation_handle.bytes, time.time() + ANSWER_SECONDS)
     dialog.end(error=code or None, description=description)
 
 
@@ -117,7 +112,7 @@ def _begin(db: sqlite3.Connection, inquiry: Inquiry) -> Request:
         encryption=False,  # what it asks for is no secret, and is mostly answered in this very instance
     )
     group = group_of(inquiry.service_name)
-    _change(db, dialog.conversation_handle, "conversation_group_id", group)
+    route_request.put_group(db, dialog.conversation_handle.bytes, group)
     dialog.send(render_inquiry(inquiry), type=MISSING_ROUTE)
     return Request(dialog.conversation_handle, group, time.time())
 
@@ -146,7 +141,7 @@ def _take_endings(db: sqlite3.Connection, progress: Progress) -> None:
                 over.add(handle)
                 message.dialog.end()
                 progress.endings.append(_ending(message))
-            elif not _is_ours(db, handle):
+            elif not route_request.is_begun_here(db, handle.bytes):
                 over.add(handle)
                 message.dialog.end(error=FAILED, description=f"the service {SERVICE_BROKER} only asks")
 
@@ -162,23 +157,11 @@ def _ending(message: Message) -> Ending:
         return Ending(handle, FAILED, f"its error cannot be read: {error}")
 
 
-def _is_ours(db: sqlite3.Connection, handle: uuid.UUID) -> bool:
-    question = "SELECT is_initiator FROM broker_conversation WHERE conversation_handle = ?"
-    return bool(db.execute(question, (handle.bytes,)).fetchone()[0])
-
-
 def _is_over(db: sqlite3.Connection, handle: uuid.UUID) -> bool:
     """Whether an open request ended in another way: an administrator ended it, or somebody else read the queue."""
-    question = "SELECT state FROM broker_conversation WHERE conversation_handle = ?"
-    row = db.execute(question, (handle.bytes,)).fetchone()
-    state = State(row[0]) if row is not None else State.CLOSED
+    state = route_request.state_of(db, handle.bytes)
     if state in (State.DISCONNECTED_INBOUND, State.ERROR):
         get_dialog(db, handle).end()
     elif state not in TAKES_MESSAGES:
-        _change(db, handle, "lifetime", time.time() + ANSWER_SECONDS)
+        route_request.put_lifetime(db, handle.bytes, time.time() + ANSWER_SECONDS)
     return state not in TAKES_MESSAGES
-
-
-def _change(db: sqlite3.Connection, handle: uuid.UUID, column: str, value: object) -> None:
-    statement = f"UPDATE broker_conversation SET {column} = ? WHERE conversation_handle = ?"  # noqa: S608 - named above
-    db.execute(statement, (value, handle.bytes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -10,22 +9,22 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from broker.dialog.store_port import Store
+from broker.store.transaction import Connection
 
 _T = TypeVar("_T")
 
 
-def checked(store: Store, work: Callable[[sqlite3.Connection], _T]) -> Callable[[], _T]:
+def checked(store: Store, work: Callable[[Connection], _T]) -> Callable[[], _T]:
     """The work, for the writer thread; raises StoreUnavailableError when what it commits would not be found again."""
 
     def do_in_writer() -> _T:
-        store.check()
-        return work(store.connection)
+        return work(store.lend())
 
     return do_in_writer
 
 
 @contextmanager
-def borrowed(store: Store, writer: Executor) -> Iterator[sqlite3.Connection]:
+def borrowed(store: Store, writer: Executor) -> Iterator[Connection]:
     """
     The connection, while the one thread of `writer` stands still; for another thread than the loop's.
 
@@ -43,7 +42,6 @@ def borrowed(store: Store, writer: Executor) -> Iterator[sqlite3.Connection]:
     writer.submit(stand_still)
     stands.wait()
     try:
-        store.check()
-        yield store.connection
+        yield store.lend()
     finally:
         may_go.set()

@@ -10,7 +10,6 @@ polling is the truth, and cheap.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,6 +44,7 @@ from broker.security.session import Credentials
 from broker.store.gate import Gate
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt, Standing
+from broker.store.transaction import Connection
 from broker.store.turn import Turn, TurnResult
 from broker.supervision import Kept, Supervision
 from broker.wire.frame import Header
@@ -152,11 +152,11 @@ class Endpoint:
             self._verdicts.close(self._loop.time())
         self._store.close()
 
-    async def in_writer(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def in_writer(self, work: Callable[[Connection], _T]) -> _T:
         """Do something with the database between two turns, in the writer thread; for requests for routes."""
         return await self._loop.run_in_executor(self._writer, checked(self._store, work))
 
-    def borrow(self) -> AbstractContextManager[sqlite3.Connection]:
+    def borrow(self) -> AbstractContextManager[Connection]:
         """The connection, while the writer thread stands still; for another thread than the loop's: see `borrowed`."""
         return borrowed(self._store, self._writer)
 

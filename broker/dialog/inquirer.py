@@ -29,6 +29,7 @@ from broker.dialog.asking import FAILED, Ending, Progress, Request, ask_in_write
 from broker.dialog.flat_xml import can_hold
 from broker.dialog.inquiry import Inquiry, group_of
 from broker.errors import StoreUnavailableError
+from broker.store.transaction import Connection
 from broker.wire.layout import NO_GUID
 
 RETRY_SECONDS = 10.0  # before the same is asked again: the time-out of the original, as for a delayed conversation
@@ -43,7 +44,7 @@ _T = TypeVar("_T")
 class InWriter(Protocol):
     """The port to the thread that owns the database's connection."""
 
-    def __call__(self, work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
+    def __call__(self, work: Callable[[Connection], _T]) -> Awaitable[_T]:
         """Run `work` there, between two of its turns."""
 
 

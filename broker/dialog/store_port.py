@@ -7,9 +7,9 @@ What a database at work needs of the store that keeps it: the port through which
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Protocol
 
+from broker.store.transaction import Connection
 from broker.store.turn import Turn, TurnResult
 
 
@@ -17,12 +17,10 @@ class Store(Protocol):
     """
     The conversations of one database, kept through every crash.
 
-    Shape: `broker_instance` 16 bytes, constant; `connection` on which the catalog's statements and the requests for
-    routes run, in the writer thread between two turns.
+    Shape: `broker_instance` 16 bytes, constant.
     """
 
     broker_instance: bytes
-    connection: sqlite3.Connection
 
     def turn_in_writer(self, turn: Turn) -> TurnResult:
         """
@@ -32,8 +30,15 @@ class Store(Protocol):
             StoreUnavailableError: it failed, for a reason that may pass.
         """
 
-    def check(self) -> None:
-        """See that what is committed now would be found again. Raises StoreUnavailableError."""
+    def lend(self) -> Connection:
+        """
+        What the catalog's statements and the requests for routes run on, in the writer thread or while it stands still.
+
+        Nobody but the functions of `broker.store` and `broker.application` looks into it: everybody else hands it on.
+
+        Raises:
+            StoreUnavailableError: what would be committed now would not be found again.
+        """
 
     def version(self) -> int:
         """A number that changes with every commit of an application; cheap, and for any thread, it waits for nobody."""

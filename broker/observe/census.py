@@ -1,8 +1,10 @@
 """
 What a census means, in words: what grows, why, and what to do. Pure: a census in, sentences out.
 
-A conversation that nobody ends is the classic leak of the original. Here every one has a lifetime, so nothing grows for
-ever; what is told is what waits for its lifetime to be over because an application forgot something.
+A conversation that nobody ends is the classic leak of the original. Here every one has a lifetime, behind which it goes
+unless messages of it are unread: those are never thrown away, an Error message that nobody has read is one of them. So
+what is told is what waits for its lifetime to be over because an application forgot something, and what stays for ever
+because nobody reads it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ FEW = 10  # conversations that are no leak yet
 FREE_PART = 0.5  # of a file from which on it is worth telling that nothing uses it
 FREE_MIN_BYTES = 64 * 1024 * 1024
 _MANY_UNREAD = 1000
+_OPEN, _LINGERS = frozenset({"SO", "SI", "CO"}), frozenset({"DI", "ER"})
 _OLD_AGES = frozenset({AGES[-1][1], OLDEST_AGE})  # a day and more
 _LATE_SECONDS = 5 * 60.0  # an unacknowledged or unread message that is older makes one ask
 
@@ -71,8 +74,25 @@ def _crowds(census: Census) -> Iterator[str]:
             first = min(group.first_lifetime for group in some)
             yield (
                 f"{count:,} conversations of {service} that began more than a day ago are {state}: {why}{facts};"
-                f" {remedy.format(service=service)}; else the first goes after its lifetime, {_instant(first)}"
+                f" {remedy.format(service=service)}; {_else(state, count, unread, first)}"
             )
+            if unread and state in _LINGERS:
+                yield (
+                    f"{unread:,} conversations of {service} that are {state} stay whatever their lifetime until"
+                    " somebody receives their messages, for nothing unread is thrown away: when nobody will, broker"
+                    f" dialogs end --state {state} --service {service} --older-than 30d --dry-run tells what ending"
+                    " them loses"
+                )
+
+
+def _else(state: str, count: int, unread: int, first: float) -> str:
+    """What becomes of them when nobody does anything; see `broker.store.expiry`."""
+    if state in _OPEN:
+        return f"else the first fails after its lifetime, {_instant(first)}, and stays until its Error message is read"
+    if state in _LINGERS and unread == count:
+        return "else none of them goes"
+    rest = " of those that have read everything" if state in _LINGERS and unread else ""
+    return f"else the first{rest} goes after its lifetime, {_instant(first)}"
 
 
 def _quarantine(census: Census) -> Iterator[str]:

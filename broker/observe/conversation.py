@@ -12,14 +12,8 @@ from pathlib import Path
 from uuid import UUID
 
 from broker.conversation.contact import Contact
-from broker.store.database import broker_instance, open_watch
-from broker.wire.layout import NO_GUID
-
-_FIND = """
-    SELECT conversation_id, is_initiator, service_name, far_service, far_broker_instance
-    FROM broker_conversation WHERE conversation_handle = ?1 OR conversation_id = ?1
-    ORDER BY conversation_handle = ?1 DESC, is_initiator DESC LIMIT 1
-"""
+from broker.store.contact import find_contact
+from broker.store.database import open_watch
 
 
 def find_conversation(path: Path, conversation: UUID) -> Contact | None:
@@ -31,11 +25,6 @@ def find_conversation(path: Path, conversation: UUID) -> Contact | None:
     """
     try:
         with closing(open_watch(path)) as db:
-            row = db.execute(_FIND, (conversation.bytes,)).fetchone()
-            instance = broker_instance(db)
+            return find_contact(db, conversation.bytes)
     except sqlite3.Error:
         return None
-    if row is None:
-        return None
-    conversation_id, is_initiator, service, far_service, far_instance = row
-    return Contact(conversation_id, bool(is_initiator), service, instance, far_service, far_instance or NO_GUID)

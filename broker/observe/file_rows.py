@@ -16,7 +16,7 @@ from pathlib import Path
 
 from broker.observe.ledger import read_ledger
 from broker.observe.view import DATABASES, LEDGER, QUEUE_MONITORS, make_row
-from broker.store.database import open_watch
+from broker.store.database import open_watch, origin
 from broker.store.monitor import queue_monitors
 
 MSDB = "msdb"
@@ -45,8 +45,8 @@ def database_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
         if path is not None:
             try:
                 with closing(open_watch(path)) as db:
-                    row = db.execute("SELECT broker_instance, create_date FROM broker_database").fetchone()
-                instance, created = uuid.UUID(bytes=row[0]), datetime.fromtimestamp(row[1], UTC)
+                    identity, made_at = origin(db)
+                instance, created = uuid.UUID(bytes=identity), datetime.fromtimestamp(made_at, UTC)
                 is_enabled = True
             except sqlite3.Error:
                 is_enabled = False  # the row itself tells: nothing can be sent or received there

@@ -18,6 +18,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias
 
+from broker.store.file_view import GUID_FUNCTION
+
 Value: TypeAlias = int | float | str | bytes | None
 
 # SQLite's own: those that read nothing but their arguments and cannot be asked for a large result.
@@ -223,7 +225,6 @@ _OWN: Mapping[str, tuple[int, Callable[..., Value]]] = {
     "tsql_right": (2, _right),
     "tsql_to_datetime": (1, _to_datetime),
 }
-GUID = "guid_text"  # for the views alone: a blob of 16 bytes as text
 NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statement
 
 ALLOWED = BUILT_IN | _OWN.keys() | {NOW}
@@ -233,6 +234,6 @@ def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
     """Teach a connection the functions of this file; `now` is what GETUTCDATE() says."""
     for name, (arguments, function) in _OWN.items():
         db.create_function(name, arguments, function, deterministic=True)
-    db.create_function(GUID, 1, render_guid, deterministic=True)
+    db.create_function(GUID_FUNCTION, 1, render_guid, deterministic=True)
     text = render_instant(now)
     db.create_function(NOW, 0, lambda: text, deterministic=True)

@@ -28,23 +28,14 @@ from broker.errors import StatementError, StoreUnavailableError, UnknownNameErro
 from broker.observe.discovery import SYSTEM_COLUMNS, SYSTEM_VIEWS, column_rows, view_rows
 from broker.observe.fault import nearest, translate
 from broker.observe.file_rows import MSDB, database_rows, ledger_rows, monitor_rows, names_of
-from broker.observe.file_view import FileView
 from broker.observe.function import ALLOWED, add_functions, render_instant
 from broker.observe.message import MESSAGES, message_rows
-from broker.observe.permission import SERVER_PERMISSIONS
-from broker.observe.view import (
-    DATABASES,
-    FILE_VIEWS,
-    GUID_COLUMNS,
-    LEDGER,
-    MEMORY_VIEWS,
-    MSDB_ROUTES,
-    QUEUE,
-    QUEUE_MONITORS,
-    STATUS_FUNCTION,
-    UNTRIED,
-)
+from broker.observe.view import DATABASES, GUID_COLUMNS, LEDGER, MEMORY_VIEWS, MSDB_ROUTES, QUEUE_MONITORS, UNTRIED
 from broker.observe.watch import ResultTooLargeError, Texts, Wanted, Watch
+from broker.store.attached import COUNTED, attach, queue_numbers
+from broker.store.file_view import STATUS_FUNCTION, FileView
+from broker.store.permission_view import SERVER_PERMISSIONS
+from broker.store.system_view import FILE_VIEWS, QUEUE
 
 if TYPE_CHECKING:
     from broker.observe.tsql import Statement, TableName
@@ -248,7 +239,7 @@ class _Reading:
     def _queues(self, database: str) -> dict[str, int]:
         if database not in self._views.databases:
             return {}
-        return dict(self._db.execute(f"SELECT name, queue_id FROM {self._attach(database)}.broker_queue"))  # noqa: S608 - our own alias
+        return queue_numbers(self._db, self._attach(database))
 
     def _find_queue(self, database: str, name: str) -> int | None:
         queues = self._queues(database)
@@ -306,8 +297,7 @@ class _Reading:
             alias = f"database_{len(self._attached)}"
             path = self._views.databases[database]
             try:
-                self._db.execute(f"ATTACH ? AS {alias}", (_read_only(path),))
-                self._db.execute(f"SELECT 1 FROM {alias}.broker_database").fetchone()  # noqa: S608 - our own alias
+                attach(self._db, path, alias)
             except sqlite3.Error as error:
                 raise StoreUnavailableError(str(path), str(error)) from error
             self._attached[database] = alias
@@ -330,22 +320,9 @@ class _Guard:
 
     __slots__ = ("_counted", "_made")
 
-    _COUNTED = frozenset(
-        {
-            "broker_conversation",
-            "broker_message",
-            "broker_permission",
-            "broker_queue",
-            "broker_remote_service_binding",
-            "broker_route",
-            "broker_service",
-            "broker_transmission",
-        }
-    )
-
     def __init__(self, made: frozenset[str], own: frozenset[str]) -> None:
         self._made = made
-        self._counted = self._COUNTED | own
+        self._counted = COUNTED | own
 
     def __call__(
         self, action: int, first: str | None, second: str | None, _schema: str | None, behalf: str | None
@@ -365,10 +342,6 @@ def find_name(name: str, names: Iterable[str]) -> str | None:
     """The name itself, else the only one that differs in case alone."""
     alike = [known for known in names if known.casefold() == name.casefold()]
     return name if name in alike else alike[0] if len(alike) == 1 else None
-
-
-def _read_only(path: Path) -> str:
-    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def shown_value(value: object) -> object:

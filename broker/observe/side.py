@@ -19,8 +19,9 @@ from pathlib import Path
 from broker.conversation.state import State
 from broker.observe.described import Described
 from broker.observe.label import Labels
-from broker.observe.stock import QueueStock, read_queues
 from broker.store.database import open_watch
+from broker.store.quarantine import quarantined_by_service
+from broker.store.stock import QueueStock, fullest_queues, sides_by_service
 
 WALK_SECONDS = 2.0  # for one database; a walk that takes longer is given up
 REST_FACTOR = 20  # times what the last walk took, until the next one: a twentieth of one core at most
@@ -51,12 +52,6 @@ SIDE_METRICS = (
     ),
     Described("broker_queue_oldest_seconds", "Age of the first of them, 0 when there is none.", ("database", "queue")),
 )
-_STATES = "SELECT service_name, state, count(*), min(create_date) FROM broker_conversation GROUP BY 1, 2"
-_QUARANTINED = """
-    SELECT s.name, (SELECT count(*) FROM broker_failure f JOIN broker_conversation c USING (endpoint_id)
-     WHERE f.quarantine_time IS NOT NULL AND c.service_name = s.name)
-    FROM broker_service s
-"""
 
 
 @dataclass(slots=True)
@@ -108,8 +103,8 @@ class Sides:
         try:
             with closing(open_watch(path)) as db:
                 db.set_progress_handler(lambda: self._clock() - began > WALK_SECONDS, _STEPS)
-                states, quarantined = (db.execute(query).fetchall() for query in (_STATES, _QUARANTINED))
-                walked = _Walked(0.0, states, quarantined, read_queues(db, time.time()))
+                states, quarantined = sides_by_service(db), quarantined_by_service(db)
+                walked = _Walked(0.0, states, quarantined, fullest_queues(db, time.time()))
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                 self._walked.pop(path, None)

@@ -32,6 +32,7 @@ from broker.observe.mirror import mirror_rows, read_mirrors
 from broker.observe.own_role import role_rows
 from broker.observe.query import Row, Snapshot
 from broker.observe.view import DATABASE_MIRRORING, DISPOSITIONS, MIRRORS, make_row
+from broker.store.conversation import handles_of
 from broker.store.database import open_watch
 
 ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
@@ -205,10 +206,8 @@ def endpoint_row(
 
 def _handles(path: Path, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:
     """The conversation_handle of each endpoint that still exists."""
-    question = "SELECT endpoint_id, conversation_handle FROM broker_conversation WHERE endpoint_id = ?"
     try:
         with closing(open_watch(path)) as db:
-            found = (db.execute(question, (endpoint_id,)).fetchone() for endpoint_id in endpoint_ids)
-            return [row for row in found if row is not None]
+            return handles_of(db, endpoint_ids)
     except sqlite3.Error as error:
         raise StoreUnavailableError(str(path), str(error)) from error

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.observe.stock import oldest_ready_s
+from broker.store import metadata
 from broker.store.database import open_watch
+from broker.store.quarantine import quarantined_dialogs
+from broker.store.stock import oldest_ready_s
 
 QUEUES_MAX = 50  # told of a database: those that are off, then those whose first message has waited the longest
-_QUEUES = "SELECT queue_id, name, is_receive_enabled FROM broker_queue ORDER BY name"
-_QUARANTINED = "SELECT count(*) FROM broker_failure WHERE quarantine_time IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ def read_standstill(path: Path) -> Standstill | None:
     now = time.time()
     try:
         with closing(open_watch(path)) as db:
-            (quarantined,) = db.execute(_QUARANTINED).fetchone()
+            quarantined = quarantined_dialogs(db)
             queues = [
-                StillQueue(name, bool(is_enabled), oldest_ready_s(db, queue_id, now))
-                for queue_id, name, is_enabled in db.execute(_QUEUES).fetchall()
+                StillQueue(name, queue.is_receive_enabled, oldest_ready_s(db, queue.queue_id, now))
+                for name, queue in sorted(metadata.queues(db).items())
             ]
     except sqlite3.Error:
         return None

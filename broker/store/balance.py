@@ -51,6 +51,13 @@ class Balance:
         yield UNACCOUNTED, None, self.unaccounted
 
 
+def unconfirmed(db: sqlite3.Connection) -> int:
+    """How many messages of the conversations that live here are not acknowledged. Cost: a walk through them."""
+    query = "SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation"
+    messages: int = db.execute(query).fetchone()[0]
+    return messages
+
+
 def read_balance(db: sqlite3.Connection) -> Balance:
     """
     The ledger of the database behind this connection.

@@ -183,6 +183,12 @@ def broker_instance(db: sqlite3.Connection) -> bytes:
     return instance
 
 
+def origin(db: sqlite3.Connection) -> tuple[bytes, float]:
+    """The identity of this database, and when it was made, UTC seconds."""
+    instance, created = db.execute("SELECT broker_instance, create_date FROM broker_database").fetchone()
+    return instance, created
+
+
 def settle_fragment_size(db: sqlite3.Connection, configured: int) -> int:
     """
     The fragment size by which this database sends from now on.

@@ -15,6 +15,7 @@ Version 1 had no tombstones, ledger or parts: closed sides become tombstones, la
 nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3 no
 certificate, permissions, bindings or session keys, version 4 no headers of messages: of such a file the messages that
 wait are copied, parts and fragments of large ones excepted, and what was received or sent long ago is not there.
+Version 5 had no handles in its tombstones, which are copied.
 """
 
 from __future__ import annotations
@@ -55,7 +56,13 @@ _TRANSMISSION_1 = "transmission_id, endpoint_id, message_sequence_number, flags,
 _DATABASE_2 = "id, broker_instance, create_date, fragment_size, file_number, starts"
 _TRANSMISSION_2 = f"{_TRANSMISSION_1}, message_body, body_length"
 _MESSAGE_2 = f"{_MESSAGE_1}, status, priority, body_fragments"
-_MESSAGES_2 = (("transmission", _TRANSMISSION_2, _TRANSMISSION_2), ("message", _MESSAGE_2, _MESSAGE_2))
+_TOMBSTONE_2 = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag, close_time, expire_time"
+_TOMBSTONES_2 = ("tombstone", _TOMBSTONE_2, _TOMBSTONE_2)
+_ROWS_2 = (
+    ("transmission", _TRANSMISSION_2, _TRANSMISSION_2),
+    ("message", _MESSAGE_2, _MESSAGE_2),
+    _TOMBSTONES_2,
+)
 _SINCE_4 = ("permission", "remote_service_binding", "session_key")  # tables that no version before had
 # Of a version: each table, the columns that are filled in, and what with.
 _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
@@ -102,7 +109,7 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             f"{_DATABASE_2}, schema_version",
             f"{_DATABASE_2}, {SCHEMA_VERSION}",
         ),
-        *_MESSAGES_2,
+        *_ROWS_2,
     ),
     3: (
         (
@@ -110,7 +117,7 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             f"{_DATABASE_2}, epoch, schema_version",
             f"{_DATABASE_2}, epoch, {SCHEMA_VERSION}",
         ),
-        *_MESSAGES_2,
+        *_ROWS_2,
     ),
     4: (
         (
@@ -118,7 +125,15 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             f"{_DATABASE_2}, epoch, certificate, schema_version",
             f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
         ),
-        *_MESSAGES_2,
+        *_ROWS_2,
+    ),
+    5: (
+        (
+            "database",
+            f"{_DATABASE_2}, epoch, certificate, schema_version",
+            f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
+        ),
+        _TOMBSTONES_2,
     ),
 }
 _ON_TABLES = (

@@ -201,6 +201,17 @@ def failures(db: sqlite3.Connection, endpoint_id: int | None = None) -> Iterator
         yield Failure(*row[:9], size, max(0, behind - (order is not None)), *row[10:])  # type: ignore[call-arg]
 
 
+def quarantined_dialogs(db: sqlite3.Connection) -> int:
+    """How many dialogs are in quarantine."""
+    count: int = db.execute("SELECT count(*) FROM broker_failure WHERE quarantine_time IS NOT NULL").fetchone()[0]
+    return count
+
+
+def quarantined_by_service(db: sqlite3.Connection) -> list[tuple[str, int]]:
+    """(service, its dialogs in quarantine), of every service here."""
+    return db.execute(_BY_SERVICE).fetchall()
+
+
 def find(db: sqlite3.Connection, guid: bytes) -> Failure | None:
     """The failed dialog with this conversation_handle or conversation_id."""
     row = ask(
@@ -273,6 +284,11 @@ _FREE = (
     "DELETE FROM broker_group_lock WHERE conversation_group_id ="
     " (SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?)"
 )
+_BY_SERVICE = """
+    SELECT s.name, (SELECT count(*) FROM broker_failure f JOIN broker_conversation c USING (endpoint_id)
+     WHERE f.quarantine_time IS NOT NULL AND c.service_name = s.name)
+    FROM broker_service s
+"""
 _FORGET_HANDLED = (
     "DELETE FROM broker_failure AS f WHERE endpoint_id = ? AND quarantine_time IS NULL AND NOT EXISTS"
     " (SELECT 1 FROM broker_message m WHERE m.endpoint_id = f.endpoint_id"

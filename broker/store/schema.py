@@ -10,7 +10,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterator
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 OLDEST_VERSION = 1  # that can be brought up to this one
 _TABLE = re.compile(r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)", re.MULTILINE)
 

@@ -1,4 +1,4 @@
--- What a database of the broker keeps, version 5. The application's own tables live beside these in the same file.
+-- What a database of the broker keeps, version 6. The application's own tables live beside these in the same file.
 -- GUIDs are blobs of 16 bytes (RFC 9562 order); instants are UTC seconds since 1970 as REAL; names compare byte for byte.
 
 CREATE TABLE broker_database (
@@ -129,6 +129,7 @@ CREATE TABLE broker_tombstone (
     receive_sequence_frag  INTEGER NOT NULL,
     close_time             REAL NOT NULL,
     expire_time            REAL NOT NULL,
+    conversation_handle    BLOB,                        -- by which its application knew it; NULL before version 6
     PRIMARY KEY (conversation_id, is_initiator)
 ) WITHOUT ROWID;
 CREATE INDEX broker_tombstone_expire ON broker_tombstone (expire_time);

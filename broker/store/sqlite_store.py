@@ -17,7 +17,7 @@ from broker.errors import StoreUnavailableError
 from broker.store.database import broker_instance, open_watch, settle_fragment_size
 from broker.store.fault import sentence
 from broker.store.presence import Presence
-from broker.store.transaction import check_epoch, epoch
+from broker.store.transaction import Connection, check_epoch, epoch
 from broker.store.turn import Turn, TurnResult, turn_in_writer
 
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
@@ -27,11 +27,10 @@ class SqliteStore:
     """
     One open file. Its methods are for the writer thread, but for `version`, which is for the loop.
 
-    Shape: `broker_instance` 16 bytes; `epoch` in which it was taken; `connection` what statements about queues,
-    services and routes run on.
+    Shape: `broker_instance` 16 bytes; `epoch` in which it was taken; `connection` the one that writes.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, fragment_size: int) -> None:
+    def __init__(self, path: Path, connection: Connection, *, fragment_size: int) -> None:
         """
         Use a file that is open (`open_store`); closing this closes it.
 
@@ -67,11 +66,18 @@ class SqliteStore:
             self._presence.check()  # behind the commit: else it is stored where nobody finds it
         return result
 
-    def check(self) -> None:
-        """See that the path still leads to the file, and that it is still ours. Raises StoreUnavailableError."""
+    def lend(self) -> Connection:
+        """
+        The connection that writes, for others than turns; whoever has it has it alone.
+
+        Raises:
+            StoreUnavailableError: the path does not lead to the file any more.
+            DemotedError: it is not ours any more.
+        """
         self._presence.check()
         with self._telling():
             check_epoch(self.connection)
+        return self.connection
 
     def version(self) -> int:
         """

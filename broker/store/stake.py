@@ -25,11 +25,16 @@ class Stake:
         return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
 
 
+def conversations_by_state(db: sqlite3.Connection) -> dict[str, int]:
+    """How many conversations there are in each state, in the order of their codes."""
+    return dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall())
+
+
 def stake_of(db: sqlite3.Connection) -> Stake:
     """What is in this database now."""
-    states = db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall()
+    states = conversations_by_state(db)
     unsent, unread = (
         db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0]  # noqa: S608 - names right here
         for table in ("transmission", "message")
     )
-    return Stake(dict(states), unsent, unread)
+    return Stake(states, unsent, unread)

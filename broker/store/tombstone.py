@@ -23,7 +23,8 @@ Place = tuple[int, int]
 _BURY = (
     "INSERT OR REPLACE INTO broker_tombstone SELECT conversation_id, is_initiator, receive_sequence,"
     " receive_sequence_frag, ?1,"
-    " CASE WHEN is_initiator OR is_opening_acknowledged > 0 THEN ?1 ELSE max(?1, lifetime) END + ?2"
+    " CASE WHEN is_initiator OR is_opening_acknowledged > 0 THEN ?1 ELSE max(?1, lifetime) END + ?2,"
+    " conversation_handle"
     " FROM broker_conversation WHERE endpoint_id = ?3"
     " AND (send_sequence, receive_sequence, receive_sequence_frag) > (0, 0, 0)"
 )
@@ -51,6 +52,8 @@ _PURGE_KEY = "DELETE FROM broker_session_key WHERE conversation_id = ? AND is_in
 def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> None:
     """
     A side is over: its row, its unread messages and what it holds unsent are gone, a tombstone and the ledger remain.
+
+    The tombstone keeps the handle, for who asks what became of it; nothing else looks at that.
 
     What it had received of large or unfinished messages is left to the daemon, which removes it in slices.
 

@@ -22,7 +22,11 @@ LOCK_PAUSE_FIRST = 0.0001  # most commits of others are over within a millisecon
 
 
 class Connection(sqlite3.Connection):
-    """A connection of a daemon. Shape: `epoch` in which it may write; None = in any."""
+    """
+    A connection of a daemon; what it looks like inside is for this package and for `broker.application` alone.
+
+    Shape: `epoch` in which it may write; None = in any.
+    """
 
     epoch: int | None = None
 
@@ -40,10 +44,9 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
     try:
         check_epoch(db)
         yield
-        db.execute("COMMIT")
+        commit(db)
     except BaseException:
-        if db.in_transaction:  # a full disk may have ended it already
-            db.execute("ROLLBACK")
+        roll_back(db)
         raise
 
 
@@ -62,6 +65,17 @@ def begin_within(db: sqlite3.Connection, seconds: float) -> None:
     finally:
         db.execute(f"PRAGMA busy_timeout = {usual}")
     check_epoch(db)
+
+
+def commit(db: sqlite3.Connection) -> None:
+    """End what `begin_within` has begun: all of it is on the disk. Raises sqlite3.Error: it is not."""
+    db.execute("COMMIT")
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """Undo what `begin_within` has begun, unless it is over."""
+    if db.in_transaction:  # a full disk may have ended it already
+        db.execute("ROLLBACK")
 
 
 def check_epoch(db: sqlite3.Connection) -> None:

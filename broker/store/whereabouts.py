@@ -1,8 +1,9 @@
 """
 Where a conversation is, by the file of a database: what `broker why` asks of each database.
 
-Reads only, through indexes, at one moment; the cost does not depend on how much else lives in the file. Bodies are not
-looked at, but for that of an Error message, which says why the dialog failed.
+Reads only, at one moment and through indexes, so that the cost does not depend on how much else lives in the file; but
+a handle that no open side has is looked for among all tombstones. Bodies are not looked at, but for that of an Error
+message, which says why the dialog failed.
 """
 
 from __future__ import annotations
@@ -93,13 +94,14 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A side that is over, as its tombstone tells. Shape: times UTC seconds."""
+    """A side that is over, as its tombstone tells. Shape: times UTC seconds; `conversation_handle` None: of old."""
 
     conversation_id: bytes
     is_initiator: bool
     receive_sequence: int
     close_time: float
     expire_time: float
+    conversation_handle: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,10 @@ def find_whereabouts(db: sqlite3.Connection, guid: bytes, now: float) -> Found:
     db.execute("BEGIN")
     try:
         rows = db.execute(_SIDES, (guid,)).fetchall()
-        conversation_id = rows[0][2] if rows else guid
-        closed = [Closed(row[0], bool(row[1]), *row[2:]) for row in db.execute(_CLOSED, (conversation_id,))]
+        closed = _closed(db, rows[0][2] if rows else guid)
+        if not rows and not closed:
+            by_handle = db.execute(_CLOSED_HANDLE, (guid,)).fetchone()
+            closed = [] if by_handle is None else _closed(db, by_handle[0])
         return Found(tuple(_side(db, row, now) for row in rows), tuple(closed))
     finally:
         db.execute("ROLLBACK")
@@ -144,9 +148,10 @@ _SIDES = f"""
     ORDER BY is_initiator DESC
 """  # noqa: S608 - columns listed above
 _CLOSED = """
-    SELECT conversation_id, is_initiator, receive_sequence, close_time, expire_time FROM broker_tombstone
-    WHERE conversation_id = ?
+    SELECT conversation_id, is_initiator, receive_sequence, close_time, expire_time, conversation_handle
+    FROM broker_tombstone WHERE conversation_id = ?
 """
+_CLOSED_HANDLE = "SELECT conversation_id FROM broker_tombstone WHERE conversation_handle = ?"
 _HELD = "SELECT count(*), min(message_sequence_number) FROM broker_transmission WHERE endpoint_id = ?"
 _HELD_SINCE = "SELECT enqueue_time FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number = ?"
 _QUEUE = """
@@ -171,6 +176,10 @@ _ERROR = """
     SELECT substr(message_body, 1, ?) FROM broker_message
     WHERE endpoint_id = ? AND status IN (1, 4) AND priority = ? AND message_type_name = ? LIMIT 1
 """
+
+
+def _closed(db: sqlite3.Connection, conversation_id: bytes) -> list[Closed]:
+    return [Closed(row[0], bool(row[1]), *row[2:]) for row in db.execute(_CLOSED, (conversation_id,))]
 
 
 def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Whereabouts:

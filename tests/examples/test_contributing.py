@@ -13,7 +13,8 @@ PATHS = sorted(set(re.findall(r"`((?:broker|tests|docs|examples|deploy|config|\.
 PLACEHOLDERS = {"broker/x/y.py", "tests/unit/x/test_y.py"}
 NAMES = {
     "broker/observe/traffic.py": ["Described", "traffic_readers"],
-    "broker/observe/view.py": ["FILE_VIEWS", "MEMORY_VIEWS", "GUID_COLUMNS", "INSTANT_COLUMNS", "make_row"],
+    "broker/observe/view.py": ["MEMORY_VIEWS", "GUID_COLUMNS", "INSTANT_COLUMNS", "make_row"],
+    "broker/store/system_view.py": ["FileView", "FILE_VIEWS"],
     "broker/observe/status.py": ["_KIND_NAMES"],
     "broker/control/effect.py": ["carry_out"],
     "broker/admin/permission.py": ["_OF_OPERATOR"],

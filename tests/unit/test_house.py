@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,56 @@ def test_rings_of_more_than_two_modules_for_types_alone_have_a_reason() -> None:
 
     assert [] == [" <-> ".join(ring) for ring in found if not NAMED_ONLY.keys() & set(ring)]
     assert [] == [name for name in NAMED_ONLY if not any(name in ring for ring in found)], "reasons nobody needs"
+
+
+# Who may name the tables of a database: the store, and what runs in the transactions of applications.
+KEEPERS = (ROOT / "broker" / "store", ROOT / "broker" / "application")
+TABLES = re.findall(
+    r"^CREATE TABLE (broker_\w+)", (KEEPERS[0] / "schema.sql").read_text(encoding="utf-8"), re.MULTILINE
+)
+NAMES_A_TABLE = re.compile(
+    rf"\b(?:{'|'.join(TABLES)})\b|\b(?:FROM|INTO|UPDATE|JOIN|TABLE)\s+(?:\w+\.)?broker_", re.IGNORECASE
+)
+
+
+def literals(module: Path) -> Iterator[tuple[int, str]]:
+    """The texts of a module that are no docstrings, each with its line; `x` stands for what is put into one."""
+    nodes = list(ast.walk(ast.parse(module.read_text(encoding="utf-8"))))
+    told = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+            yield node.lineno, "".join(parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.lineno, node.value
+
+
+def test_the_tables_of_a_database_are_known_to_the_store_and_what_applications_hold_alone() -> None:
+    others = [module for module in MODULES if not any(module.is_relative_to(keeper) for keeper in KEEPERS)]
+
+    found = [
+        f"{module.relative_to(ROOT)}:{line}"
+        for module in others
+        for line, text in literals(module)
+        if NAMES_A_TABLE.search(text)
+    ]
+
+    assert len(TABLES) > 20
+    assert [] == found
+
+
+def test_what_a_daemon_lends_is_only_handed_on() -> None:
+    """No SQL is run on a connection by whoever asks for it; the views are asked on one that holds no database."""
+    packages = ("admin", "control", "dialog", "forwarding", "net", "observe", "routing_service", "workers")
+    runs_sql = re.compile(r"\.execute(?:many|script)?\(")
+
+    found = [
+        names(module)
+        for module in MODULES
+        if module.relative_to(ROOT).parts[1] in packages and runs_sql.search(module.read_text(encoding="utf-8"))
+    ]
+
+    assert ["broker/observe/query.py"] == found
 
 
 def test_every_disposition_is_on_its_page() -> None:

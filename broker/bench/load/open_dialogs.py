@@ -26,6 +26,7 @@ from broker.bench.load.timetable import Application, quantile
 from broker.bench.machine import cpu_seconds, resident_mib
 from broker.bench.result import Row
 from broker.demo.topology import Daemon, TimedOutError, wait_for
+from broker.store.stock import unended_dialogs
 
 BATCH = 1000  # dialogs in a transaction
 PAYLOAD = bytes(256)
@@ -240,8 +241,7 @@ def _is_over(path: Path, others: int) -> bool:
 def _open(path: Path) -> int:
     """Dialogs that have not ended on both sides."""
     with closing(sqlite3.connect(path, timeout=WAIT)) as db:
-        query = "SELECT count(*) FROM broker_conversation WHERE state <> 'CD'"
-        return int(db.execute(query).fetchone()[0])
+        return unended_dialogs(db)
 
 
 def _mib(path: Path) -> float:

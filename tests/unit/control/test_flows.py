@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.control import flows as module
 from broker.control.flows import flows_of_database, flows_of_passage
 from broker.conversation.state import State
 from broker.routing.facts import Facts, hosted
@@ -84,10 +83,7 @@ def test_what_is_closed_or_failed_is_not_under_way(db: sqlite3.Connection, state
     assert (state not in {State.CLOSED, State.ERROR}) == bool(read(db))
 
 
-def test_more_conversations_than_are_read_at_once_all_come_in_order(
-    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ROWS", 2)
+def test_conversations_come_in_the_order_in_which_they_began(db: sqlite3.Connection) -> None:
     handles = [str(begin(db)) for _ in range(5)]
 
     assert handles == [flow.name for flow in read(db)]

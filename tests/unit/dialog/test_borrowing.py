@@ -24,13 +24,13 @@ def writer() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def store() -> Iterator[Any]:
     with closing(sqlite3.connect(":memory:")) as db:
-        yield SimpleNamespace(connection=db, check=lambda: None)
+        yield SimpleNamespace(lend=lambda: db)
 
 
 def test_writer_stands_still_meanwhile(store: Any, writer: ThreadPoolExecutor) -> None:
     with borrowed(store, writer) as db:
         turn = writer.submit(lambda: "turn")
-        assert (db is store.connection, turn.done()) == (True, False)
+        assert (db is store.lend(), turn.done()) == (True, False)
 
     assert turn.result() == "turn"
 
@@ -43,10 +43,10 @@ def test_writer_goes_on_after_a_failure(store: Any, writer: ThreadPoolExecutor) 
 
 
 def test_what_would_not_be_found_again_is_not_lent(store: Any, writer: ThreadPoolExecutor) -> None:
-    def check() -> None:
+    def lend() -> None:
         raise StoreUnavailableError("orders.db", "the file has been replaced")
 
-    store.check = check
+    store.lend = lend
 
     with pytest.raises(StoreUnavailableError), borrowed(store, writer):
         pytest.fail("lent")
@@ -55,14 +55,14 @@ def test_what_would_not_be_found_again_is_not_lent(store: Any, writer: ThreadPoo
 
 
 def test_work_is_given_the_connection(store: Any) -> None:
-    assert checked(store, lambda db: db)() is store.connection
+    assert checked(store, lambda db: db)() is store.lend()
 
 
 def test_work_is_not_done_on_what_would_not_be_found_again(store: Any) -> None:
-    def check() -> None:
+    def lend() -> None:
         raise StoreUnavailableError("orders.db", "the file has been replaced")
 
-    store.check = check
+    store.lend = lend
 
     with pytest.raises(StoreUnavailableError):
         checked(store, lambda _: pytest.fail("done"))()

@@ -538,10 +538,10 @@ async def test_borrowed_connection_is_touched_by_no_turn(path: Path) -> None:
         def borrow() -> tuple[bool, bool]:
             with shop.endpoint.borrow() as db:
                 turn = shop.endpoint._writer.submit(lambda: None)
-                return db is shop.endpoint._store.connection, turn.done()
+                return db is shop.endpoint._store.lend(), turn.done()
 
         assert await asyncio.to_thread(borrow) == (True, False)
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.connection)
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.lend())
 
 
 @virtual_time
@@ -555,7 +555,7 @@ async def test_connection_is_given_back_after_a_failure(path: Path) -> None:
         with pytest.raises(ValueError):  # noqa: PT011 - it is ours
             await asyncio.to_thread(fail)
 
-        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.connection)
+        assert await shop.endpoint.in_writer(lambda db: db is shop.endpoint._store.lend())
 
 
 @virtual_time

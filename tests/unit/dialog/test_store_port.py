@@ -18,9 +18,8 @@ def test_the_sqlite_store_is_one(tmp_path: Path) -> None:
     store: Store = opened  # mypy compares all of it
 
     with closing(store):
-        store.check()
         result = store.turn_in_writer(Turn(now=0.0, frames=[], find_after=0, wants=[], load_max_bytes=0))
 
         assert 0 == result.found_up_to
-        assert broker_instance(store.connection) == store.broker_instance
+        assert broker_instance(store.lend()) == store.broker_instance
         assert isinstance(store.version(), int)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.observe.backlog import Backlog, read_backlog
+from broker.observe.backlog import read_backlog
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service
+from broker.store.stock import Backlog
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from broker.store.balance import Balance, read_balance
+from broker.store.balance import Balance, read_balance, unconfirmed
 from broker.store.database import open_store
 from broker.store.ledger import Reason, fail, remove
 from tests.support.shop import Shop
@@ -89,6 +89,15 @@ def test_every_conversation_counts() -> None:
         )
 
         assert Balance(3000, 3000, 0, {}) == read_balance(db)
+
+
+def test_what_is_not_acknowledged_is_told_over_all_conversations(shop: Shop) -> None:
+    assert 0 == unconfirmed(shop.connect())
+    endpoint_id = sent(shop, "one", "two", "three")
+    sent(shop, "four")
+    change(shop, "UPDATE broker_conversation SET acknowledged_sequence = 2 WHERE endpoint_id = ?", endpoint_id)
+
+    assert 2 == unconfirmed(shop.connect())
 
 
 def test_a_connection_with_rows_by_name_reads_the_same(shop: Shop) -> None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store import database, metadata
-from broker.store.database import broker_instance, is_locked, lock_store, open_store, open_watch
+from broker.store.database import broker_instance, is_locked, lock_store, open_store, open_watch, origin
 from broker.store.metadata import drop_route, put_queue, queues, routes
 from broker.store.schema import SCHEMA_VERSION, has_schema
 from broker.store.transaction import Connection, writing
@@ -377,6 +378,15 @@ def test_a_copy_of_the_catalog_has_what_statements_read_and_none_of_the_messages
             assert copy.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)
         db.execute("ROLLBACK")
         assert set(metadata.queues(db)) == {"Inbox"}
+
+
+def test_a_database_knows_who_it_is_and_since_when(path: Path) -> None:
+    before = time.time()
+    with closing(open_store(path, broker_instance=INSTANCE)) as db:
+        instance, created = origin(db)
+
+    assert INSTANCE.bytes == instance
+    assert before <= created <= time.time()
 
 
 def test_a_lock_is_seen_without_taking_it(path: Path) -> None:

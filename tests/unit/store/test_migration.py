@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -342,7 +342,7 @@ def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytes
     assert [(1, len(version_1.CONVERSATIONS))] == seen
 
 
-# --- versions 2, 3 and 4 ------------------------------------------------------------------------------------
+# --- versions 2 to 5 ----------------------------------------------------------------------------------------
 
 
 def older(path: Path, version: int, table: str) -> Path:
@@ -360,6 +360,7 @@ def older(path: Path, version: int, table: str) -> Path:
         db.execute("DROP TABLE newer")
         for name in ("transmission", "message"):
             db.execute(f"ALTER TABLE broker_{name} DROP COLUMN headers")
+        db.execute("ALTER TABLE broker_tombstone DROP COLUMN conversation_handle")
         for name in SINCE_4 if version < 4 else ():
             db.execute(f"DROP TABLE broker_{name}")
     return path
@@ -404,13 +405,13 @@ def test_version_4_gets_headers_and_keeps_everything_else(fourth: Path, tmp_path
         )
 
 
-def with_headers(tables: dict[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
-    """The same rows, those of messages with no headers."""
+def with_headers(
+    tables: dict[str, list[tuple[object, ...]]],
+    grown: Sequence[str] = ("broker_transmission", "broker_message", "broker_tombstone"),
+) -> dict[str, list[tuple[object, ...]]]:
+    """The same rows, those of messages with no headers, and of tombstones with no handle."""
     more: tuple[object, ...] = (None,)
-    return {
-        name: [(*row, *more) for row in found] if name in {"broker_transmission", "broker_message"} else found
-        for name, found in tables.items()
-    }
+    return {name: [(*row, *more) for row in found] if name in grown else found for name, found in tables.items()}
 
 
 def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_path: Path) -> None:
@@ -439,6 +440,27 @@ def test_version_3_gets_permissions_bindings_and_keys_and_keeps_everything_else(
         assert before == db.execute("SELECT * FROM broker_conversation").fetchall()
         assert [(SCHEMA_VERSION, 5, 77, 9, 65536, None)] == rows(
             db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
+        )
+
+
+def test_version_5_gets_handles_of_closed_sides_and_keeps_everything_else(tmp_path: Path) -> None:
+    path = tmp_path / "fifth.db"
+    version_1.make(path)
+    open_store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE broker_tombstone DROP COLUMN conversation_handle")
+        db.execute("UPDATE broker_database SET schema_version = 5, starts = 5, file_number = 77, epoch = 9")
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
+        before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+
+    with closing(open_store(path)) as db, closing(open_store(tmp_path / "new.db")) as new:
+        after = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert rows(new, MASTER) == rows(db, MASTER)
+        assert len(before["broker_tombstone"]) > 0
+        assert with_headers(before, ["broker_tombstone"]) == after
+        assert [(SCHEMA_VERSION, 5, 77, 9)] == rows(
+            db, "SELECT schema_version, starts, file_number, epoch FROM broker_database"
         )
 
 

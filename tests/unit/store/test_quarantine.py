@@ -26,6 +26,8 @@ from broker.store.quarantine import (
     note_failure,
     note_queue_success,
     note_success,
+    quarantined_by_service,
+    quarantined_dialogs,
     remove_message,
     rest_seconds,
     resume,
@@ -104,6 +106,14 @@ def test_the_last_attempt_puts_the_dialog_in_quarantine_alone(shop: Shop, db: sq
     assert NOW + 9 == the(db).quarantine_time
     assert ([4, 4], [1]) == (statuses(db, endpoint_id), statuses(db, other))
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
+
+
+def test_dialogs_in_quarantine_are_counted_in_all_and_for_every_service(shop: Shop, db: sqlite3.Connection) -> None:
+    for attempts in (1, 1, 2):
+        fail(db, arrived(shop, db, b"one")[0], attempts=attempts)
+
+    assert 2 == quarantined_dialogs(db)
+    assert {("Orders", 2), ("Billing", 0)} == set(quarantined_by_service(db))
 
 
 def test_another_message_of_the_dialog_begins_at_one(shop: Shop, db: sqlite3.Connection) -> None:

@@ -19,7 +19,7 @@ from broker.conversation.arrival import EARLY_WINDOW
 from broker.conversation.well_known import DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.flow import Disposition
 from broker.store.database import broker_instance
-from broker.store.metadata import drop_service
+from broker.store.metadata import drop_service, put_service
 from broker.store.purge import Purge
 from broker.store.receipt import Receipt
 from broker.store.receiving import receive_in_writer
@@ -202,6 +202,19 @@ def test_contract_has_to_be_one_that_the_service_takes(
     assert codes(receipt) == ([-8408] if refused else [])
     assert receipt.dropped[Disposition.CONTRACT_REFUSED] == refused
     assert states(db) == ([] if refused else ["CO"])
+    db.close()
+
+
+def test_dialog_goes_on_when_its_service_takes_its_contract_no_more(tmp_path: Path, far: FarSide) -> None:
+    """The original's page on ALTER SERVICE says this and its contrary; here nothing is told with -8469."""
+    db = open_database(tmp_path / "strict.db", "Billing", contracts=frozenset({"C"}))
+    receive_in_writer(db, broker_instance(db), [far.message(0)], NOW)
+    put_service(db, "Billing", 1, frozenset({"D"}))
+
+    receipt = receive_in_writer(db, broker_instance(db), [far.message(1)], NOW)
+
+    assert ([], ["CO"]) == (codes(receipt), states(db))
+    assert [0, 1] == rows(db, "SELECT message_sequence_number FROM broker_message")
     db.close()
 
 

@@ -13,7 +13,6 @@ import pytest
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import broker_instance, open_store
 from broker.store.sqlite_store import CHECKPOINT_PAGES, SqliteStore
-from broker.store.transaction import Connection
 from broker.store.turn import Turn
 from tests.support.dialog import far_initiator, open_database, queued, rows
 
@@ -71,7 +70,7 @@ def test_nothing_is_stored_into_a_file_that_is_gone_and_it_goes_on_when_that_is_
 
     problem = refusal(store, frame)
     with pytest.raises(StoreUnavailableError):
-        store.check()
+        store.lend()
     unstored = queued(store.connection)
     path.with_name("away").rename(path)
     store.turn_in_writer(turn(frame))
@@ -170,7 +169,6 @@ def test_a_file_that_cannot_be_looked_at_is_told(store: SqliteStore) -> None:
 def test_whoever_is_not_the_principal_any_more_stores_and_reads_nothing(path: Path, *, is_writing: bool) -> None:
     db = open_database(path, "Billing")
     with closing(SqliteStore(path, db, fragment_size=1000)) as store:
-        assert isinstance(db, Connection)
         db.epoch = store.epoch
         store.turn_in_writer(turn())
         with closing(sqlite3.connect(path)) as other, other:
@@ -179,7 +177,7 @@ def test_whoever_is_not_the_principal_any_more_stores_and_reads_nothing(path: Pa
         with pytest.raises(DemotedError, match="its epoch is 5, ours was 0") as caught:
             store.turn_in_writer(turn(*[far_initiator().message(0, b"hello")] * is_writing))
         with pytest.raises(DemotedError):
-            store.check()
+            store.lend()
 
         assert str(path) == caught.value.path
         assert [] == queued(db)

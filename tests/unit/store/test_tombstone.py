@@ -39,13 +39,14 @@ def begin(db: sqlite3.Connection, **columns: object) -> bytes:
 
 def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Connection) -> None:
     conversation = begin(db, receive_sequence=3, receive_sequence_frag=2)
+    [handle] = rows(db, "SELECT conversation_handle FROM broker_conversation")
     db.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
     db.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
 
     close(db, 1, NOW, Reason.FAR_SIDE_ENDED)
 
     assert [] == [row for table in EMPTY for row in rows(db, f"SELECT * FROM {table}")]
-    assert [(conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD)] == rows(db, "SELECT * FROM broker_tombstone")
+    assert [(conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle)] == rows(db, "SELECT * FROM broker_tombstone")
     assert {"sent": 1, "the far side had ended": 1} == dict(rows(db, "SELECT * FROM broker_ledger"))
 
 

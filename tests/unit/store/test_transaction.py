@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from broker.errors import DemotedError
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, queues
-from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, begin_within, epoch, writing
+from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, begin_within, commit, epoch, roll_back, writing
 
 
 @pytest.fixture
@@ -33,6 +33,19 @@ def test_writing_commits_at_its_end(path: Path, db: sqlite3.Connection) -> None:
         during = _queue_names_seen_by_others(path)
 
     assert (during, _queue_names_seen_by_others(path)) == ([], ["Orders"])
+
+
+@pytest.mark.parametrize(("end", "names"), [(commit, ["Orders"]), (roll_back, [])])
+def test_what_was_begun_is_kept_or_undone_as_a_whole(
+    path: Path, db: sqlite3.Connection, end: Callable[[sqlite3.Connection], None], names: list[str]
+) -> None:
+    begin_within(db, 1.0)
+    put_queue(db, "Orders", is_receive_enabled=True)
+    end(db)
+
+    roll_back(db)  # nothing is under way any more, and that is no error
+
+    assert (names, False) == (_queue_names_seen_by_others(path), db.in_transaction)
 
 
 def _queue_names_seen_by_others(path: Path) -> list[str]:

@@ -151,9 +151,26 @@ def test_readers_that_live_are_counted(shop: Shop) -> None:
     assert (1, 0) == (before, one(shop, dialog.conversation_id).inbound.readers)
 
 
+def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.begin(db).send(b"another")
+    dialog = shop.begin(db)
+    dialog.send(b"one")
+    shop.change(dialog, "state", "DI")
+
+    dialog.end()
+
+    found = find(shop, dialog.conversation_handle)
+    assert ((), [(dialog.conversation_id.bytes, dialog.conversation_handle.bytes)]) == (
+        found.sides,
+        [(one.conversation_id, one.conversation_handle) for one in found.closed],
+    )
+    assert found == find(shop, dialog.conversation_id)
+
+
 def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
     shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5)", (b"c" * 16,)
+        "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5, NULL)", (b"c" * 16,)
     )
 
     assert Found((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.observe.function import GUID
-
+GUID_FUNCTION = "guid_text"  # SQL function, given by whoever asks: a blob of 16 bytes -> text
+STATUS_FUNCTION = "transmission_status"  # the same: conversation_handle (blob) -> text
 BODIES = frozenset({"message_body"})  # columns with what applications say to each other
 
 
@@ -42,7 +42,7 @@ class FileView:
 
 def guid(column: str) -> str:
     """A GUID as text that compares without case."""
-    return f"{GUID}({column}) COLLATE NOCASE"
+    return f"{GUID_FUNCTION}({column}) COLLATE NOCASE"
 
 
 def instant(column: str) -> str:

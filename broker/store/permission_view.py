@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.observe.file_view import FileView
+from broker.store.file_view import FileView
 
 SERVER_PERMISSIONS = "sys.server_permissions"  # of the instance: whatever database is asked, those of msdb
 _SERVICE, _ENDPOINT = 17, 105  # classes of the original

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from broker.conversation.built_in import CONTRACTS, MESSAGE_TYPES
 from broker.conversation.validation import SentBy, Validation
-from broker.observe.file_view import FileView
+from broker.store.file_view import FileView
 
 # The original's letter and word; JSON is our own.
 _VALIDATIONS = {
