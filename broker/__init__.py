@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.application.reader import Reader, Readers, reader, run_readers
     from broker.application.receiving import get_conversation_group, receive
     from broker.daemon import serve
-    from broker.errors import BrokerError, ConversationError, StoreUnavailableError
+    from broker.errors import BrokerError, ConversationError, StoreBusyError, StoreUnavailableError
 
 __all__ = [
     "BrokerError",
@@ -27,6 +27,7 @@ __all__ = [
     "Message",
     "Reader",
     "Readers",
+    "StoreBusyError",
     "StoreUnavailableError",
     "begin_dialog",
     "get_conversation_group",
@@ -55,6 +56,7 @@ _HOME = {
     "serve": "broker.daemon",
     "BrokerError": "broker.errors",
     "ConversationError": "broker.errors",
+    "StoreBusyError": "broker.errors",
     "StoreUnavailableError": "broker.errors",
 }
 _MODULES = frozenset({"aio", "errors"})  # reached as attributes, without an import of their own

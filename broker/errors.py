@@ -301,6 +301,17 @@ class StoreUnavailableError(ResourceError):
         return f"store {self.path}: {self.problem}"
 
 
+class StoreBusyError(StoreUnavailableError):
+    """
+    A database that others were writing to for as long as a call waits; nothing was done, so it may be called again.
+
+    Shape: `waited_s` seconds; `holder` the process that has the write lock, None where that cannot be seen.
+    """
+
+    waited_s: float
+    holder: int | None = None
+
+
 class DemotedError(StoreUnavailableError):
     """Another daemon is the principal of this database by now; nothing was stored."""
 
@@ -325,6 +336,10 @@ class CertificateUnusableError(ResourceError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}; {self.hint}"
+
+
+class CertificateTooEarlyError(CertificateUnusableError):
+    """A certificate that is not valid yet, or a clock that is behind: either passes without another file."""
 
 
 class DaemonUnreachableError(ResourceError):

@@ -1,4 +1,4 @@
-"""The census as a value: of each database what lives in it, and what that means in words."""
+"""The census as a value: of each database what lives in it, what that means in words, and its ledger."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from broker.admin.message import DatabaseName
 from broker.application.transaction import check_schema
 from broker.errors import StoreUnavailableError
 from broker.observe.census import meaning
+from broker.observe.ledger import ledger_sentence, ledger_values
+from broker.store.balance import read_balance
 from broker.store.census import Census, take_census
 from broker.store.database import open_watch
 from broker.store.fault import sentence
@@ -26,12 +28,24 @@ class CensusRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     database: DatabaseName = None
 
 
+class Ledger(msgspec.Struct, frozen=True):
+    """sent = acknowledged + held + failed + unaccounted, since the file was made."""
+
+    sent: int
+    acknowledged: int
+    held: int
+    failed: Annotated[dict[str, int], Meta(description="By reason.")]
+    unaccounted: Annotated[int, Meta(description="0 unless somebody changed the file, or the program has a fault.")]
+    sentence: Annotated[str, Meta(description="The same in one line.")]
+
+
 class DatabaseCensus(msgspec.Struct, frozen=True):
     """One database."""
 
     database: str
     census: Census
     meaning: Annotated[list[str], Meta(description="What should be looked at, in words; never empty.")]
+    ledger: Ledger
 
 
 class CensusAnswer(msgspec.Struct, frozen=True):
@@ -53,7 +67,9 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
             with closing(open_watch(path)) as db:
                 check_schema(db)
                 census = take_census(db, now)
+                ledger = ledger_values(read_balance(db))
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(path), sentence(error)) from error
-        databases.append(DatabaseCensus(name, census, meaning(census)))
+        told = ledger_sentence(ledger)
+        databases.append(DatabaseCensus(name, census, meaning(census), Ledger(**ledger, sentence=told)))
     return CensusAnswer(databases)

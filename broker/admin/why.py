@@ -101,6 +101,7 @@ class ClosedShown(msgspec.Struct, frozen=True):
     receive_sequence: int
     close_time: datetime | None
     expire_time: Annotated[datetime | None, Meta(description="When even this is forgotten.")]
+    conversation_handle: Annotated[Guid | None, Meta(description="Null when an older release closed it.")] = None
 
 
 class HeldShown(msgspec.Struct, frozen=True):

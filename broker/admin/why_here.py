@@ -239,8 +239,9 @@ def _poison_shown(poison: Poison) -> PoisonShown:
 
 
 def _closed_shown(database: str, one: Closed) -> ClosedShown:
+    handle = None if one.conversation_handle is None else show_guid(one.conversation_handle)
     times = (_instant(one.close_time), _instant(one.expire_time))
-    return ClosedShown(database, one.is_initiator, one.receive_sequence, *times)
+    return ClosedShown(database, one.is_initiator, one.receive_sequence, *times, handle)
 
 
 def _over(spot: Spot, one: Closed) -> WhyFinding:

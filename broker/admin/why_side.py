@@ -181,7 +181,10 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
         Severity.TROUBLE,
         f"the dialog of {side.service_name} with {side.far_service} has failed{number}",
         why,
-        "nothing of it is sent any more; what was not acknowledged is counted as failed in the ledger",
+        (
+            "nothing of it is sent any more; what was not acknowledged is counted as failed in the ledger; this side is"
+            f" closed half an hour after its lifetime ends at {when(side.lifetime)}, and stays while anything is unread"
+        ),
         remedy_of_error(side.error_code, service=side.far_service),
     )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from broker.application.activation import Activation
+from broker.application.busy import unavailable
 from broker.application.claim import Claim, Crash, Rule, claim_group, next_rest_end, note_crashes
 from broker.application.reader_connection import ReaderConnection, open_connection
 from broker.errors import ConversationError, StoreUnavailableError
@@ -25,6 +26,7 @@ from broker.store.database import open_watch
 from broker.store.fault import sentence
 from broker.store.group_lock import QueueRecord, ReaderSlot, disown
 from broker.store.metadata import queues
+from broker.store.transaction import BUSY_SECONDS
 
 POLL_SECONDS = (0.002, 0.02)  # between two looks at data_version: right after a change, and at most
 RECORD_SECONDS = 1.0  # between two records of what the readers do, for the views
@@ -156,7 +158,7 @@ class Desk:
                 db.close_all()
         except sqlite3.Error as error:
             self._slot.close()
-            raise StoreUnavailableError(str(self.path), sentence(error)) from error
+            raise unavailable(str(self.path), error, BUSY_SECONDS) from error
 
     def _has_messages(self, db: ReaderConnection, queue: str) -> bool:
         """A look that locks nothing."""

@@ -27,7 +27,7 @@ from broker.application.header import Headers
 from broker.application.name import check_name, check_text, guid_of
 from broker.application.securing import secure
 from broker.application.sending import Item
-from broker.application.transaction import check_schema, look, transaction
+from broker.application.transaction import check_durable, check_schema, look, transaction
 from broker.conversation.state import State
 from broker.conversation.well_known import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import ConversationError
@@ -50,10 +50,11 @@ class Dialog:
     them changes. The properties look at the database each time.
     """
 
-    __slots__ = ("_db", "conversation_handle", "conversation_id", "endpoint_id")
+    __slots__ = ("_db", "_is_durable", "conversation_handle", "conversation_id", "endpoint_id")
 
     def __init__(self, db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, conversation: uuid.UUID) -> None:
         self._db = db
+        self._is_durable = False  # looked at when something is sent
         self.endpoint_id = endpoint_id
         self.conversation_handle = handle
         self.conversation_id = conversation
@@ -112,8 +113,11 @@ class Dialog:
                 8412 a type whose name does not fit, or headers that do not; 8433 no body, or text that is no UTF-8; and
                 under a contract that is declared here: 8428 no such type, 8431 not part of the contract, 8432 and 8434
                 not for this side, 8430 and 9616 a body that is not what the type says.
-            StoreUnavailableError: the database stayed locked, or there is no room for a temporary file.
+            StoreBusyError: the database stayed locked.
+            StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL, which is looked at once for each
+                dialog object; or there is no room for a temporary file.
         """
+        self._check_durable()
         handle = self.conversation_handle
         return sending.send_one(self._db, self.endpoint_id, handle, body, type, headers=headers)
 
@@ -133,6 +137,7 @@ class Dialog:
         Raises:
             As `send`.
         """
+        self._check_durable()
         handle = self.conversation_handle
         return sending.send_many(self._db, self.endpoint_id, handle, bodies, type, headers=headers)
 
@@ -148,13 +153,15 @@ class Dialog:
         Raises:
             ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is no positive
                 whole number; 8424 a description that is too long, or no UTF-8.
-            StoreUnavailableError: the database stayed locked.
+            StoreBusyError: the database stayed locked.
+            StoreUnavailableError: as `send`; not with cleanup, which sends nothing.
         """
         if cleanup:
             if error is not None or description:
                 raise ConversationError(8424, "WITH CLEANUP tells nobody: leave out the error and its description")
             ending.end_with_cleanup(self._db, self.endpoint_id, self.conversation_handle)
         else:
+            self._check_durable()
             ending.end(self._db, self.endpoint_id, self.conversation_handle, error, description)
 
     def set_timer(self, seconds: float | timedelta) -> None:
@@ -166,7 +173,7 @@ class Dialog:
         Raises:
             ConversationError: 8410 no number, not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended
                 here.
-            StoreUnavailableError: the database stayed locked.
+            StoreBusyError: the database stayed locked.
         """
         delay = check_seconds(seconds, "a conversation timer's seconds", 8410)
         self._set_timer(time.time() + delay)
@@ -177,7 +184,7 @@ class Dialog:
 
         Raises:
             ConversationError: 8426 unknown handle; 8429 ended here.
-            StoreUnavailableError: the database stayed locked.
+            StoreBusyError: the database stayed locked.
         """
         self._set_timer(None)
 
@@ -194,6 +201,11 @@ class Dialog:
                 raise ConversationError(8410, problem)
             change = "UPDATE broker_conversation SET dialog_timer = ? WHERE endpoint_id = ?"
             ask(self._db, change, (due, self.endpoint_id))
+
+    def _check_durable(self) -> None:
+        if not self._is_durable:
+            check_durable(self._db)
+            self._is_durable = True
 
     def _find(self, column: str) -> Any:
         """A column of the conversation's row; None when there is no row."""
@@ -244,7 +256,8 @@ def begin_dialog(
     Raises:
         ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 no GUID, or the zero GUID;
             8489 a lifetime that is no number, is over before it begins, or is longer than LIFETIME_MAX seconds; 8426
-            the related conversation is unknown; 8414 its group belongs to another queue; 102 both relations at once.
+            the related conversation is unknown; 8414 its group belongs to another queue, or is the zero GUID; 102 both
+            relations at once.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
     seconds = check_seconds(lifetime, "lifetime", 8489, most=LIFETIME_MAX)
@@ -315,6 +328,7 @@ def send(
     endpoints = [(dialog.endpoint_id, dialog.conversation_handle) for dialog in chosen]
     if len(set(endpoints)) < len(endpoints):
         raise ConversationError(8418, "a conversation handle is given more than once")
+    check_durable(db)
     return sending.send_to_all(db, endpoints, body, type, headers=headers)
 
 
@@ -323,9 +337,9 @@ def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
     MOVE CONVERSATION: put a conversation into another conversation group, which may be new.
 
     Raises:
-        ConversationError: 8426 unknown handle; 8413 no GUID; 8439 the group belongs to another queue; 8438 the
-            conversation has ended here.
-        StoreUnavailableError: the database stayed locked.
+        ConversationError: 8426 unknown handle; 8413 no GUID; 8439 the group belongs to another queue, or is the zero
+            GUID; 8438 the conversation has ended here.
+        StoreBusyError: the database stayed locked.
     """
     db, group = dialog._db, guid_of(group)  # noqa: SLF001 - of the class beside it
     query = "SELECT endpoint_id, service_name, state FROM broker_conversation WHERE conversation_handle = ?"
@@ -361,7 +375,9 @@ def _group(db: sqlite3.Connection, conversation: Related | None, group: uuid.UUI
 
 
 def _check_queue(db: sqlite3.Connection, group: uuid.UUID, service: str, number: int) -> None:
-    """A group is received from one queue, so its conversations belong to services of one queue."""
+    """A group is received from one queue, so its conversations belong to services of one queue; zeros name none."""
+    if not group.int:
+        raise ConversationError(number, "the zero GUID is no conversation group: draw one, or leave it out")
     query = (
         "SELECT s.name FROM broker_conversation c JOIN broker_service s ON s.name = c.service_name"
         " WHERE c.conversation_group_id = ? AND s.queue_id <>"

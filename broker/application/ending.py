@@ -80,7 +80,7 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
 
     Raises:
         ConversationError: 8426 unknown handle.
-        StoreUnavailableError: the database stayed locked.
+        StoreBusyError: the database stayed locked.
     """
     with whole(db), plain(db):
         row = ask(db, "SELECT 1 FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()

@@ -1,14 +1,16 @@
 """
 Poison messages of applications that call `receive` themselves: a message that comes back after a rollback has failed.
 
-That is certain and costs little: whoever takes messages holds the write lock, so a message that this process was
-handed before and finds in the queue again was rolled back. Nobody knows with which exception, or which message of
-several is to blame; so a queue whose transactions are rolled back twice or more in a row is handed out in batches half
-as large each time, until a message stands alone, and only failures alone count against it. There is no rest between
-the attempts: an application that rolls back and looks again finds what was there before. While the disk is full no
-transaction can commit, whatever it received, so nothing is counted then.
+That is certain and costs little: whoever takes messages holds the write lock, so a message that was handed out before
+and is found in the queue again was rolled back; by the death of its process, too, which would otherwise be for ever.
+Nobody knows with which exception, or which message of several is to blame; so a queue whose transactions are rolled
+back twice or more in a row is handed out in batches half as large each time, until a message stands alone, and only
+failures alone count against it. There is no rest between the attempts: an application that rolls back and looks again
+finds what was there before. While the disk is full no transaction can commit, whatever it received, so nothing is
+counted then.
 
-The memory is the process's own and bounded.
+The memory is the process's own and bounded; what was handed out last is known to the next process as well
+(`broker.application.last_receive`).
 
 Source: Service Broker documentation, "Removing Poison Messages" (five rollbacks in a row of a RECEIVE).
 """
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from broker.application.last_receive import LastReceive, forget_last, read_last, write_last
 from broker.store.quarantine import ROLLBACKS_MAX, Blame, note_failure
 from broker.store.rows import ask, path_of
 
@@ -47,7 +50,7 @@ class Admission(Enum):
 class _HandedOut:
     """Shape: `identity` of the message, which no other has; `size` messages of the batch that it was the first of."""
 
-    identity: tuple[object, ...]
+    identity: tuple[Any, ...]
     size: int
     failures: int = 0
     since: float = 0.0
@@ -56,6 +59,7 @@ class _HandedOut:
 _lock = threading.Lock()
 _handed_out: OrderedDict[tuple[str, int], _HandedOut] = OrderedDict()  # by file and queuing_order
 _rollbacks: dict[tuple[str, int], int] = {}  # in a row, by file and queue_id
+_adopted: set[tuple[str, int]] = set()  # of which it is known what was handed out before, by file and queue_id
 
 
 def next_admitted(
@@ -78,11 +82,14 @@ def next_admitted(
         poison: See `admit`; 0 judges nothing.
         may_commit: See `admit`.
     """
+    path = path_of(db) if poison else ""
+    if path:
+        _adopt(db, path, queue_id)
     rows = select(allowance(db, queue_id, top) if poison else top)
     while poison and rows:
         order, endpoint_id, sequence, _, _, enqueued, *_ = rows[0]
         first = (endpoint_id, sequence, enqueued)
-        answer = admit(db, queue_id, order, len(rows), poison=poison, may_commit=may_commit, identity=first)
+        answer = admit(db, queue_id, order, len(rows), poison=poison, may_commit=may_commit, identity=first, path=path)
         if answer is Admission.YES:
             break
         rows = [] if answer is Admission.NONE else select(allowance(db, queue_id, top))
@@ -105,6 +112,7 @@ def admit(
     poison: int,
     may_commit: bool,
     identity: tuple[Any, ...] | None = None,
+    path: str | None = None,
 ) -> Admission:
     """
     Judge messages before they are handed out; inside the write transaction, before they are taken from the queue.
@@ -118,26 +126,34 @@ def admit(
         may_commit: The transaction was begun for this call and holds nothing yet: what is found out is committed, and
             another transaction begun, so that no later rollback takes it back.
         identity: Of the first: its endpoint_id, message_sequence_number and message_enqueue_time; None = look.
+        path: The file of the database; None = look.
 
-    Cost: at most one row read by its key; nothing is written unless something was put in quarantine or turned off.
+    Cost: at most one row read by its key; in the database nothing is written unless something was put in quarantine or
+    turned off.
     """
-    path = path_of(db)
+    path = path_of(db) if path is None else path
     if not path:
         return Admission.YES  # a database in memory: there is no name to remember it by
     identity = identity or ask(db, _IDENTITY, (queuing_order,)).fetchone()
     now = time.time()
     key, queue = (path, queuing_order), (path, queue_id)
-    known = _known_again(key, queue, _HandedOut(identity, size, since=now))
+    message = _HandedOut(identity, size, since=now)
+    known = _known_again(key, queue, message)
     if known is None:
+        _note(key, queue, message)
         return Admission.YES
     if _rollbacks.get(queue, 0) >= ROLLBACKS_MAX and _turn_off(db, queue_id):
         answer = Admission.NONE
     elif known.failures >= poison:
-        error = f"rolled back by process {os.getpid()}, which had received it alone; the exception is not known here"
+        error = (
+            f"rolled back, or its process died, {known.failures} times in a row after it was received alone; the"
+            f" exception is not known here (process {os.getpid()} came next)"
+        )
         what = Blame(identity[0], identity[1], error)
         note_failure(db, what, now=now, attempts=1, times=known.failures, since=known.since)
         answer = Admission.LOOK_AGAIN
     else:
+        _note(key, queue, known)
         return Admission.YES
     if may_commit:
         db.execute("COMMIT")
@@ -150,6 +166,7 @@ def admit(
 
 def pardon(path: str) -> None:
     """What was handed out of this database just now was seen by nobody (asyncio: cancelled); it may come again."""
+    forget_last(path)
     with _lock:
         for key in [key for key in _handed_out if key[0] == path]:
             del _handed_out[key]
@@ -162,6 +179,33 @@ def has_room(path: str) -> bool:
     except OSError:
         return True
     return disk.f_bavail * disk.f_frsize >= ROOM_BYTES
+
+
+def _adopt(db: sqlite3.Connection, path: str, queue_id: int) -> None:
+    """
+    What was handed out before this process began to receive, and is in the queue again, was rolled back.
+
+    Looked at once: whoever dies with a message is followed by a process that begins.
+    """
+    queue = path, queue_id
+    if queue in _adopted:
+        return
+    with _lock:
+        _adopted.add(queue)
+    last = read_last(path, queue_id)
+    if last is None or ask(db, _IDENTITY, (last.queuing_order,)).fetchone() != last.identity:
+        return  # nothing is known, or it was committed
+    with _lock:
+        _remember((path, last.queuing_order), _HandedOut(last.identity, last.size, last.failures, last.since))
+        _rollbacks[queue] = last.rollbacks
+
+
+def _note(key: tuple[str, int], queue: tuple[str, int], message: _HandedOut) -> None:
+    """Whoever receives next, here or in another process, shall know what is handed out now."""
+    endpoint_id, sequence, enqueued = message.identity
+    identity = (int(endpoint_id), int(sequence), float(enqueued))
+    rollbacks = _rollbacks.get(queue, 0)
+    write_last(*queue, LastReceive(key[1], identity, message.size, message.failures, message.since, rollbacks))
 
 
 def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedOut) -> _HandedOut | None:

@@ -4,7 +4,7 @@ The application's own connection, used without disturbing it.
 Its transaction is joined when there is one, and begun when there is none: IMMEDIATE, so that two writers wait for each
 other instead of failing with "database is locked". A transaction that is joined gets the write lock before anything is
 read, for the same reason. Its row factory is passed by, none of its settings is changed, and whatever SQLite says of a
-file that cannot be used becomes `StoreUnavailableError` with a sentence.
+file that cannot be used becomes `StoreUnavailableError` with a sentence, `StoreBusyError` when others kept it too long.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from broker.application.busy import unavailable
 from broker.errors import StoreUnavailableError
-from broker.store.fault import is_about_file, sentence
+from broker.store.fault import is_about_file
 from broker.store.rows import ask, path_of
 from broker.store.schema import SCHEMA_VERSION
-from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, is_busy, take_write_lock
+from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, Connection, is_busy, take_write_lock
 
 _LOCK = "DELETE FROM broker_received WHERE 0"  # changes nothing, but has to have the write lock
 _SAVEPOINT = "broker_call"
+_UNSAFE = {0: "OFF", 1: "NORMAL"}  # PRAGMA synchronous of a connection whose commits are not on the disk at once
 _T = TypeVar("_T")
 
 
@@ -41,6 +43,28 @@ def check_schema(db: sqlite3.Connection) -> None:
         raise StoreUnavailableError(path_of(db) or ":memory:", problem)
 
 
+def check_durable(db: sqlite3.Connection) -> None:
+    """
+    See that what this connection commits is on the disk before the daemon finds it.
+
+    What is sent and then lost with the power leaves its number to the next message, which the far side, who has the
+    lost one, takes for a duplicate: it would be acknowledged and never be read. Nothing would tell of that.
+
+    Raises:
+        StoreUnavailableError: its `PRAGMA synchronous` is below FULL.
+    """
+    if isinstance(db, Connection):
+        return  # a daemon's own
+    mode = _UNSAFE.get(ask(db, "PRAGMA synchronous").fetchone()[0])
+    if mode is not None:
+        problem = (
+            f"this connection has PRAGMA synchronous = {mode}, so a loss of power could take back what was sent"
+            " already, and the next message be lost: set PRAGMA synchronous = FULL on it before its transaction, or"
+            " send on another connection"
+        )
+        raise StoreUnavailableError(path_of(db) or ":memory:", problem)
+
+
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """
@@ -49,16 +73,22 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     In it the database is this connection's alone to write, also when the transaction was joined.
 
     Raises:
-        StoreUnavailableError: the database stayed locked for BUSY_SECONDS, cannot be written, is damaged or none of
-            the broker, or the disk is full, also at the COMMIT made here; or the transaction that was joined has read
-            before others wrote, so that it can only be begun again.
+        StoreBusyError: the database stayed locked for BUSY_SECONDS, or the connection's own time-out if that is longer.
+        StoreUnavailableError: the database cannot be written, is damaged or none of the broker, or the disk is full,
+            also at the COMMIT made here; or the transaction that was joined has read before others wrote, so that it
+            can only be begun again.
     """
     try:
         if db.in_transaction:
-            _patiently(lambda: db.execute(_LOCK))
+            _patiently(db, lambda: db.execute(_LOCK))
             yield
             return
-        take_write_lock(db, least=BUSY_SECONDS)
+        began = time.monotonic()
+        try:
+            take_write_lock(db, least=BUSY_SECONDS)
+        except sqlite3.OperationalError as error:
+            blame_file(db, error, time.monotonic() - began)
+            raise
         try:
             yield
             if is_autocommit(db):
@@ -98,10 +128,11 @@ def commit(db: sqlite3.Connection) -> None:
     Raises:
         StoreUnavailableError: the disk is full, the file is locked, damaged or cannot be written: nothing is committed.
     """
+    began = time.monotonic()
     try:
         db.commit()
     except sqlite3.DatabaseError as error:
-        blame_file(db, error)
+        blame_file(db, error, time.monotonic() - began)
         raise
 
 
@@ -110,24 +141,31 @@ def look(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     What a call reads, with patience.
 
     Raises:
-        StoreUnavailableError: the database stayed locked, cannot be read, or is none of the broker.
+        StoreBusyError: the database stayed locked for BUSY_SECONDS.
+        StoreUnavailableError: it cannot be read, or is none of the broker.
     """
     try:
-        return _patiently(call)
+        return _patiently(db, call)
     except sqlite3.DatabaseError as error:
         blame_file(db, error)
         raise
 
 
-def blame_file(db: sqlite3.Connection, error: sqlite3.DatabaseError) -> None:
+def blame_file(db: sqlite3.Connection, error: sqlite3.DatabaseError, waited_s: float | None = None) -> None:
     """
     Tell an error about the file as applications are told; of any other nothing.
+
+    Args:
+        db: The application's connection.
+        error: What SQLite said.
+        waited_s: For how long others who write were waited for; None = as long as the connection itself waits.
 
     Raises:
         StoreUnavailableError: the file behind the connection cannot be used.
     """
     if is_about_file(error):
-        raise StoreUnavailableError(path_of(db) or ":memory:", _sentence(error)) from error
+        waited_s = ask(db, "PRAGMA busy_timeout").fetchone()[0] / 1000 if waited_s is None else waited_s
+        raise unavailable(path_of(db) or ":memory:", error, waited_s) from error
 
 
 def is_autocommit(db: sqlite3.Connection) -> bool:
@@ -141,34 +179,19 @@ def is_always_open(db: sqlite3.Connection) -> bool:
     return getattr(db, "autocommit", None) is False
 
 
-def _patiently(call: Callable[[], _T]) -> _T:
+def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     """
     Wait for others longer than the connection's own time-out, which is 5 s unless the application says.
 
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
-    deadline = time.monotonic() + BUSY_SECONDS
+    began = time.monotonic()
     while True:
         try:
             return call()
         except sqlite3.OperationalError as error:
             is_hopeless = not is_busy(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT
-            if is_hopeless or time.monotonic() > deadline:
+            if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
+                blame_file(db, error, time.monotonic() - began)
                 raise
             time.sleep(LOCK_PAUSE)
-
-
-def _sentence(error: sqlite3.DatabaseError) -> str:
-    """What SQLite says, with what to do where its words do not tell."""
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
-        return (
-            "this transaction has read before another connection wrote, so it cannot write any more (database is"
-            " locked): roll it back and begin it again, with BEGIN IMMEDIATE, or with the broker's call first"
-        )
-    if code & 0xFF == sqlite3.SQLITE_BUSY:
-        return (
-            f"another connection has had a write transaction open for more than {BUSY_SECONDS:.0f} s (database is"
-            " locked): keep transactions short, and wait for nothing inside them"
-        )
-    return sentence(error)

@@ -27,6 +27,7 @@ from broker.application.message import COLUMNS, Message
 from broker.application.reader_connection import ReaderConnection
 from broker.application.stream import LargeBody
 from broker.errors import StoreUnavailableError
+from broker.store.fault import sentence
 from broker.store.quarantine import Verdict, blame, note_failure, rest
 from broker.store.rows import ask
 
@@ -85,7 +86,7 @@ class Worker:
         first, most = PAUSE_SECONDS
         pause = min(most, first * 2.0 ** min(self._troubles, 10))
         self._troubles += 1
-        log.error(event, database=self.desk.name, queue=self.reader.queue, reason=str(error), pause_s=pause)
+        log.error(event, database=self.desk.name, queue=self.reader.queue, reason=_reason(error), pause_s=pause)
         self.desk.stopping.wait(pause)
 
     def close(self) -> None:
@@ -191,7 +192,7 @@ class Work:
             return
         if is_store_trouble(error):
             self._give_back(rest_s=PAUSE_SECONDS[0] * 2)
-            log.error("reader store failed", database=self._desk.name, queue=self._reader.queue, reason=str(error))
+            log.error("reader store failed", database=self._desk.name, queue=self._reader.queue, reason=_reason(error))
             return
         first = self.messages[0]
         what = blame(next(iter(self._dialogs)), first.message_sequence_number, error)
@@ -239,6 +240,10 @@ def is_store_trouble(error: BaseException) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.Error) and isinstance(code, int) and code & 0xFF in _STORE_TROUBLE
+
+
+def _reason(error: BaseException) -> str:
+    return sentence(error) if isinstance(error, sqlite3.Error) else str(error)
 
 
 def _rows(db: ReaderConnection, claim: Claim) -> list[tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -29,9 +30,8 @@ URL_VARIABLE, AUTHORITY_VARIABLE = "BROKER_ADMIN_URL", "BROKER_ADMIN_CA"
 CERTIFICATE_VARIABLE, KEY_VARIABLE = "BROKER_ADMIN_CERTIFICATE", "BROKER_ADMIN_KEY"
 _TOKEN_MAX_BYTES = 4096
 DEFAULT_CONFIG = Path("/etc/broker/broker.toml")
-NOTHING_TO_READ = f"""\
-nothing says what to run: name a configuration file with -c FILE or in BROKER_CONFIG, or put it at {DEFAULT_CONFIG}.
-
+_NAME_ONE = "nothing says what to run: name a configuration file with -c FILE or in BROKER_CONFIG"
+_GATEWAY = """\
 A gateway that only this machine reaches, to begin with:
 
 [instance]
@@ -42,6 +42,7 @@ state_dir = "state"
 listen = ["127.0.0.1:4022"]
 encryption = "disabled"
 message_forwarding = true"""
+NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
 
 
 def read_settings(config: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:
@@ -71,9 +72,28 @@ def _is_there(path: Path) -> bool:
 
 
 def is_nothing_given(config: Path | None, overrides: Sequence[str]) -> bool:
-    """Whether neither file nor environment nor flag says anything about settings."""
-    has_variables = any(name.startswith("BROKER_") and "__" in name for name in os.environ)
-    return usual_config(config) is None and not has_variables and not overrides
+    """Whether neither file nor environment nor flag says anything about settings; a file of no bytes says nothing."""
+    if overrides or any(name.startswith("BROKER_") and "__" in name for name in os.environ):
+        return False
+    path = usual_config(config)
+    return path is None or _is_empty(path)
+
+
+def nothing_to_read(config: Path | None) -> str:
+    """What to do where nothing is given."""
+    path = usual_config(config)
+    if path is None:
+        return NOTHING_TO_READ
+    return f"{path} is empty, and nothing else says what to run: write the settings into it.\n\n{_GATEWAY}"
+
+
+def _is_empty(path: Path) -> bool:
+    """Of a plain file that may be looked at."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def overrides_from(texts: Sequence[str]) -> dict[str, str]:
@@ -243,6 +263,7 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
         check_schema(db)
+        db.execute("PRAGMA synchronous = FULL")  # builds of SQLite may begin with less, with which nothing can be sent
     except BaseException:
         db.close()
         raise

@@ -142,7 +142,7 @@ def receive(config: Path | None, database: str, output: str, *, save: Path | Non
     import broker  # noqa: PLC0415
 
     with open_database(config, database) as db, db:
-        messages = broker.receive(db, **what)
+        messages = broker.receive(db, **what, poison=0)  # when it cannot be printed no message is to blame
         if not messages:
             fail(f"nothing in {what['queue']}; with --wait SECONDS, wait for it", TIMED_OUT)
         rows = [

@@ -19,6 +19,7 @@ from broker.errors import ConversationError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.application.crowd import Crowd, Farewell
+    from broker.observe.line import Line
 
 _STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the last one only with cleanup
 
@@ -50,9 +51,9 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
     """
     Count what lives in a database, and tell what grows.
 
-    Conversations by service, state and age, what waits in queues, tombstones, quarantine, and the bytes of each table.
-    Reads the files, whether a daemon runs or not; with --socket the daemon there is asked. Exit codes: 0 counted, 1 a
-    file cannot be used, 3 no such database, 4 daemon unreachable.
+    Conversations by service, state and age, what waits in queues, tombstones, quarantine, the bytes of each table, and
+    the ledger: whether anything that was sent is missing. Reads the files, whether a daemon runs or not; with --socket
+    the daemon there is asked. Exit codes: 0 counted, 1 a file cannot be used, 3 no such database, 4 daemon unreachable.
     """
     told = _of_daemon(config, socket, database) if socket is not None else _of_files(config, database)
     if output == "json":
@@ -61,7 +62,7 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
     for number, one in enumerate(told["databases"]):
         if number:
             click.echo()
-        _show(one["database"], one["census"], one["meaning"])
+        _show(one["database"], one["census"], one["meaning"], one.get("ledger"))
 
 
 @examples("""
@@ -165,7 +166,7 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
 # --- as it is read --------------------------------------------------------------------------------------------------
 
 
-def _show(database: str, told: Mapping[str, Any], meaning: list[str]) -> None:
+def _show(database: str, told: Mapping[str, Any], meaning: list[str], ledger: Mapping[str, Any] | None) -> None:
     from broker.observe.line import Line, print_lines  # noqa: PLC0415
 
     print_lines([Line(f"database {database}, {told['file_bytes']:,} bytes", style="bold")])
@@ -183,10 +184,20 @@ def _show(database: str, told: Mapping[str, Any], meaning: list[str]) -> None:
                 f"{told['sending']:,} messages not acknowledged, {told['tombstones']:,} tombstones of closed sides,"
                 f" {told['quarantined_dialogs']:,} dialogs in quarantine"
             ),
+            *_ledger_lines(ledger),
             Line(""),
             *(Line(sentence, mark="-") for sentence in meaning),
         ]
     )
+
+
+def _ledger_lines(ledger: Mapping[str, Any] | None) -> list[Line]:
+    """None of a daemon of a version that tells no ledger here."""
+    from broker.observe.line import Line  # noqa: PLC0415
+
+    if ledger is None:
+        return []
+    return [Line(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")]
 
 
 def _instant(at: float | None) -> str:

@@ -32,6 +32,9 @@ _ids = click.argument("ids", metavar="[CONVERSATION]...", nargs=-1)
 _all = click.option("--all", "everything", is_flag=True, help="Every dialog in quarantine.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_NO_TRACEBACK = """\
+no traceback is known: only that of a reader (broker run) is kept. A program that calls receive itself gives none when
+it rolls back, and a process that dies cannot: see the log of that program, or let a reader handle the messages"""
 
 
 @examples("""
@@ -64,6 +67,7 @@ broker quarantine list -d billing.db -o json
 @quarantine.command("list")
 @config_option
 @database_option
+@click.option("--dry-run", is_flag=True, expose_value=False, help="The same: a look changes nothing.")
 @output_option
 @with_exit_code
 def list_(config: Path | None, database: str, output: str) -> None:
@@ -90,10 +94,13 @@ broker quarantine show -d billing.db --body invoice.xml 5b0f3c1e-5d5e-4f0b-8a55-
 @config_option
 @database_option
 @click.option("--body", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Write its body there.")
+@click.option("--dry-run", is_flag=True, help="The same, and no file is written.")
 @output_option
 @click.argument("conversation")
 @with_exit_code
-def show(config: Path | None, database: str, conversation: str, body: Path | None, output: str) -> None:
+def show(
+    config: Path | None, database: str, conversation: str, body: Path | None, output: str, *, dry_run: bool
+) -> None:
     """
     One failed message: why, since when, how large, what waits.
 
@@ -101,7 +108,7 @@ def show(config: Path | None, database: str, conversation: str, body: Path | Non
     """
     with open_database(config, database) as db:
         failure = _find(db, conversation)
-        if body is not None:
+        if body is not None and not dry_run:
             _write_body(db, failure, body)
             if str(body) == "-":
                 return
@@ -113,7 +120,7 @@ def show(config: Path | None, database: str, conversation: str, body: Path | Non
     width = max(map(len, row))
     for name, value in row.items():
         click.echo(f"{name:{width}}  {'' if value is None else value}")
-    click.echo(f"\n{traceback or 'no traceback is known'}")
+    click.echo(f"\n{traceback or _NO_TRACEBACK}")
 
 
 @examples("""

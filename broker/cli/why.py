@@ -16,7 +16,7 @@ from broker.cli.access import URL_VARIABLE, admin_client, credentials, read_sett
 from broker.cli.exit_code import NOT_FOUND, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import config_option, examples, output_option, socket_option
-from broker.errors import DaemonUnreachableError
+from broker.errors import BrokerError, DaemonUnreachableError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.admin.why import WhyAnswer
@@ -42,9 +42,9 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     """
     Tell where a conversation or message is, why, and what to do.
 
-    ID is a conversation_handle, a conversation_id, or the message_id of a frame that waits at the instance that is
-    asked first. Every instance on the way is asked, each on port 9422 of its host or where --admin says. When no daemon
-    answers, the files of the configuration are read.
+    ID is a conversation_handle, a conversation_id, or a message_id: of a frame that waits at the instance that is asked
+    first, or of one that is in the journal of the configuration. Every instance on the way is asked, each on port 9422
+    of its host or where --admin says. When no daemon answers, the files of the configuration are read.
 
     Exit codes: 0 told, 3 the id is not known here, 4 no daemon answers and there is no configuration.
     """
@@ -53,9 +53,15 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     from broker.admin.why_through import WhyDirectory, trace  # noqa: PLC0415
 
     first, note = _first(config, socket, guid)
+    journalled = None
+    if not first.is_known:
+        conversation, journalled = _journalled(config, guid)
+        if conversation is not None:
+            first, note = _first(config, socket, conversation)
+            note = f"{note}; {journalled}" if note else journalled
     if not first.is_known:
         click.echo(f"{guid} is not known at {first.instance}; looked in:", err=True)
-        for place in first.looked_in:
+        for place in (*first.looked_in, journalled):
             click.echo(f"  {place}", err=True)
         if note:
             click.echo(note, err=True)
@@ -80,6 +86,29 @@ def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[
         if config is None or is_named:
             raise
         return _offline(read_settings(config), guid), f"read from files, for no daemon answers: {error}"
+
+
+def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
+    """The conversation of a frame that has passed, as the journal of the configuration knows it; and what to say."""
+    from broker.cli.flows import without_numpy  # noqa: PLC0415
+
+    if config is None:
+        return None, "no journal: no configuration (-c) names one"
+    try:
+        directory = read_settings(config).journal.directory
+        if directory is None:
+            return None, f"no journal: {config} has no journal.directory"
+        with without_numpy():
+            from broker.journal.newest import Wanted, newest  # noqa: PLC0415 - slow to import
+
+            visits = newest(directory, Wanted(message=message.bytes), 1).visits
+    except (BrokerError, OSError) as error:
+        return None, f"not in the journal: {error}"
+    if not visits:
+        return None, f"the journal in {directory}, whose newest visits are in no file yet"
+    conversation = UUID(bytes=visits[0]["conversation_id"])
+    number = visits[0]["sequence_number"]
+    return conversation, f"message_id {message} is of message {number} of conversation {conversation}, by the journal"
 
 
 def _offline(settings: Settings, guid: UUID) -> WhyAnswer:

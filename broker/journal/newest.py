@@ -39,15 +39,17 @@ _PLAIN = pa.schema([(one.name, _plain(one.type)) for one in JOURNAL])
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which visits. Shape: `conversation` 16 bytes, None for any; `outcomes` none for any."""
+    """Which visits. Shape: `conversation` and `message` 16 bytes each, None for any; `outcomes` none for any."""
 
     conversation: bytes | None = None
     outcomes: frozenset[str] = frozenset()
+    message: bytes | None = None
 
     def of(self, table: pa.Table) -> pa.Table:
         """Those rows."""
-        if self.conversation is not None:
-            table = rows_where(table, are_equal(table["conversation_id"], pa.scalar(self.conversation, pa.binary(16))))
+        for column, wanted in (("conversation_id", self.conversation), ("message_id", self.message)):
+            if wanted is not None:
+                table = rows_where(table, are_equal(table[column], pa.scalar(wanted, pa.binary(16))))
         if self.outcomes:
             words = converted(table["outcome"], pa.string())
             table = rows_where(table, are_among(words, pa.array(sorted(self.outcomes), pa.string())))

@@ -16,7 +16,7 @@ from typing import Any
 from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service, queues
-from broker.store.transaction import writing
+from broker.store.transaction import Connection, writing
 from broker.wire.frame import Envelope, Fault, encode_envelope
 from broker.wire.layout import NO_GUID, Flag
 
@@ -25,7 +25,7 @@ LAST = Flag.LAST_FRAGMENT
 _ids = count(1)
 
 
-def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> sqlite3.Connection:
+def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> Connection:
     """A database with these services, all on one queue; made when it is missing."""
     db = open_store(path)
     db.execute("PRAGMA synchronous = OFF")

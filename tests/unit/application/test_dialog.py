@@ -379,6 +379,7 @@ def test_dialog_begins_in_a_group_that_is_named(shop: Shop, group: uuid.UUID | s
         (8413, {"related_conversation_group": "x"}),
         (102, {"related_conversation": INSTANCE, "related_conversation_group": INSTANCE}),
         (8414, {"from_service": "Billing", "related_conversation_group": INSTANCE}),
+        (8414, {"related_conversation_group": uuid.UUID(int=0)}),
     ],
 )
 def test_relation_that_cannot_be_is_refused(shop: Shop, number: int, wrong: dict[str, Any]) -> None:
@@ -407,8 +408,9 @@ def test_conversation_that_cannot_move_stays(shop: Shop) -> None:
     ended.send(b"")
     ended.end()
 
-    assert [8439, 8413, 8426, 8438] == [
+    assert [8439, 8439, 8413, 8426, 8438] == [
         shop.refusal(lambda: move_conversation(dialog, billing.conversation_group_id)),
+        shop.refusal(lambda: move_conversation(dialog, str(uuid.UUID(int=0)))),
         shop.refusal(lambda: move_conversation(dialog, "x")),
         shop.refusal(lambda: move_conversation(gone, INSTANCE)),
         shop.refusal(lambda: move_conversation(ended, INSTANCE)),

@@ -8,13 +8,15 @@ import sys
 import threading
 import tracemalloc
 import uuid
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pytest
 
-from broker.application.dialog import Dialog, get_dialog
+from broker.application.dialog import Dialog, get_dialog, send
 from broker.application.receiving import receive
+from broker.errors import StoreUnavailableError
 from broker.store.large import PART_BYTES
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -252,6 +254,46 @@ def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(
     assert 120 == len(shop.seen()["sent"])
 
 
+# --- what is on the disk ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["OFF", "NORMAL"])
+def test_connection_whose_commits_may_be_lost_with_the_power_sends_nothing(shop: Shop, mode: str) -> None:
+    """A number that was sent and is given again would be a duplicate there: the message behind it would be lost."""
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    db.execute(f"PRAGMA synchronous = {mode}")
+    calls: list[Callable[[], object]] = [
+        lambda: dialog.send(b"x"),
+        lambda: dialog.send_many([b"x"]),
+        lambda: send([dialog], b"x"),
+        dialog.end,
+        lambda: get_dialog(db, dialog.conversation_handle).end(error=1),
+    ]
+
+    for call in calls:
+        with pytest.raises(StoreUnavailableError, match=f"synchronous = {mode}, .* set PRAGMA synchronous = FULL"):
+            call()
+
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+    shop.arrive(dialog, b"y")
+    assert [b"y"] == [message.body for message in receive(db, queue="OrdersQueue")]
+    dialog.end(cleanup=True)
+
+
+@pytest.mark.parametrize("mode", ["FULL", "EXTRA"])
+def test_connection_that_is_put_right_sends(shop: Shop, mode: str) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    db.execute("PRAGMA synchronous = NORMAL")
+    with pytest.raises(StoreUnavailableError):
+        dialog.send(b"x")
+
+    db.execute(f"PRAGMA synchronous = {mode}")
+
+    assert [0, 1] == [dialog.send(b"x"), dialog.send(b"y")]
+
+
 # --- memory -------------------------------------------------------------------------------------------------
 
 
@@ -260,7 +302,6 @@ def test_body_of_any_length_takes_little_memory(shop: Shop) -> None:
     size = 64 * 1024 * 1024
     piece = bytes(1024 * 1024)
     db = shop.connect()
-    db.execute("PRAGMA synchronous = OFF")
     tracemalloc.start()
     try:
         with db:

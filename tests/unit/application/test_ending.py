@@ -9,6 +9,7 @@ import pytest
 
 from broker.errors import ConversationError
 from broker.store.large import LARGE_BYTES
+from broker.wire.layout import Flag
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -51,6 +52,24 @@ def test_end_that_the_far_side_shall_hear_is_held_until_it_is_acknowledged(shop:
 
     assert [(2, 2)] == shop.look(EQUATION)
     assert [("DO", None)] == shop.look("SELECT state, dialog_timer FROM broker_conversation")
+
+
+@pytest.mark.parametrize("is_one_transaction", [False, True])
+def test_end_with_an_error_drops_nothing_that_was_sent_before(shop: Shop, *, is_one_transaction: bool) -> None:
+    """The daemon may have sent any of it, and a number that the far side has stored cannot be that of the Error."""
+    db = shop.connect(isolation_level=None)
+    if is_one_transaction:
+        db.execute("BEGIN")
+    dialog = shop.begin(db)
+    dialog.send_many([b"one", b"two", LARGE])
+
+    dialog.end(error=17, description="out of stock")
+    db.commit()
+
+    held = shop.look("SELECT message_sequence_number, flags FROM broker_transmission ORDER BY message_sequence_number")
+    assert [(0, 0), (1, 0), (2, 0), (3, int(Flag.ERROR))] == held
+    assert [] == shop.look(FAILED)
+    assert [("DO", 3)] == shop.look("SELECT state, end_dialog_sequence FROM broker_conversation")
 
 
 def test_description_that_is_no_utf_8_is_refused(shop: Shop) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from broker.application import rollback
 from broker.application.receiving import receive
-from broker.application.rollback import Admission, admit, allowance
+from broker.application.rollback import Admission, admit, allowance, pardon
 from broker.store.quarantine import failures
 from tests.support.shop import Shop
 
@@ -22,11 +24,9 @@ QUEUE = 2  # any number: the memory goes by it, and only turning off looks at th
 @pytest.fixture(autouse=True)
 def memory() -> Iterator[None]:
     """Nothing is remembered of other tests."""
-    rollback._handed_out.clear()
-    rollback._rollbacks.clear()
+    next_process()
     yield
-    rollback._handed_out.clear()
-    rollback._rollbacks.clear()
+    next_process()
 
 
 def arrived(shop: Shop, *bodies: bytes) -> sqlite3.Connection:
@@ -51,7 +51,7 @@ def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
     (failure,) = failures(db)
     assert [Admission.YES] * 5 + [Admission.LOOK_AGAIN] == answers
     assert (5, 0, 1) == (failure.failures, failure.message_sequence_number, failure.messages_behind)
-    assert "rolled back by process" in failure.error
+    assert failure.error.startswith("rolled back, or its process died, 5 times in a row after it was received alone")
     assert failure.quarantine_time is not None
     assert failure.first_failure_time < failure.quarantine_time
     assert [(4,), (4,)] == db.execute("SELECT status FROM broker_message").fetchall()
@@ -208,6 +208,86 @@ def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_o
     assert [b"good", b"fine"] == done
     assert (5, 1) == (failure.failures, failure.messages_behind)
     assert failure.quarantine_time is not None
+
+
+DIES = """
+import os, signal, sqlite3, sys
+import broker
+db = sqlite3.connect(sys.argv[1])
+messages = broker.receive(db, queue="OrdersQueue", top=int(sys.argv[2]))
+print(*(message.body.decode() for message in messages), sep=",", flush=True)
+if any(message.body == b"deadly" for message in messages):
+    os.kill(os.getpid(), signal.SIGKILL)
+db.commit()
+"""
+
+
+def run_one(shop: Shop, top: int) -> list[str]:
+    """A process that receives once; a deadly message kills it, with its transaction open."""
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, shop.path, str(top)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "" == done.stderr
+    return done.stdout.strip().split(",")
+
+
+def test_message_that_kills_whoever_receives_it_is_put_aside_and_others_go_on(shop: Shop) -> None:
+    """What the process knew died with it; the next one knows it all the same."""
+    arrived(shop, b"deadly", b"behind")
+    arrived(shop, b"fine")
+
+    received = [run_one(shop, 1) for _ in range(6)]
+
+    (failure,) = failures(shop.connect())
+    assert [["deadly"]] * 5 + [["fine"]] == received
+    assert (5, 0, 1) == (failure.failures, failure.message_sequence_number, failure.messages_behind)
+    assert failure.error.startswith("rolled back, or its process died, 5 times in a row")
+    assert failure.quarantine_time is not None
+
+
+def next_process() -> None:
+    """As a process that has just begun."""
+    for memory in (rollback._handed_out, rollback._rollbacks, rollback._adopted):
+        memory.clear()
+
+
+def test_batches_become_smaller_from_process_to_process(shop: Shop) -> None:
+    arrived(shop, *[b"%d" % number for number in range(8)])
+    sizes = []
+
+    while not list(failures(shop.connect())):
+        db = shop.connect()
+        sizes.append(len(receive(db, queue="OrdersQueue", top=8)))
+        db.close()
+        next_process()
+
+    # The first one alone is the sixth; it is put aside by who comes behind its fifth failure.
+    assert [8, 8, 8, 4, 2, 1, 1, 1, 1, 1, 0] == sizes
+
+
+def test_what_the_process_before_committed_is_no_failure(shop: Shop) -> None:
+    arrived(shop, *[b"%d" % number for number in range(20)])
+
+    for _ in range(20):
+        db = shop.connect()
+        receive(db, queue="OrdersQueue", top=1)
+        db.commit()
+        next_process()
+
+    assert [] == list(failures(shop.connect()))
+    assert [] == receive(shop.connect(), queue="OrdersQueue")
+
+
+def test_what_a_cancelled_receive_saw_is_not_held_against_it(shop: Shop) -> None:
+    arrived(shop, b"one")
+    db = shop.connect()
+    for _ in range(9):
+        receive(db, queue="OrdersQueue", top=1)
+        db.rollback()
+        pardon(str(shop.path))
+        next_process()
+
+    assert 1 == len(receive(db, queue="OrdersQueue", top=1))
 
 
 def test_nothing_is_judged_where_it_is_not_wanted(shop: Shop) -> None:

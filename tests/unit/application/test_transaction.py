@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from broker.application import transaction as module
+from broker.application.receiving import receive
 from broker.application.transaction import check_schema, commit, is_always_open, is_autocommit, look, transaction, whole
-from broker.errors import StoreUnavailableError
+from broker.errors import StoreBusyError, StoreUnavailableError
 from broker.store.rows import ask
 from broker.store.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST
 
@@ -246,12 +248,53 @@ def test_database_that_stays_locked_is_told_with_its_path(shop: Shop, monkeypatc
     holder.execute(INSERT, (1,))
     monkeypatch.setattr(module, "BUSY_SECONDS", -1)
 
-    with pytest.raises(StoreUnavailableError) as caught, transaction(db):
+    with pytest.raises(StoreBusyError) as caught, transaction(db):
         pass
 
-    assert str(shop.path) == caught.value.path
-    assert "another connection has had a write transaction open for more than" in caught.value.problem
-    assert "(database is locked): keep transactions short" in caught.value.problem
+    assert (str(shop.path), os.getpid()) == (caught.value.path, caught.value.holder)
+    assert "another connection of this very process has a write transaction open" in caught.value.problem
+    assert "database is locked" not in str(caught.value)
+
+
+@pytest.mark.parametrize("isolation_level", ["", "IMMEDIATE", None])
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_call_that_has_waited_as_long_as_it_may_says_how_long(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    isolation_level: Any,
+    is_joined: bool,  # noqa: FBT001  (a table's column)
+) -> None:
+    """Whatever is called: nothing is done, no transaction is left open that was not, and it may be tried again."""
+    db = shop.connect(isolation_level=isolation_level, timeout=0)
+    dialog = shop.begin(db)
+    db.commit()
+    holder = shop.connect()
+    holder.execute(INSERT, (1,))
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.02)
+    calls: list[Callable[[], object]] = [
+        lambda: shop.begin(db),
+        lambda: dialog.send(b"x"),
+        lambda: dialog.send_many([b"x"]),
+        dialog.end,
+        lambda: dialog.set_timer(1),
+        lambda: receive(db, queue="OrdersQueue", conversation=dialog),
+    ]
+
+    for call in calls:
+        if is_joined:
+            db.execute("BEGIN")
+        if call is calls[-1]:
+            holder.commit()
+            shop.arrive(dialog, b"y")
+            holder.execute(INSERT, (2,))
+        with pytest.raises(StoreBusyError, match=r"others were writing for all of the 0\.\d s") as caught:
+            call()
+        assert 0.02 <= caught.value.waited_s < 60
+        assert "database is locked" not in str(caught.value)
+        assert is_joined == db.in_transaction
+        db.rollback()
+    holder.rollback()
+    assert 0 == dialog.send(b"x")
 
 
 def test_failure_that_waiting_does_not_cure_is_told_at_once(shop: Shop) -> None:
@@ -277,7 +320,7 @@ def test_transaction_that_read_before_others_wrote_cannot_write(shop: Shop) -> N
     other.execute(INSERT, (1,))
     other.commit()
 
-    with pytest.raises(StoreUnavailableError, match=r"has read before another .* \(database is locked\): roll it back"):
+    with pytest.raises(StoreUnavailableError, match=r"has read before another .* any more: roll it back"):
         transaction(db).__enter__()
 
     assert db.in_transaction

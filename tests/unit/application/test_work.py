@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from broker.application.desk import Desk
 from broker.application.dialog import Dialog
@@ -194,6 +195,18 @@ def test_a_store_that_fails_is_asked_again(shop: Shop, worker: Worker, monkeypat
 
     assert 0 == count(shop, "broker_message")
     assert ["claim failed", "claim failed"] == told.events
+
+
+def test_file_that_stays_locked_is_told_with_what_to_do(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.application.work.PAUSE_SECONDS", (0.01, 0.01))
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+
+    with structlog.testing.capture_logs() as logs:
+        worker.trouble("claim failed", error)
+
+    [line] = logs
+    assert line["reason"].startswith("another connection keeps a write transaction open: end it")
 
 
 def test_nothing_is_claimed_once_all_shall_stop(shop: Shop, worker: Worker) -> None:

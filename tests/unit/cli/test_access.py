@@ -18,6 +18,7 @@ from broker.cli.access import (
     credentials,
     find_socket,
     is_nothing_given,
+    nothing_to_read,
     open_database,
     overrides_from,
     read_settings,
@@ -78,9 +79,23 @@ def test_it_is_known_when_nothing_is_given(
     monkeypatch.setattr("broker.cli.access.DEFAULT_CONFIG", tmp_path / "usual.toml")
     monkeypatch.setenv(variable, "4")
     if has_file:
-        (tmp_path / "usual.toml").touch()
+        (tmp_path / "usual.toml").write_text("# all as it is without\n")
 
     assert is_nothing == is_nothing_given(None, flags)
+
+
+@pytest.mark.parametrize(("flags", "is_nothing"), [([], True), (["endpoint.max_hops=4"], False)])
+def test_an_empty_file_gives_nothing(tmp_path: Path, flags: list[str], *, is_nothing: bool) -> None:
+    path = tmp_path / "broker.toml"
+    path.touch()
+
+    assert is_nothing == is_nothing_given(path, flags)
+    assert nothing_to_read(path).startswith(f"{path} is empty, and nothing else says what to run: write the settings")
+
+
+@pytest.mark.parametrize("path", [Path("/dev/null"), Path("/nonexistent/broker.toml"), Path("a\0b")])
+def test_of_what_is_no_file_whoever_reads_it_tells(path: Path) -> None:
+    assert not is_nothing_given(path, [])
 
 
 def test_the_socket_of_the_command_line_goes_before_the_configurations(

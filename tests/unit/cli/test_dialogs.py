@@ -43,6 +43,37 @@ def test_a_file_is_counted_without_a_daemon(shop: Shop) -> None:
     assert "sizes are counted" in text
 
 
+def test_the_ledger_of_a_file_is_told_without_a_daemon(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.begin(db).send_many([b"1", b"2", b"3"])
+    over = shop.begin(db)
+    over.send(b"4")
+    shop.change(over, "state", "DI")
+    over.end()
+
+    text = run("dialogs", "census", "-d", shop.path).stdout
+    [told] = json.loads(run("dialogs", "census", "-d", shop.path, "-o", "json").stdout)["databases"]
+
+    sentence = "4 sent = 0 acknowledged + 3 held + 1 failed (1 the far side had ended)"
+    assert f"ledger: {sentence}\n" in text
+    assert {
+        "sent": 4,
+        "acknowledged": 0,
+        "held": 3,
+        "failed": {"the far side had ended": 1},
+        "unaccounted": 0,
+        "sentence": sentence,
+    } == told["ledger"]
+
+
+def test_what_the_ledger_does_not_account_for_is_told(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    shop.begin(db).send(b"1")
+    db.execute("DELETE FROM broker_transmission")
+
+    assert "0 failed + 1 UNACCOUNTED" in run("dialogs", "census", "-d", shop.path).stdout
+
+
 def test_a_lifetime_beyond_the_calendar_is_shown(shop: Shop) -> None:
     crowd(shop)
     shop.connect(isolation_level=None).execute("UPDATE broker_conversation SET lifetime = 1e15")

@@ -95,6 +95,29 @@ def test_show_writes_the_body(shop: Path, db: sqlite3.Connection, tmp_path: Path
     assert b"\xff\x00body" == (tmp_path / "body").read_bytes() == printed.stdout_bytes
 
 
+def test_looks_take_the_dry_run_of_the_commands_beside_them(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
+    handle = failed(db, b"x")
+    looks: list[list[object]] = [["list"], ["show", handle], ["show", handle, "--body", tmp_path / "body"]]
+    before = snapshot(db)
+
+    dry = [run("quarantine", *look, "-d", shop, "--dry-run") for look in looks]
+
+    assert [0, 0, 0] == [result.exit_code for result in dry]
+    assert [handle in result.stdout for result in dry] == [True, True, True]
+    assert not (tmp_path / "body").exists()
+    assert before == snapshot(db)
+
+
+def test_show_tells_why_a_program_that_receives_itself_left_no_exception(shop: Path, db: sqlite3.Connection) -> None:
+    handle = failed(db, b"x")
+    db.execute("UPDATE broker_failure SET traceback = ''")
+
+    text = run("quarantine", "show", "-d", shop, handle).stdout
+
+    assert "no traceback is known: only that of a reader (broker run) is kept" in text
+    assert "let a reader handle the messages" in text
+
+
 def test_resume_tries_again_from_the_failed_message(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"one", b"two")
 

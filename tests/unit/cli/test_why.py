@@ -15,6 +15,7 @@ import pytest
 from broker.admin.why import Severity
 from broker.store.database import lock_store
 from tests.support.command import run
+from tests.support.journalled import visit, write
 from tests.support.shop import Shop
 from tests.support.why import CONVERSATION, finding, holding, place, told, way
 
@@ -64,9 +65,12 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> 
     done = asked(fake_admin)
 
     assert 3 == done.exit_code
-    assert [f"{CONVERSATION} is not known at a; looked in:", "  database orders", "  0 frames"] == (
-        done.stderr.splitlines()
-    )
+    assert [
+        f"{CONVERSATION} is not known at a; looked in:",
+        "  database orders",
+        "  0 frames",
+        "  no journal: no configuration (-c) names one",
+    ] == done.stderr.splitlines()
 
 
 def test_what_is_no_guid_is_refused() -> None:
@@ -100,6 +104,50 @@ def test_without_a_daemon_the_files_tell(config: Path, shop: Shop) -> None:
     assert 0 == done.exit_code
     assert "read from files, for no daemon answers" in text
     assert "1 message from Orders to //far/Billing waits in shop" in text
+
+
+def test_message_that_has_passed_is_known_by_the_journal(config: Path, shop: Shop, tmp_path: Path) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, message = shop.begin(db), uuid4()
+    dialog.send_many(["x", "y"])
+    config.write_text(config.read_text() + '[journal]\ndirectory = "flows"\n')
+    (tmp_path / "flows").mkdir()
+    others = [visit(number, sequence_number=number) for number in range(3)]
+    ours = visit(9, message_id=message.bytes, conversation_id=dialog.conversation_id.bytes, sequence_number=1)
+    write(tmp_path / "flows" / "1.parquet", *others, ours)
+
+    done = run("why", message, "-c", config)
+    other = run("why", uuid4(), "-c", config)
+
+    text = " ".join(done.stdout.split())
+    assert 0 == done.exit_code
+    assert f"message_id {message} is of message 1 of conversation {dialog.conversation_id}, by the journal" in text
+    assert "2 messages from Orders to //far/Billing wait in shop" in text
+    assert 3 == other.exit_code
+    assert f"the journal in {tmp_path / 'flows'}, whose newest visits are in no file yet" in other.stderr
+
+
+def test_journal_that_cannot_be_read_hides_nothing(config: Path) -> None:
+    config.write_text(config.read_text() + '[journal]\ndirectory = "missing"\n')
+
+    done = run("why", uuid4(), "-c", config)
+
+    assert 3 == done.exit_code
+    assert "not in the journal: " in done.stderr
+    assert "database shop" in done.stderr
+
+
+def test_closed_side_is_told_by_its_handle(config: Path, shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send("x")
+    shop.change(dialog, "state", "DI")
+    dialog.end()
+
+    done = run("why", dialog.conversation_handle, "-c", config)
+
+    assert 0 == done.exit_code
+    assert f"conversation {str(dialog.conversation_id).upper()}" in done.stdout
+    assert "the initiator's side is closed since" in done.stdout
 
 
 def test_an_id_that_no_file_knows_is_unknown_too(config: Path) -> None:

@@ -42,13 +42,42 @@ def test_where_nothing_grows_it_says_so() -> None:
 
 
 def test_a_crowd_of_half_closed_conversations_is_a_leak() -> None:
-    [sentence] = meaning(census(groups=[crowd("DI", OLDEST_AGE, 12_000, unread=7), crowd("DI", "under a week", 408)]))
+    [sentence, _] = meaning(
+        census(groups=[crowd("DI", OLDEST_AGE, 12_000, unread=7), crowd("DI", "under a week", 408)])
+    )
 
     assert (
         "12,408 conversations of //shop/Orders that began more than a day ago are DI: the far side has ended and nobody"
         " here does (7 of them have unread messages); the application of //shop/Orders should RECEIVE the EndDialog"
-        " message and END CONVERSATION (dialog.end()); else the first goes after its lifetime, at 2023-11-14 22:13 UTC"
+        " message and END CONVERSATION (dialog.end()); else the first of those that have read everything goes after its"
+        " lifetime, at 2023-11-14 22:13 UTC"
     ) == sentence
+
+
+@pytest.mark.parametrize("state", ["DI", "ER"])
+def test_what_stays_for_ever_because_nobody_reads_it_is_told_with_what_to_do(state: str) -> None:
+    [first, second] = meaning(census(groups=[crowd(state, OLDEST_AGE, 1_200, unread=1_200)]))
+
+    assert first.endswith("; else none of them goes")
+    assert (
+        f"1,200 conversations of //shop/Orders that are {state} stay whatever their lifetime until somebody receives"
+        " their messages, for nothing unread is thrown away: when nobody will, broker dialogs end"
+        f" --state {state} --service //shop/Orders --older-than 30d --dry-run tells what ending them loses"
+    ) == second
+
+
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        ("CO", "fails after its lifetime, at 2023-11-14 22:13 UTC, and stays until its Error message is read"),
+        ("DO", "goes after its lifetime, at 2023-11-14 22:13 UTC"),
+        ("ER", "goes after its lifetime, at 2023-11-14 22:13 UTC"),
+    ],
+)
+def test_what_becomes_of_them_by_itself_is_told(state: str, end: str) -> None:
+    [sentence] = meaning(census(groups=[crowd(state, OLDEST_AGE, 10)]))
+
+    assert sentence.endswith(f"; else the first {end}")
 
 
 @pytest.mark.parametrize(
