@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -132,7 +133,7 @@ class Identities:
 
     async def _narrow(self, name: str) -> None:
         """Whatever cannot be used, those are not known any more who are in no file any more."""
-        now = await asyncio.to_thread(_files, self._settings, name)
+        now = await asyncio.to_thread(_files, self._settings, name, self._used[name].files)
         credentials = self._used[name].narrowed(now)
         if credentials is not None:
             await self._use(name, credentials)
@@ -176,10 +177,11 @@ class _Known:
         return Credentials(self.credentials.own, Peers(one for one in known.values() if one.fingerprint in stay))
 
 
-def _files(settings: Settings, name: str) -> dict[Path, frozenset[bytes] | None]:
-    """The files of peers that are there. Blocking."""
+def _files(settings: Settings, name: str, known: Iterable[Path] = ()) -> dict[Path, frozenset[bytes] | None]:
+    """The files of peers that are there; those `known` even if a directory cannot be listed. Blocking."""
     found: dict[Path, frozenset[bytes] | None] = {}
-    for path in trusted_files(settings.databases[name].peers):
+    there = [path for path in known if os.path.exists(path)]  # noqa: PTH110 - of any error
+    for path in dict.fromkeys((*trusted_files(settings.databases[name].peers), *there)):
         try:
             found[path] = frozenset(one.fingerprint for one in parse_peers(_read(settings, (), path)))
         except (SettingError, ValueError):

@@ -12,6 +12,7 @@ Source: docs/protocol.md, "Transport".
 from __future__ import annotations
 
 import glob
+import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from broker.errors import CertificateUnusableError
+from broker.errors import CertificateTooEarlyError, CertificateUnusableError
 from broker.forwarding.limits import READ_BYTES
 from broker.net.certificate import Identity, identify
 from broker.security.certificate import load_pem
@@ -162,8 +163,9 @@ def load_trust(patterns: Sequence[str]) -> dict[Path, list[x509.Certificate]]:
     if not every:
         hint = "name at least one file with the CA of the peers, or with their certificates"
         raise CertificateUnusableError("trust", "trust", "nobody is trusted, so nobody could connect", hint)
-    if all(one.not_valid_after_utc <= datetime.now(UTC) for one in every):
-        hint = "name certificates that are valid"
+    now = datetime.now(UTC)
+    if all(one.not_valid_after_utc <= now for one in every):
+        hint = f"name certificates that are valid, or {_set_clock(now)}"
         raise CertificateUnusableError("trust", ", ".join(patterns), "every certificate in it has expired", hint)
     return found
 
@@ -181,7 +183,9 @@ def narrowed(security: Security, patterns: Sequence[str]) -> Security:
     """
     now: dict[Path, frozenset[str]] = {}
     unreadable: set[Path] = set()
-    for path in {path for pattern in patterns for path in _matching(pattern)}:
+    # A directory that cannot be listed, for want of descriptors say, hides no file that is known.
+    known = {path for paths in security.files.values() for path in paths if os.path.exists(path)}  # noqa: PTH110 - of any error
+    for path in known.union(*map(_matching, patterns)):
         try:
             now[path] = frozenset(_identify(one).fingerprint for one in _certificates("trust", path))
         except CertificateUnusableError:
@@ -231,11 +235,16 @@ def _own(path: Path) -> list[Identity]:
     now = datetime.now(UTC)
     if own.not_after <= now:
         problem = f"expired at {own.not_after:%Y-%m-%d %H:%M:%S} UTC"
-        raise CertificateUnusableError("certificate", str(path), problem, "renew it")
+        raise CertificateUnusableError("certificate", str(path), problem, f"renew it, or {_set_clock(now)}")
     if own.not_before > now:
         problem = f"is not valid before {own.not_before:%Y-%m-%d %H:%M:%S} UTC"
-        raise CertificateUnusableError("certificate", str(path), problem, "set the clock of this machine, or wait")
+        raise CertificateTooEarlyError("certificate", str(path), problem, f"{_set_clock(now)}, or wait")
     return found
+
+
+def _set_clock(now: datetime) -> str:
+    """Whoever reads it sees whether it is the clock that is wrong. No part of a problem, which stays the same."""
+    return f"set the clock of this machine, which says {now:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _identify(certificate: x509.Certificate) -> Identity:

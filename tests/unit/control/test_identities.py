@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from broker.control.identities import Identities, credentials_of, identity_error
 from broker.control.load import load_settings
 from broker.errors import SettingError
 from broker.security.session import Credentials
+from tests.support.exhaustion import no_descriptors
 from tests.support.identities import issued
 
 TEXT = """
@@ -182,6 +184,20 @@ async def test_a_peer_that_is_in_no_file_is_unknown_whatever_else_is_broken(plac
         await identities.look("orders")
 
     assert ([["CN=audit", "CN=stock"]], ["CN=orders"]) == (used.peers, used.principals)
+
+
+async def test_no_peer_is_withdrawn_because_directories_cannot_be_listed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = Used()
+    identities = Identities(settings_of(place, OWN + PEERS), used.use)
+    (place / "orders.pem").write_text("spoilt", encoding="utf-8")
+    monkeypatch.setattr(os, "scandir", no_descriptors)
+
+    for _ in range(4):
+        await identities.look("orders")
+
+    assert [] == used.peers
 
 
 async def test_who_comes_and_goes_is_told(place: Path) -> None:

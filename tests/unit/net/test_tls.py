@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from broker.net.tls import (
     verified_chain,
 )
 from tests.support.certificates import DAY, Pair, authority, make, security
+from tests.support.exhaustion import no_descriptors
+
+CLOCK = f"set the clock of this machine, which says {datetime.now(UTC):%Y-}"  # whoever reads it sees if that is wrong
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +116,16 @@ def test_who_is_in_another_file_now_stays_and_who_was_exchanged_does_not(tmp_pat
     (tmp_path / "b.pem").write_text("half a certif")
 
     assert {"a", "b"} == trusted.left()
+
+
+def test_nobody_is_taken_out_because_a_directory_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = Trusted(tmp_path, "a", "b")
+    (tmp_path / "b.pem").unlink()
+    monkeypatch.setattr(os, "scandir", no_descriptors)
+
+    assert {"a"} == trusted.left()
 
 
 def test_nobody_is_trusted_when_no_file_is_left_and_nobody_is_added(tmp_path: Path) -> None:
@@ -213,11 +227,11 @@ def _huge(directory: Path) -> dict[str, Any]:
         (_broken, "certificate", "it is cut off or damaged; copy all of it again"),
         (_cut_off, "certificate", "it is cut off or damaged; copy all of it again"),
         (_swapped, "certificate", "holds a private key and no certificate; name a file with"),
-        (_expired, "certificate", "UTC; renew it"),
-        (_early, "certificate", "is not valid before"),
+        (_expired, "certificate", f"UTC; renew it, or {CLOCK}"),
+        (_early, "certificate", f"UTC; {CLOCK}"),
         (_trust_missing, "trust", "no such file; name the CA"),
         (_trust_empty, "trust", "nobody is trusted"),
-        (_trust_expired, "trust", "every certificate in it has expired"),
+        (_trust_expired, "trust", f"every certificate in it has expired; name certificates that are valid, or {CLOCK}"),
         (_trust_directory, "trust", "cannot be read: Is a directory"),
         (_huge, "certificate", "is above 4 MiB"),
     ],
