@@ -17,7 +17,7 @@ from broker.cli.access import read_settings
 from broker.cli.drilling import drill
 from broker.cli.exit_code import HARMFUL, fail, with_exit_code
 from broker.cli.option import config_option, examples, output_option
-from broker.cli.output import show_json, show_rows
+from broker.cli.output import quoted_path, show_json, show_rows
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from collections.abc import Mapping
@@ -103,7 +103,7 @@ def init(directory: Path, name: str | None, output: str, *, is_authority: bool, 
     made = make_authority(holder.name, _validity(of["days"] or AUTHORITY_DAYS))
     files = authority_files(made, directory)
     _store(files, force=force)
-    lines = [f"# sign with --ca {directory}; every peer trusts:", f'trust = ["{directory / "ca.pem"}"]']
+    lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{quoted_path(directory / 'ca.pem')}]"]
     _tell(files, made.roots, lines, output)
 
 
@@ -349,12 +349,13 @@ def _tell_issued(
     pair: Pair, issued: Issued, authority: Path | None, output: str, *, database: str | None = None
 ) -> None:
     """With the settings that use the files."""
-    lines = [f'certificate = "{pair.certificate}"', f'private_key = "{pair.private_key}"']
+    lines = [f"certificate = {quoted_path(pair.certificate)}", f"private_key = {quoted_path(pair.private_key)}"]
     if database is not None:
         lines = [f"[databases.{database}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
     else:
-        trust = f'trust = ["{authority / "ca.pem"}"]' if authority else f"# peers trust {pair.certificate} itself"
-        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines, trust]
+        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
+        at = None if authority is None else quoted_path(authority / "ca.pem")
+        lines.append(f"trust = [{at}]" if at else f"# peers trust {pair.certificate} itself")
     _tell(pair.files(issued), issued.certificates, lines, output)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.access import NOTHING_TO_READ, is_nothing_given, overrides_from, usual_config
-from broker.cli.exit_code import with_exit_code
+from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
+from broker.cli.exit_code import fail, with_exit_code
 from broker.cli.option import configs_option, examples, set_option
 from broker.cli.output import show_rows
 
@@ -58,6 +58,8 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
 
     paths = configs or (usual_config(None),)
     if is_nothing_given(paths[0], overrides):
+        if usual_config(paths[0]) is not None:
+            fail(nothing_to_read(paths[0]), 1)
         raise click.UsageError(NOTHING_TO_READ)
     report = check_files(
         paths, environ=os.environ, offline=offline, overrides=overrides_from(overrides), owner_of=_owner

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from broker.cli.access import (
-    NOTHING_TO_READ,
     URL_VARIABLE,
     admin_client,
     credentials,
     is_nothing_given,
+    nothing_to_read,
     read_settings,
     usual_config,
 )
@@ -104,7 +104,7 @@ def _check_usage(
     if is_offline and (socket is not None or through):
         raise click.UsageError("--offline asks no running instance: leave it out, or --socket and --through")
     if is_offline and is_nothing_given(config, ()):
-        raise click.UsageError(NOTHING_TO_READ)
+        raise click.UsageError(nothing_to_read(config))
     if where and not through:
         raise click.UsageError("--admin says where --through asks: add it")
 

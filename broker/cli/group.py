@@ -13,8 +13,10 @@ do harm; 7 timed out; `serve` also 75 (port taken, store locked) and 78 (bad con
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+import gc
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -79,6 +81,12 @@ class _Commands(MutableMapping[str, click.Command]):
 
 class _Program(click.Group):
     """The group `broker`, whose help needs none of its commands."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
+        """Run; without `args` as the whole program, of which the collector need not look at what is loaded by then."""
+        if args is None:
+            gc.freeze()
+        return super().main(args, *rest, **more)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, by name."""

@@ -1,11 +1,14 @@
-"""What a command prints on standard output: values as JSON, rows as JSON, CSV or as a table."""
+"""What a command prints on standard output: values as JSON, rows as JSON, CSV or as a table; paths to be copied."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMATS = ("table", "json", "jsonl", "csv")  # of rows
 
@@ -72,3 +75,11 @@ def _show_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None
     writer.writerow(columns)
     writer.writerows([row.get(column) for column in columns] for row in rows)
     click.echo(text.getvalue(), nl=False)
+
+
+def quoted_path(path: Path) -> str:
+    """A path as a value of a configuration file, the same whatever directory that is in."""
+    import json  # noqa: PLC0415 - as above
+
+    text = str(path.absolute())
+    return json.dumps(text, ensure_ascii=not text.isprintable())

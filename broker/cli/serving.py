@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from broker.cli.access import NOTHING_TO_READ, is_nothing_given, overrides_from, read_settings
+from broker.cli.access import is_nothing_given, nothing_to_read, overrides_from, read_settings
 from broker.cli.exit_code import EX_CONFIG, EX_TEMPFAIL, TIMED_OUT, fail, with_exit_code
 from broker.cli.option import config_option, examples, set_option
 from broker.early_signal import end_on_signal
-from broker.errors import ListenFailedError, SettingError, SettingsError, StatementError, StoreUnavailableError
+from broker.errors import (
+    CertificateTooEarlyError,
+    ListenFailedError,
+    SettingError,
+    SettingsError,
+    StatementError,
+    StoreUnavailableError,
+)
 
 if TYPE_CHECKING:
     from broker.control.config import Settings
@@ -37,7 +44,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     the time was up, 75 port taken or store locked, 78 bad configuration, 143 and 130 ended by a second signal.
     """
     if is_nothing_given(config, overrides):
-        fail(NOTHING_TO_READ, EX_CONFIG)
+        fail(nothing_to_read(config), EX_CONFIG)
     end_on_signal()  # before anything that takes long to import
     from broker import daemon, process  # noqa: PLC0415
     from broker.net.core_dump import forbid_core_dumps  # noqa: PLC0415
@@ -66,7 +73,8 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     except WorkerFailedError as error:
         fail(str(error), EX_TEMPFAIL)
     except SettingError as error:
-        fail(error.shown, EX_CONFIG)
+        passes = isinstance(error.__cause__, CertificateTooEarlyError)
+        fail(error.shown, EX_TEMPFAIL if passes else EX_CONFIG)
     except (StatementError, SettingsError) as error:
         fail(str(error), EX_CONFIG)
     if not is_clean:

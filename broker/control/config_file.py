@@ -14,9 +14,8 @@ import os
 import re
 import stat
 import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.control.place import Places, excerpt, index_places, split_lines
 from broker.errors import SettingError, SettingsError, Span
@@ -32,17 +31,16 @@ _TABLE = re.compile(r"\s*\[")
 _PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """
     What is in a file. Shape: `data` as `tomllib` gives it; `errors` of syntax, whose lines are not in `data`.
 
     With errors in it a required key may be missing that was only written wrongly.
     """
 
-    data: dict[str, Any] = field(default_factory=dict)
-    places: Places = field(default_factory=Places)
-    errors: list[SettingError] = field(default_factory=list)
+    data: dict[str, Any]
+    places: Places
+    errors: list[SettingError]
 
 
 def read_config(path: Path | None) -> ConfigFile:
@@ -53,7 +51,7 @@ def read_config(path: Path | None) -> ConfigFile:
         SettingsError: nothing in it can be made use of.
     """
     if path is None:
-        return ConfigFile()
+        return ConfigFile({}, Places(), [])
     source = str(path)
     text = _decode(_read(path, source), source)
     if _PEM.search(text):  # its lines are shown to nobody
@@ -99,7 +97,7 @@ def _refused(source: str, problem: str, hint: str) -> SettingsError:
 
 def _decode(data: bytes, source: str) -> str:
     """UTF-8; a byte order mark before it is what some editors write, and no harm."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:  # with or without a mark
         raise SettingsError([SettingError("TOML", "the file is UTF-16", Span(source, 1, 1), "save it as UTF-8")])
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode()

@@ -295,11 +295,15 @@ def _is_for_new(changed: Sequence[Difference]) -> bool:
 
 
 def _read_again(settings: Settings) -> Settings:
-    """The settings as they are written now. Blocking; raises SettingsError."""
+    """The settings as they are written now. Blocking; raises SettingsError, also of a file that was emptied."""
     source = settings.places.source
     if source is None:
         raise ReloadRefusedError("a program has made its settings, and no file")
-    return load_settings(source.path, environ=source.environ, overrides=source.overrides)
+    found = load_settings(source.path, environ=source.environ, overrides=source.overrides)
+    if settings.places.keys and not found.places.keys:
+        hint = "write the settings into it, then reload again"
+        raise SettingsError([SettingError(source.name, "holds no setting any more", None, hint)])
+    return found
 
 
 def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts: bool) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """
     What `load_settings` was given.
 
@@ -16,8 +18,8 @@ class Source:
     """
 
     path: Path | None
-    environ: Mapping[str, str] = field(default_factory=dict)
-    overrides: Mapping[str, object] = field(default_factory=dict)
+    environ: Mapping[str, str] = _NOTHING
+    overrides: Mapping[str, object] = _NOTHING
 
     @property
     def name(self) -> str:

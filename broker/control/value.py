@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 from uuid import UUID
 
 from broker.control.listen import ListenAddress, parse_listen
@@ -33,8 +32,7 @@ def _unchanged(text: str) -> object:
     return text
 
 
-def _string_schema() -> dict[str, Any]:
-    return {"type": "string"}
+_STRING_SCHEMA: dict[str, Any] = {"type": "string"}
 
 
 def _or_empty(pattern: str, *, may_be_off: bool) -> str:
@@ -42,8 +40,7 @@ def _or_empty(pattern: str, *, may_be_off: bool) -> str:
     return f"^({pattern})?$" if may_be_off else f"^{pattern}$"
 
 
-@dataclass(frozen=True, slots=True)
-class ValueKind:
+class ValueKind(NamedTuple):
     """
     One kind of value.
 
@@ -57,7 +54,7 @@ class ValueKind:
     read: Callable[[object], object]
     from_text: Callable[[str], object] = _unchanged
     unit: str = ""
-    json_schema: dict[str, Any] = field(default_factory=_string_schema)
+    json_schema: dict[str, Any] = _STRING_SCHEMA
     element: ValueKind | None = None
 
 

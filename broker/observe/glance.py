@@ -88,10 +88,13 @@ def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
 def _render_identity(status: Mapping[str, Any], terminal: Terminal) -> None:
     state = "draining" if status.get("draining") else "ready" if status["ready"] else "not ready"
     uptime = timedelta(seconds=int(status["uptime_s"]))
+    up = (
+        f"up {uptime}" if uptime >= timedelta() else "up since later than now (the clock of this machine has gone back)"
+    )
     name = readable(status["name"])
     runs_on = f"{status['software']} on {status['loop']}, {status['kernel']} kernel"
     as_of = datetime.now(UTC).isoformat(" ", "seconds").removesuffix("+00:00")
-    terminal.prose(f"{name} {state}, up {uptime}, {runs_on}, as of {as_of} UTC")
+    terminal.prose(f"{name} {state}, {up}, {runs_on}, as of {as_of} UTC")
     listen = ", ".join(status["listen"]) or "nothing"
     terminal.prose(f"listens on {listen}, broker instance {status['broker_instance']}")
 

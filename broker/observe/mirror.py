@@ -171,15 +171,24 @@ def carried_by_way(forwarder: Forwarder) -> dict[Labels, float]:
 
 
 def forwarded_samples(forwarder: Forwarder) -> Iterator[tuple[Labels, float]]:
-    """Frames that left, by route and address; of mirrored routes by the address that was principal then."""
-    for way in forwarder.ways.values():
-        if isinstance(way.sink, Outbox):
-            address = way.sink.address
-            hop = forwarder.here.principals.get(address) if isinstance(address, MirroredPair) else address
-            if hop is not None:
-                yield (way.route, str(hop)), way.frames
-    for counts in forwarder.left.values():
-        yield from counts.items()
+    """
+    Frames that left, by route and address; of mirrored routes by the address that was principal then.
+
+    All of it is as of the first step, so that the others may be made in later turns of the loop.
+    """
+    principals = forwarder.here.principals
+    left = [(way.route, way.sink, way.frames) for way in forwarder.ways.values() if isinstance(way.sink, Outbox)]
+    earlier = [one for counts in forwarder.left.values() for one in counts.items()]
+    hops: dict[Outbox, str | None] = {}  # its text costs more than all else, and many routes lead to one address
+    for route, outbox, frames in left:
+        if outbox not in hops:
+            address = outbox.address
+            hop = principals.get(address) if isinstance(address, MirroredPair) else address
+            hops[outbox] = None if hop is None else str(hop)
+        told = hops[outbox]
+        if told is not None:
+            yield (route, told), frames
+    yield from earlier
 
 
 def _instant(one: MirrorShown, at: float | None) -> datetime | None:

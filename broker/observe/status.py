@@ -24,12 +24,12 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
 from broker.net.link import Link
-from broker.observe.backlog import Backlog
 from broker.observe.connection import connection_status
 from broker.observe.instance import Running
 from broker.observe.mirror import mirror_status, read_mirrors
 from broker.observe.next_hop import next_hop_status
 from broker.observe.transport import transport_status
+from broker.store.stock import Backlog
 from broker.wire.layout import Kind
 
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}

@@ -20,6 +20,8 @@ from broker.observe.label import OTHER
 from broker.observe.mirror import forwarded_samples
 from broker.observe.status import dropped_by_reason, kind_name
 
+FORWARDED = "broker_messages_forwarded_total"
+
 TRAFFIC_METRICS = (
     *CONNECTION_METRICS,
     Described(
@@ -28,7 +30,7 @@ TRAFFIC_METRICS = (
         ("peer", "kind"),
     ),
     Described(
-        "broker_messages_forwarded_total",
+        FORWARDED,
         "Dialog frames handed to the connection to a next hop.",
         ("route", "peer"),
     ),
@@ -86,7 +88,7 @@ def traffic_readers() -> Mapping[str, Reader]:
             instance.peers.links.values(), asyncio.get_running_loop().time()
         ),
         "broker_messages_received_total": _received,
-        "broker_messages_forwarded_total": _forwarded,
+        FORWARDED: _forwarded,
         "broker_messages_delivered_total": _delivered,
         "broker_messages_dropped_total": _dropped,
         "broker_peer_faults_total": _faults,
@@ -111,9 +113,10 @@ def _received(instance: Running) -> Samples:
 
 
 def _forwarded(instance: Running) -> Samples:
+    retired = instance.forwarder.retired_frames  # of the moment that `forwarded_samples` is as of
     yield from forwarded_samples(instance.forwarder)
-    if instance.forwarder.retired_frames:
-        yield (OTHER, OTHER), instance.forwarder.retired_frames
+    if retired:
+        yield (OTHER, OTHER), retired
 
 
 def _delivered(instance: Running) -> Samples:

@@ -115,9 +115,19 @@ def transport_status(instance: Running, *, now: datetime | None = None) -> dict[
 
 
 def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime) -> list[str]:
-    """A sentence for each certificate that has ended, or does so soon; the most urgent first, of many only some."""
-    due = [(role, one) for role, one in certificates if one.not_after <= now + SOON]
-    told = []
+    """
+    A sentence for each certificate that has ended, or does so soon; the most urgent first, of many only some.
+
+    Before them one on the first that is not valid yet: it was used, so the clock has gone back since.
+    """
+    every = list(certificates)
+    due = [(role, one) for role, one in every if one.not_after <= now + SOON]
+    told = [
+        f"{_SAID[role]} is not valid before {one.not_before:%Y-%m-%d %H:%M} UTC, by the clock of this machine:"
+        f" {one.principal_name}"
+        for role, one in every
+        if one.not_before > now
+    ][:1]
     for role, one in due[:WARNINGS_MAX]:
         left = one.not_after - now
         time = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"

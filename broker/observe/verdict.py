@@ -253,6 +253,9 @@ def _transport(status: Status) -> Iterator[Finding]:
             do = "put the files right, they are looked at again by themselves; those before are in use until a restart"
             yield Finding(Level.BAD, "transport", warning, do)
             continue
+        if "is not valid before" in warning:
+            yield Finding(Level.BAD, "transport", warning, "set the clock of this machine")
+            continue
         is_over = any(name in warning and "has expired" in warning for name in expired)
         do = RENEW if is_over or any(name in warning and " ends in " in warning for name in names) else ""
         yield Finding(Level.BAD if is_over else Level.NOTICE, "transport", warning, do)

@@ -33,7 +33,7 @@ CASES: list[tuple[Mistake, int, str, str]] = [
     (hurried.swapped_certificate_and_key, EX_CONFIG, "name a file with -----BEGIN CERTIFICATE----- in it", ""),
     (hurried.key_with_a_password, EX_CONFIG, "is protected by a password; store it without one", ""),
     (hurried.expired_certificate, EX_CONFIG, "UTC; renew it", ""),
-    (hurried.certificate_of_tomorrow, EX_CONFIG, "UTC; set the clock of this machine, or wait", ""),
+    (hurried.certificate_of_tomorrow, EX_TEMPFAIL, "UTC; set the clock of this machine, which says 2", ""),
     (hurried.database_certificate_without_key, EX_CONFIG, "and private_key is not; give private_key, or neither", ""),
     (hurried.port_taken, EX_TEMPFAIL, "Address already in use; stop what listens there", ""),
     (hurried.port_of_another_machine, EX_TEMPFAIL, "choose an address of this machine (ip address tells)", ""),

@@ -73,6 +73,9 @@ def test_serve_of_nothing_tells_how_to_begin(tmp_path: Path) -> None:
         (["serve", "-c", "huge.toml"], EX_CONFIG, "huge.toml: is larger than 4 MiB; name a configuration file"),
         (["serve", "-c", "caf\udce9.toml"], EX_CONFIG, "caf\\udce9.toml: cannot be read: No such file or directory"),
         (["serve", "-c", "utf16.toml"], EX_CONFIG, "utf16.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        (["serve", "-c", "empty.toml"], EX_CONFIG, "empty.toml is empty, and nothing else says what to run: write"),
+        (["check", "-c", "empty.toml"], 1, "empty.toml is empty, and nothing else says what to run: write"),
+        (["explain", "-c", "empty.toml", "--offline", "--to", "a"], USAGE, "empty.toml is empty, and nothing else"),
         (["serve", "--config-file", "x"], USAGE, "No such option"),
         (["serve", "--set", "endpoint.max_hops"], USAGE, "write KEY=VALUE, like endpoint.max_hops=4"),
         (["serve", "--set", "endpoint.max_hops=" + "9" * 5000], EX_CONFIG, "endpoint.max_hops (flag): "),
@@ -83,6 +86,7 @@ def test_serve_of_nothing_tells_how_to_begin(tmp_path: Path) -> None:
 def test_wrong_file_or_option_is_one_message(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "utf16.toml").write_text("[instance]\n", encoding="utf-16")
+    (tmp_path / "empty.toml").touch()
     with (tmp_path / "huge.toml").open("wb") as file:
         file.truncate(1 << 30)
 

@@ -63,6 +63,22 @@ def test_authority_and_what_it_issues_are_what_an_endpoint_loads(tmp_path: Path)
     assert 0o600 == (tmp_path / "tls" / "gateway.key").stat().st_mode & 0o777
 
 
+def test_what_is_printed_holds_in_a_configuration_of_any_directory(tmp_path: Path) -> None:
+    told = [
+        tomllib.loads(certs(*words).stdout)
+        for words in (
+            ("init", 'c"a'),
+            ("issue", "gateway", "--ca", 'c"a', "--out", "tls"),
+            ("issue", "--database", "billing", "--out", "dialog"),
+        )
+    ]
+
+    endpoint, database = told[1]["endpoint"], told[2]["databases"]["billing"]
+    assert [str(tmp_path / 'c"a' / "ca.pem")] == told[0]["trust"] == endpoint["trust"]
+    assert str(tmp_path / "tls" / "gateway.pem") == endpoint["certificate"]
+    assert str(tmp_path / "dialog" / "billing.dialog.key") == database["private_key"]
+
+
 def test_database_is_what_dialog_security_loads() -> None:
     printed = certs("issue", "--database", "billing", "--spiffe", "spiffe://shop/billing").stdout
 

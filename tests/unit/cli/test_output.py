@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.cli.output import show_json, show_rows
+from broker.cli.output import quoted_path, show_json, show_rows
 
 ROWS: list[dict[str, Any]] = [{"name": "a", "mirror_address": None}, {"name": "b", "mirror_address": "tcp://m:4022"}]
 
@@ -36,3 +38,10 @@ def test_a_table_of_no_rows_shows_the_columns_it_is_given(capsys: pytest.Capture
     show_rows([], "table", ["name", "mirror_address"])
 
     assert "mirror_address" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a.pem", 'a "b".pem', "a\\b.pem", "größe.pem", "a\nb.pem"])
+def test_a_path_is_quoted_as_toml_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert {"path": str(tmp_path / name)} == tomllib.loads(f"path = {quoted_path(Path(name))}")

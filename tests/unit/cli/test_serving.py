@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from broker.control.custody import STOP_IT
-from broker.errors import BrokerError, DdlSyntaxError, ListenFailedError, SettingError, StoreUnavailableError
+from broker.errors import (
+    BrokerError,
+    CertificateTooEarlyError,
+    DdlSyntaxError,
+    ListenFailedError,
+    SettingError,
+    StoreUnavailableError,
+)
 from broker.store.database import HELD
 from broker.workers.channel import WorkerFailedError
 from tests.support.command import run
@@ -52,6 +59,21 @@ def test_serve_tells_a_supervisor_whether_trying_again_may_help(
     result = run("serve", "-c", configuration)
 
     assert (code, f"{error}\n") == (result.exit_code, result.stderr)
+
+
+def test_a_certificate_that_is_not_valid_yet_passes(configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of a machine that has just begun may be set a little later: a supervisor is to try again."""
+
+    def fail(settings: object) -> None:
+        early = CertificateTooEarlyError("certificate", "a.pem", "is not valid before then", "wait")
+        raise SettingError("endpoint.certificate", "is not valid before then", None, "wait") from early
+
+    monkeypatch.setattr("broker.process.run", fail)
+    monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
+
+    result = run("serve", "-c", configuration)
+
+    assert (75, "endpoint.certificate: is not valid before then; wait\n") == (result.exit_code, result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,27 @@ def test_a_command_that_asks_a_daemon_does_not_check_its_configuration(tmp_path:
     assert [] == imported("status", "-c", str(config), of=SLOW)
 
 
+def test_what_is_loaded_before_a_command_is_left_out_of_collections() -> None:
+    """A twentieth of the processor time of each; and nothing of a program that has commands run, as tests do."""
+    program = (
+        "import gc, sys\nfrom broker.cli import main\n"
+        "try: main(ARGUMENTS)\nexcept SystemExit: pass\n"
+        "print(gc.get_freeze_count() > 10_000, file=sys.stderr)"
+    )
+
+    frozen = [
+        subprocess.run(
+            [sys.executable, "-c", program.replace("ARGUMENTS", arguments), "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        for arguments in ("", "['--version']")
+    ]
+
+    assert ["True\n", "False\n"] == frozen
+
+
 def test_the_package_itself_imports_nothing_until_a_name_is_asked_for() -> None:
     program = (
         "import sys, broker; before = {n for n in sys.modules if n.startswith('broker.')}\n"

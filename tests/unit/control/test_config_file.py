@@ -127,6 +127,8 @@ def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> 
     [
         (codecs.BOM_UTF16_LE + "a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
         (codecs.BOM_UTF16_BE + "a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        ("a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
+        ("a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
         ("b = 'ä'".encode("latin-1"), "a.toml:1:6: TOML: byte 0xe4 is not UTF-8; save it as UTF-8"),
         (b'a = 1\nb = "\xc3\xa4\xff"\n', "a.toml:2:7: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
         (codecs.BOM_UTF8 + b"\xff", "a.toml:1:1: TOML: byte 0xff is not UTF-8; save it as UTF-8"),

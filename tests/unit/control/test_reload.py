@@ -91,6 +91,10 @@ def write(file: Path, text: str, *, listen: str = "127.0.0.1:0") -> None:
     file.write_text(TEXT.replace("127.0.0.1:0", listen) + text)
 
 
+def empty(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
 def made(file: Path) -> tuple[One, Reloads]:
     one = One(load_settings(file, environ={}))
     return one, Reloads(one)
@@ -210,6 +214,20 @@ async def test_whoever_stops_reads_nothing(file: Path) -> None:
         await reloads.reload()
 
     assert (["ended badly"], True) == (one.told, reloads.is_successful)
+
+
+@pytest.mark.parametrize("text", ["", "# being written\n"])
+async def test_a_file_that_was_emptied_is_refused_and_not_taken_for_the_defaults(file: Path, text: str) -> None:
+    """An editor, or a copy, empties a file before it writes it."""
+    one, reloads = made(file)
+    empty(file, text)
+
+    with pytest.raises(SettingsError) as caught:
+        await reloads.reload()
+
+    hint = "write the settings into it, then reload again"
+    assert [f"{file}: holds no setting any more; {hint}"] == [str(error) for error in caught.value.errors]
+    assert ("127.0.0.1:0", ["ended badly"]) == (str(one.settings.endpoint.listen[0]), one.told)
 
 
 async def test_settings_that_a_program_has_made_cannot_be_read_again(file: Path) -> None:

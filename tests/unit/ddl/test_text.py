@@ -47,3 +47,28 @@ def test_what_is_no_text_is_told_at_its_first_byte(data: bytes, line: int, colum
 
     assert (102, problem) == (caught.value.number, caught.value.problem)
     assert Span("a.sql", line, column) == caught.value.span
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("-----BEGIN PRIVATE KEY-----\nMIGHAgEA\n-----END PRIVATE KEY-----\n", 1),
+        ("-----BEGIN KEY-----\nMIGHAgEA\n", 1),
+        ("Bag Attributes\r\n-----BEGIN EC PARAMETERS-----\r\nBggq\r\n", 2),
+        ("subject=a\n\n-----BEGIN CERTIFICATE-----\nMIIB\n", 3),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n", 1),
+    ],
+    ids=["PKCS 8", "no kind", "openssl", "certificate", "OpenSSH"],
+)
+def test_no_line_of_a_key_is_in_what_is_said_of_it(text: str, line: int) -> None:
+    with pytest.raises(DdlSyntaxError) as caught:
+        decode_script(text.encode(), source="a.key")
+
+    problem = "this is a key or a certificate in PEM form; name a script of statements"
+    assert (102, problem, Span("a.key", line, 1)) == (caught.value.number, caught.value.problem, caught.value.span)
+    assert caught.value.text_line is None
+
+
+@pytest.mark.parametrize("line", ["-----BEGIN routes", "----------------", "-----BEGIN ROUTES-----"])
+def test_a_comment_that_begins_like_a_key_is_none(line: str) -> None:
+    assert line == decode_script(line.encode())

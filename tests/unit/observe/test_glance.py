@@ -131,6 +131,13 @@ def test_the_page_begins_with_whether_all_is_well_and_who_it_is(capsys: pytest.C
     ] == lines
 
 
+def test_a_clock_that_went_back_behind_the_start_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    second = page(capsys, status(uptime_s=-157_680_000.0)).splitlines()[1]
+
+    told = "gateway-a ready, up since later than now (the clock of this machine has gone back), broker 1 on uvloop, "
+    assert second.startswith(told)
+
+
 def test_what_is_wrong_stands_before_everything_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     down = {"tcp://c:4022": {"health": "suppressed", "problem": "refused", "held": 4}}
 

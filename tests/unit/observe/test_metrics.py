@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.net.dialer import Attempts
 from broker.observe import metrics as metrics_module
 from broker.observe.lag import LoopLag
-from broker.observe.metrics import METRICS, READ_ON_THE_LOOP, read_metrics, read_metrics_in_turns
+from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics, read_metrics_in_turns
+from broker.observe.traffic import FORWARDED
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteChange
 from tests.support.scraped import Scraped, samples_of, text_of
@@ -185,3 +187,30 @@ async def test_reading_lets_others_have_their_turn(start: Any, monkeypatch: pyte
 
     assert turns >= len(READ_ON_THE_LOOP)
     assert reading.samples.keys() == read_metrics(instance, LoopLag()).samples.keys()
+
+
+async def test_ten_thousand_routes_that_carry_are_read_in_many_turns_as_of_one_moment(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await start("near")
+    ways = instance.forwarder._ways
+    outbox = ways.outbox(NetworkAddress("far"))
+    for number in range(10_000):
+        ways.to(outbox, Disposition.FORWARDED, f"r{number}", 0x10).frames = 1
+    monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            ways.to(outbox, Disposition.FORWARDED, f"later{turns}", 0x10).frames = 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    reading = await read_metrics_in_turns(instance, LoopLag())
+    task.cancel()
+
+    forwarded = dict(reading.samples[FORWARDED])
+    assert turns >= len(READ_ON_THE_LOOP) + 10_000 // PART_SAMPLES
+    assert {(f"r{number}", "tcp://far:4022") for number in range(10_000)} <= forwarded.keys()

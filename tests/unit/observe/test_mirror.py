@@ -171,6 +171,26 @@ def test_frames_that_left_are_told_by_the_principal_of_that_time() -> None:
     assert forwarder.forwarded == 10
 
 
+def test_frames_that_left_are_told_as_of_the_first_step() -> None:
+    """Whatever happens while the others are made: a way more, frames more, another principal."""
+    forwarder = Forwarder(
+        Limits(1 << 20, 1 << 16, 16), deliver=lambda *_: None, want=lambda _: None, health_of=lambda _: Health.UNTRIED
+    )
+    ways = forwarder._ways
+    plain = ways.to(ways.outbox(SOUTH), Disposition.FORWARDED, "plain", 0x10)
+    pair = ways.to(ways.pairs.outbox(PAIR), Disposition.FORWARDED, "to billing", 0x10)
+    forwarder.lead({PAIR: NORTH}, 1.0)
+    plain.frames, pair.frames = 5, 3
+    samples = forwarded_samples(forwarder)
+
+    first = next(samples)
+    plain.frames, pair.frames = 6, 4
+    forwarder.lead({PAIR: SOUTH}, 2.0)
+    ways.to(ways.outbox(NORTH), Disposition.FORWARDED, "later", 0x10).frames = 1
+
+    assert [(("plain", str(SOUTH)), 5), (("to billing", str(NORTH)), 3)] == [first, *samples]
+
+
 def told(forwarder: Forwarder) -> dict[Any, float]:
     added: Counter[Any] = Counter()
     for labels, frames in forwarded_samples(forwarder):

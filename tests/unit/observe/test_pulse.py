@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.observe.backlog import Backlog
 from broker.observe.count import Counts, counts_of, read_counts
 from broker.observe.mirror import carried_by_way
 from broker.observe.pulse import GONE_MAX, GONE_SECONDS, PEERS_MAX, Facts, Pulse
 from broker.observe.status import read_status
-from broker.observe.stock import QueueStock, Reason, Stock
+from broker.observe.stock import Stock
 from broker.store.balance import Balance
+from broker.store.stock import Backlog, QueueStock, Reason
 from tests.unit.observe.conftest import DEAD
 
 AT = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

@@ -11,7 +11,6 @@ from broker.control.progress import Progress, Stage
 from broker.ddl.parser import parse_script
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
-from broker.observe.backlog import Backlog
 from broker.observe.status import (
     add_backlog,
     backlog_paths,
@@ -21,6 +20,7 @@ from broker.observe.status import (
     read_status,
     show_guid,
 )
+from broker.store.stock import Backlog
 from broker.wire.layout import Kind
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"

@@ -111,6 +111,17 @@ def test_end_of_a_certificate_is_a_warning_thirty_days_ahead(days: float, told: 
     assert told == expiry_warnings([("peer", certificate("peer", days))], NOW)
 
 
+def test_a_certificate_that_is_not_valid_yet_tells_of_the_clock() -> None:
+    """It was valid when the instance began, or when the peer came."""
+    certificates = [("own", certificate("gw")), ("peer", certificate("peer"))]
+    told = (
+        "the certificate of this instance is not valid before 2025-12-31 00:00 UTC, by the clock of this machine: CN=gw"
+    )
+
+    assert [told] == expiry_warnings(certificates, NOW - 2 * DAY)
+    assert [] == expiry_warnings(certificates, NOW - DAY)
+
+
 def test_of_many_that_end_soon_some_are_named_and_the_others_counted() -> None:
     many = [("trust", certificate(str(number), 1)) for number in range(WARNINGS_MAX + 5)]
 

@@ -54,6 +54,7 @@ UNUSABLE = {
     "certificates": [],
     "problem": "no match",
 }
+EARLY = "the certificate of this instance is not valid before noon, by the clock of this machine: gw"
 EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: gw"], "certificates": [
     {"name": "gw", "days_left": -1}
 ]}  # fmt: skip
@@ -100,6 +101,7 @@ EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: g
         ),
         ({"transport": {"warnings": ["not encrypted"], "certificates": []}}, "notice", "not encrypted"),
         ({"transport": EXPIRED}, "bad", "has expired"),
+        ({"transport": {"warnings": [EARLY], "certificates": []}}, "bad", "is not valid before noon"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_found(parts: dict[str, Any], level: str, what: str) -> None:
@@ -156,6 +158,12 @@ def test_what_to_do_about_a_certificate_is_told(warning: str) -> None:
     told = verdict(status(transport=EXPIRED | {"warnings": [warning]}))
 
     assert "renewed files" in told["findings"][0]["do"]
+
+
+def test_what_to_do_about_a_clock_is_told() -> None:
+    told = verdict(status(transport={"warnings": [EARLY], "certificates": []}))
+
+    assert "set the clock of this machine" == told["findings"][0]["do"]
 
 
 def test_what_to_do_about_a_drop_is_told() -> None:
