@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline import session
+from broker.pipeline import java, session
 from broker.pipeline.schema import VISIT
 from broker.pipeline.session import SessionOptions
 from tests.spark import visiting
@@ -47,6 +48,14 @@ def test_what_spark_submit_decides_is_not_set(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
     assert {"spark.master", "spark.driver.memory"}.isdisjoint(session.settings(SessionOptions()))
+
+
+def test_only_what_runs_very_often_is_compiled_twice() -> None:
+    """By the Java that Spark gets, which has to know the options: ten times its own thresholds."""
+    seen = [_thresholds(), _thresholds(*session.JAVA_OPTIONS.split())]
+
+    assert 4 == len(seen[0])
+    assert {name: 10 * value for name, value in seen[0].items()} == seen[1]
 
 
 def test_the_default_heap_is_between_one_and_eight_gibibytes() -> None:
@@ -95,3 +104,10 @@ def test_a_spark_that_does_not_start_is_told(tmp_path: Path) -> None:
 
     assert done.stdout.startswith("the pipeline cannot run: ")
     assert "--driver-memory" in done.stdout
+
+
+def _thresholds(*options: str) -> dict[str, int]:
+    """What a Java makes of some options, by name."""
+    asked = [str(java.find() / "bin" / "java"), *options, "-XX:+PrintFlagsFinal", "-version"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True)
+    return {name: int(value) for name, value in re.findall(r"(Tier4\w+Threshold) += (\d+)", told.stdout)}
