@@ -68,12 +68,16 @@ def write_last(path: str, queue_id: int, last: LastReceive) -> None:
         os.pwrite(descriptor, told + _SUM.pack(zlib.crc32(told)), queue_id * RECORD_BYTES)
 
 
-def forget_last(path: str) -> None:
-    """Nothing is known of this database any more."""
+def forget_last(path: str, queue_id: int | None = None) -> None:
+    """Nothing is known of a queue any more; None = of the whole database."""
     descriptor = _opened.descriptor_of(path)
-    if descriptor >= 0:
-        with suppress(OSError):
+    if descriptor < 0 or (queue_id is not None and queue_id >= QUEUES_MAX):
+        return
+    with suppress(OSError):
+        if queue_id is None:
             os.ftruncate(descriptor, 0)
+        else:
+            os.pwrite(descriptor, bytes(RECORD_BYTES), queue_id * RECORD_BYTES)
 
 
 class _Descriptor:

@@ -158,6 +158,8 @@ def admit(
     if may_commit:
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")
+    # Once somebody has decided, whoever receives it next begins to count anew, in whichever process.
+    forget_last(*queue)
     with _lock:
         _handed_out.pop(key, None)
         _rollbacks.pop(queue, None)

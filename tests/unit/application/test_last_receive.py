@@ -85,6 +85,17 @@ def test_what_is_forgotten_is_not_known(path: str) -> None:
     assert read_last(path, 1) is None
 
 
+def test_one_queue_is_forgotten_without_the_others(path: str) -> None:
+    for number in (1, 2, 3):
+        write_last(path, number, LAST)
+
+    forget_last(path, 2)
+    forget_last(path, QUEUES_MAX)
+
+    assert [LAST, None, LAST] == [read_last(path, number) for number in (1, 2, 3)]
+    assert beside(path).stat().st_size <= 4 * RECORD_BYTES
+
+
 def test_queues_beyond_the_last_record_do_without(path: str) -> None:
     write_last(path, QUEUES_MAX - 1, LAST)
     write_last(path, QUEUES_MAX, LAST)

@@ -15,7 +15,7 @@ import pytest
 from broker.application import rollback
 from broker.application.receiving import receive
 from broker.application.rollback import Admission, admit, allowance, pardon
-from broker.store.quarantine import failures
+from broker.store.quarantine import failures, resume
 from tests.support.shop import Shop
 
 QUEUE = 2  # any number: the memory goes by it, and only turning off looks at the row
@@ -263,6 +263,38 @@ def test_batches_become_smaller_from_process_to_process(shop: Shop) -> None:
 
     # The first one alone is the sixth; it is put aside by who comes behind its fifth failure.
     assert [8, 8, 8, 4, 2, 1, 1, 1, 1, 1, 0] == sizes
+
+
+def rolled_back(shop: Shop) -> list[bytes]:
+    """What a process receives that then rolls back; it is followed by another one."""
+    db = shop.connect()
+    bodies = [message.body for message in receive(db, queue="OrdersQueue", top=1)]
+    db.rollback()
+    db.close()
+    next_process()
+    return bodies
+
+
+def test_a_dialog_that_is_resumed_is_given_to_the_next_process(shop: Shop) -> None:
+    db = arrived(shop, b"mended")
+    given = [rolled_back(shop) for _ in range(6)]
+    (failure,) = failures(db)
+
+    resume(db, failure.endpoint_id)
+
+    assert [[b"mended"]] * 5 + [[]] == given
+    assert [[b"mended"]] * 5 + [[]] == [rolled_back(shop) for _ in range(6)]
+
+
+def test_a_queue_that_is_turned_on_again_gives_to_the_next_process(shop: Shop) -> None:
+    db = arrived(shop, b"mended")
+    db.execute("UPDATE broker_queue SET is_poison_message_handling_enabled = 1 WHERE name = 'OrdersQueue'")
+    given = [rolled_back(shop) for _ in range(6)]
+
+    db.execute("UPDATE broker_queue SET is_receive_enabled = 1, rollbacks = 0 WHERE name = 'OrdersQueue'")
+
+    assert [[b"mended"]] * 5 + [[]] == given
+    assert [b"mended"] == rolled_back(shop)
 
 
 def test_what_the_process_before_committed_is_no_failure(shop: Shop) -> None:
