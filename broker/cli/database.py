@@ -12,7 +12,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +27,7 @@ from broker.errors import ConversationError, StoreUnavailableError
 
 if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.control.config import Settings
+    from broker.store.fence import Sighting
     from broker.store.stake import Stake
 
 _database_argument = click.argument("database")
@@ -35,6 +36,11 @@ _KEEP_ADVICE = (
     "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
     " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
 )
+_FILE_ALONE = (
+    "only the file was looked at, for no databases.json, of the configuration or beside the file, knows it: whether it"
+    " is older than what its instance has seen is not known"
+)
+_ASK_INSTANCE = "; broker database keep NAME -c CONFIG looks at that as well"
 
 
 @examples("""
@@ -70,9 +76,10 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     from broker.store import fence  # noqa: PLC0415
     from broker.store.stake import stake_of  # noqa: PLC0415
 
-    state_dir, path = _find(config, database)
+    configured, path = _find(config, database)
     with _alone(path) as db:
-        problem = fence.look(db, path, state_dir).problem
+        state_dir, sighting = _sighting(db, path, configured)
+        problem = sighting.problem
         fence.keep(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
@@ -81,9 +88,14 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
     if problem:
         done = "would be the database" if dry_run else "is the database from now on"
         texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE]
-    else:
+    elif sighting.is_known:
         texts = ["nothing to do: the file is the one that was last used"]
-    _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem)
+    else:
+        texts = ["nothing to do by the file alone"]
+    if not sighting.is_known:
+        texts.append(_FILE_ALONE + (_ASK_INSTANCE if usual_config(config) is None else ""))
+    record = str(state_dir / fence.RECORD) if sighting.is_known else None
+    _tell(path, output, texts, stake, dry_run=dry_run, broker_instance=instance, problem=problem, record=record)
 
 
 @examples("""
@@ -183,6 +195,21 @@ def _file(settings: Settings, database: str) -> Path:
         known = ", ".join([MSDB, *settings.databases])
         raise ConversationError(911, f"there is no database file {str(path)!r}; the configuration has: {known}")
     return path
+
+
+def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, Sighting]:
+    """What is seen of a file by the state directory that knows it: the configured one, else that in which it lies."""
+    from broker.store import fence  # noqa: PLC0415
+
+    sighting = fence.look(db, path, configured)
+    for place in (path.absolute().parent, Path(os.path.realpath(path)).parent):
+        if sighting.is_known:
+            break
+        with suppress(StoreUnavailableError):  # any file may have this name where no state directory is
+            beside = fence.look(db, path, place)
+            if beside.is_known:
+                return place, beside
+    return configured, sighting
 
 
 @contextmanager

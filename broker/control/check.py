@@ -24,7 +24,7 @@ from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.clock import clock_problem
 from broker.control.concern import Concern
 from broker.control.config import by_place
-from broker.control.custody import file_errors, path_of
+from broker.control.custody import file_errors, file_warnings, path_of
 from broker.control.file_place import out_of_reach, place_errors
 from broker.control.journal import journal_errors
 from broker.control.load import load_what_is_good
@@ -160,6 +160,7 @@ def changeable_errors(settings: Settings) -> list[SettingError]:
 def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
     """What is legal and unwise about settings, sorted by place."""
     found = [*settings.warnings(), *certificate_warnings(settings), *rehearsal.warnings, *_role_commands(settings)]
+    found += file_warnings(settings)
     problem = clock_problem(settings.instance.state_dir, now=rehearsal.now.timestamp())
     if problem:
         found.append(settings.error(("instance", "state_dir"), problem, "set the clock of this machine"))

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 import uuid
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +24,7 @@ from broker.control.place import KeyPath
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.database import HELD, broker_instance, check_links, is_locked, lock_store, open_store, open_watch
 from broker.store.fault import sentence
-from broker.store.fence import RECORD, Sighting, look, note_start, note_stop
+from broker.store.fence import RECORD, Sighting, had, look, lost_sentence, note_start, note_stop
 from broker.store.remains import check_remains, may_make
 from broker.store.role_file import check_reign
 from broker.store.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
     from broker.control.config import Settings
 
+LOST_HINT = (
+    "put the file or a backup back, or mount its disk; else the next start makes a new, empty database, or refuses it"
+    " where broker_instance is that of the lost one"
+)
 STOP_IT = "stop the other instance, or give this one a state directory and files of its own"
 
 
@@ -80,9 +84,9 @@ def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None
         is_new = may_make(path, told=told)
         db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
         try:
-            problem = sighted(settings, name, db, told=told).problem
-            if problem:
-                raise copy_error(settings, name, problem)
+            sighting = sighted(settings, name, db, told=told)
+            if sighting.problem:
+                raise copy_error(settings, name, sighting.problem)
             if least_epoch is not None:
                 check_reign(path)
                 least_epoch = max(least_epoch, told + 1)
@@ -91,6 +95,7 @@ def take(settings: Settings, name: str, stack: Stack, *, least_epoch: int | None
             raise StoreUnavailableError(str(path), sentence(error)) from error
         except OSError as error:
             raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
+        _tell_lost(name, path, sighting)
         kept = taken.pop_all()
     stack.callback(_give_back, kept, path, state_dir, db.epoch)
     return db
@@ -148,6 +153,33 @@ def file_errors(settings: Settings, owner: Owner = NOBODY, *, but: Collection[st
     return errors
 
 
+def file_warnings(settings: Settings) -> list[SettingError]:
+    """Files in which this instance had a database that is not there, and a start would make a new one."""
+    warnings: list[SettingError] = []
+    for name in (MSDB, *settings.databases):
+        # What a command moves about with its disk is missing wherever the disk is not.
+        if is_elsewhere(settings, name) or (name != MSDB and settings.databases[name].mirroring == "command"):
+            continue
+        path = path_of(settings, name)
+        with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` tells
+            check_remains(path)
+            what = _emptiness(path)
+            problem = lost_sentence(had(path, settings.instance.state_dir)) if what else ""
+            if problem:
+                warnings.append(settings.error(key_of(name), f"{path}: the file is {what}: {problem}", LOST_HINT))
+    return warnings
+
+
+def _emptiness(path: Path) -> str:
+    """In which way there is no database in a file; empty when there is one."""
+    if not path.exists():
+        return "missing"
+    if not path.stat().st_size:
+        return "empty"
+    with closing(open_watch(path)) as db:
+        return "" if has_schema(db) else "without tables of the broker"
+
+
 def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Iterator[SettingError]:
     if not has_schema(db):
         return
@@ -203,6 +235,15 @@ def _tell_clock(state_dir: Path) -> None:
 
         log = structlog.get_logger(__name__)
         log.warning("clock is behind", problem=problem, hint="set the clock of this machine")
+
+
+def _tell_lost(name: str, path: Path, sighting: Sighting) -> None:
+    if sighting.lost:
+        import structlog  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+        log = structlog.get_logger(__name__)
+        hint = "put the file or a backup back before anybody uses the new, empty one, and see docs/databases.md"
+        log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
 
 
 def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:

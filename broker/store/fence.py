@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +50,8 @@ class Sighting(NamedTuple):
 
     Shape: `number` of the file now, `known_number` at the last start of a daemon, None before the first; `starts` in
     the file, `known_starts` to this instance, 0 when it never had this database; `last_path` where it had it then;
-    `epoch` in the file, `known_epoch` as it is told beside the file or known to this instance, 0 when nowhere.
+    `epoch` in the file, `known_epoch` as it is told beside the file or known to this instance, 0 when nowhere; `others`
+    the broker instances of other databases that this instance had by this path.
     """
 
     number: int
@@ -59,6 +61,12 @@ class Sighting(NamedTuple):
     last_path: str = ""
     epoch: int = 0
     known_epoch: int = 0
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this instance ever had this database."""
+        return self.known_starts > 0
 
     @property
     def problem(self) -> str:
@@ -81,6 +89,29 @@ class Sighting(NamedTuple):
             )
         return ""
 
+    @property
+    def lost(self) -> str:
+        """What the file held before it was made anew, as far as this instance knows; empty when nothing."""
+        return lost_sentence(self.others) if self.starts == 0 else ""
+
+
+def lost_sentence(instances: Sequence[str]) -> str:
+    """That databases are gone which this instance had in a file; empty when there were none."""
+    if not instances:
+        return ""
+    named = ", ".join(instances)
+    return f"this instance had a database in this file, of broker instance {named}, and it is not in it any more"
+
+
+def had(path: Path, state_dir: Path) -> tuple[str, ...]:
+    """
+    The broker instances of the databases that this instance had by this path, sorted.
+
+    Raises:
+        StoreUnavailableError: the record in the state directory cannot be read.
+    """
+    return _by_path(_read(state_dir), path)
+
 
 def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) -> Sighting:
     """
@@ -97,7 +128,8 @@ def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) 
         sqlite3.Error, OSError: the file cannot be read.
     """
     number, starts, epoch = db.execute("SELECT file_number, starts, epoch FROM broker_database").fetchone()
-    known = _read(state_dir).get(_key(db), {"starts": 0, "path": "", "epoch": 0})
+    seen = _read(state_dir)
+    known = seen.pop(_key(db), {"starts": 0, "path": "", "epoch": 0})
     return Sighting(
         number=path.stat().st_ino,
         known_number=number,
@@ -106,6 +138,7 @@ def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) 
         last_path=known["path"],
         epoch=epoch,
         known_epoch=max(known["epoch"], told_epoch(path), told),
+        others=_by_path(seen, path),
     )
 
 
@@ -175,6 +208,10 @@ def keep(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
 
 def _key(db: sqlite3.Connection) -> str:
     return str(uuid.UUID(bytes=broker_instance(db)))
+
+
+def _by_path(seen: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[str, ...]:
+    return tuple(sorted(key for key, one in seen.items() if one["path"] == str(path.absolute())))
 
 
 def _read(state_dir: Path) -> dict[str, dict[str, Any]]:

@@ -90,6 +90,62 @@ def test_keeping_what_was_never_copied_has_nothing_to_do(configuration: Path, us
     assert "nothing to do" in result.stdout
 
 
+@pytest.fixture
+def older(configuration: Path, used: Path) -> Path:
+    """The same file with the bytes of before its last start and stop."""
+    before = used.read_bytes()
+    with ExitStack() as stack:
+        take(load_settings(configuration, environ={}), "orders", stack)
+    used.write_bytes(before)
+    return used
+
+
+@pytest.mark.parametrize("by", ["name", "path", "path alone", "link alone"])
+def test_an_older_copy_is_known_by_the_record_of_its_instance(configuration: Path, older: Path, by: str) -> None:
+    """Also where only the file is named and the record is beside it."""
+    link = configuration.with_name("elsewhere") / "link"
+    link.parent.mkdir()
+    link.symlink_to(older)
+    named = {"name": "orders", "link alone": link}.get(by, older)
+    before = problems(configuration)
+
+    values = told("keep", named, *([] if by.endswith("alone") else ["-c", configuration]), "--dry-run")
+
+    assert before == [f"{values['problem']} ({older})"]
+    assert "the file is older than what this instance has seen" in values["problem"]
+    assert str(older.with_name("databases.json")) == values["record"]
+
+
+def test_a_file_of_which_no_record_is_known_is_told_so(used: Path) -> None:
+    """By itself it cannot tell whether it is older than what its instance has seen."""
+    used.with_name("databases.json").unlink()
+
+    texts = told("keep", used)["texts"]
+
+    assert "nothing to do by the file alone" == texts[0]
+    assert "only the file was looked at" in texts[1]
+    assert "broker database keep NAME -c CONFIG" in texts[1]
+
+
+def test_a_file_beside_it_that_is_no_record_is_passed_by(used: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link"
+    link.symlink_to(used)
+    link.with_name("databases.json").write_text("[]")
+
+    assert str(used.with_name("databases.json")) == told("keep", link)["record"]
+
+
+def test_a_copy_of_which_no_record_is_known_is_told_so(configuration: Path, copied: Path) -> None:
+    copied.with_name("databases.json").unlink()
+
+    values = told("keep", "orders", "-c", configuration)
+
+    assert None is values["record"]
+    assert "only the file was looked at" in values["texts"][-1]
+    assert "-c CONFIG" not in values["texts"][-1]
+
+
 def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Path, copied: Path) -> None:
     told("keep", "-c", configuration, "orders", "--dry-run")
     told("keep", "-c", configuration, "orders")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
@@ -369,6 +370,18 @@ def test_what_is_unwise_on_this_machine_is_warned_of(load: Any, tmp_path: Path) 
 
     keys = ["instance.state_dir", "endpoint.encryption", "routes.files[0]", "databases.a.role_command"]
     assert ([], sorted(keys)) == (report.errors, sorted(one.key for one in report.warnings))
+
+
+def test_database_that_is_lost_is_warned_of(load: Any, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    seen = {"one": {"starts": 4, "epoch": 0, "path": str(tmp_path / "state" / "a.db")}}
+    (tmp_path / "state" / "databases.json").write_text(json.dumps(seen))
+    load(f"[instance]\n{QUIET}[databases.a]\npath = 'a.db'\n[databases.b]\npath = 'b.db'\n")
+
+    report = check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+
+    assert [] == report.errors
+    assert ["databases.a.path"] == [one.key for one in report.warnings if "the file is missing" in one.problem]
 
 
 def test_disk_that_is_not_mounted_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:

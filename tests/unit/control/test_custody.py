@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -15,12 +17,14 @@ from click.testing import CliRunner
 
 from broker.cli.database import database
 from broker.control.config import Settings
-from broker.control.custody import file_errors, is_elsewhere, make_directory, path_of, take
+from broker.control.custody import file_errors, file_warnings, is_elsewhere, make_directory, path_of, take
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store import fence
 from broker.store.database import broker_instance, lock_store
+from broker.store.identity import new_broker
 from broker.store.role_file import Reign, role_path, write_reign
 from broker.store.schema import SCHEMA_VERSION
+from broker.store.transaction import writing
 
 TEXT = '[instance]\nstate_dir = "state"\n[databases.orders]\npath = "orders.db"\n'
 
@@ -231,6 +235,81 @@ def remove(path: Path) -> None:
 
 def files(directory: Path) -> set[str]:
     return {one.name for one in directory.iterdir()}
+
+
+def warned(settings: Settings) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
+    """What a check warns of before a start of all files, and what the start logs of files that were made anew."""
+    before = [(warning.key, warning.problem) for warning in file_warnings(settings)]
+    with structlog.testing.capture_logs() as lines:
+        used(settings)
+    return before, [dict(line) for line in lines if line["event"] == "database made anew"]
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "without tables of the broker"])
+def test_a_database_that_is_lost_is_told_before_and_when_a_new_one_takes_its_place(
+    settings: Settings, what: str
+) -> None:
+    """Once: the next start finds the file that was made."""
+    at_first = warned(settings)
+    path = path_of(settings, "orders")
+    with closing(sqlite3.connect(path)) as db:
+        lost = uuid.UUID(bytes=db.execute("SELECT broker_instance FROM broker_database").fetchone()[0])
+    remove(path)
+    if what == "empty":
+        path.touch()
+    elif what != "missing":
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE own (id INTEGER)")
+
+    before, [line] = warned(settings)
+
+    assert ([], []) == at_first
+    problem = f"this instance had a database in this file, of broker instance {lost}, and it is not in it any more"
+    assert [("databases.orders.path", f"{path}: the file is {what}: {problem}")] == before
+    assert (problem, "warning") == (line["problem"], line["log_level"])
+    assert ("orders", str(path)) == (line["database"], line["path"])
+    assert "put the file or a backup back" in line["hint"]
+    assert ([], []) == warned(settings)
+
+
+def test_a_database_that_is_new_by_command_is_not_lost(settings: Settings, tmp_path: Path) -> None:
+    """The file has another broker instance than the instance knew there, and all that it held is still there."""
+    used(settings)
+    with closing(sqlite3.connect(path_of(settings, "orders"), isolation_level=None)) as db, writing(db):
+        new_broker(db, uuid.uuid4())
+
+    assert ([], []) == warned(settings)
+
+
+def test_a_database_that_is_refused_is_not_told_as_made_anew(load: Callable[..., Settings]) -> None:
+    settings = load(f'{TEXT}broker_instance = "11111111-1111-4111-8111-111111111111"\n')
+    remove(used(settings))
+
+    with structlog.testing.capture_logs() as lines, pytest.raises(SettingError, match="or it was made anew"):
+        used(settings)
+
+    assert [] == [line for line in lines if line["event"] == "database made anew"]
+
+
+def test_what_is_refused_or_elsewhere_is_no_warning(load: Callable[..., Settings]) -> None:
+    """A log without its file keeps the instance from starting; a command's mirror may have no disk."""
+    settings = load(TEXT)
+    remove(used(settings))
+    at_first = len(file_warnings(settings))
+    log = Path(f"{path_of(settings, 'orders')}-wal")
+    log.touch()
+    beside_a_log = file_warnings(settings)
+    log.unlink()
+
+    assert (1, []) == (at_first, beside_a_log)
+    assert [] == file_warnings(mirrored(load, '"command"\nrole_command = ["true"]'))
+
+
+def test_a_record_that_is_damaged_is_an_error_and_no_warning(settings: Settings) -> None:
+    remove(used(settings))
+    (settings.instance.state_dir / fence.RECORD).write_text("{")
+
+    assert [] == file_warnings(settings)
 
 
 @pytest.mark.parametrize("told", [0, 4])

@@ -18,7 +18,7 @@ import pytest
 from broker.errors import StoreUnavailableError
 from broker.store import fence
 from broker.store.database import open_store
-from broker.store.fence import RECORD, Sighting, keep, look, note_start, note_stop
+from broker.store.fence import RECORD, Sighting, had, keep, look, note_start, note_stop
 from broker.store.role_file import Reign, role_path, write_reign
 from broker.store.transaction import writing
 
@@ -274,6 +274,25 @@ def test_what_several_threads_and_processes_note_at_once_is_all_there(tmp_path: 
     assert [0, 0] == ended
     assert {str(tmp_path / name): OFTEN for name in names} == {one["path"]: one["starts"] for one in record.values()}
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_what_a_path_held_before_is_known_until_a_daemon_has_started_on_the_new_file(
+    path: Path, tmp_path: Path
+) -> None:
+    run(path, tmp_path)
+    run(tmp_path / "billing.db", tmp_path)
+    lost = had(path, tmp_path)
+    path.unlink()
+    with opened(path) as db:
+        sighting = look(db, path, tmp_path)
+
+    assert (1, lost) == (len(lost), sighting.others)
+    assert ("", False) == (sighting.problem, sighting.is_known)
+    assert f"of broker instance {lost[0]}, and it is not in it any more" in sighting.lost
+    assert "" == run(path, tmp_path)
+    with opened(path) as db:
+        sighting = look(db, path, tmp_path)
+    assert ("", lost, True) == (sighting.lost, sighting.others, sighting.is_known)
 
 
 def test_a_file_that_no_daemon_has_started_on_passes() -> None:
