@@ -23,12 +23,13 @@ from typing import Any, TypeAlias
 
 from broker.application import dialog as application
 from broker.application.body import Body
+from broker.application.connection import check_dialog
 from broker.application.header import Headers, joined
 from broker.application.message import Received
 from broker.application.receiving import getting_group, receiving
 from broker.application.sending import Item
 from broker.application.stream import LargeBody
-from broker.application.worker import Connecting, Connection
+from broker.application.worker import Connecting, Connection, check_awaited
 from broker.conversation.state import State
 from broker.conversation.well_known import DEFAULT, DEFAULT_LIFETIME
 from broker.store.quarantine import ATTEMPTS
@@ -197,6 +198,7 @@ async def begin_dialog(
     encryption: bool | None = None,
 ) -> Dialog:
     """BEGIN DIALOG CONVERSATION; see `broker.begin_dialog`."""
+    check_awaited(db)
     dialog = await db.run(
         application.begin_dialog,
         db._db,  # noqa: SLF001 - this module is the other half of the connection
@@ -214,6 +216,7 @@ async def begin_dialog(
 
 async def get_dialog(db: Connection, conversation_handle: uuid.UUID | str) -> Dialog:
     """The dialog of a conversation handle kept from earlier; see `broker.get_dialog`."""
+    check_awaited(db)
     return Dialog(db, await db.run(application.get_dialog, db._db, conversation_handle))  # noqa: SLF001 - likewise
 
 
@@ -226,6 +229,8 @@ async def send(
 ) -> list[int]:
     """SEND ON CONVERSATION (h1, h2, ...) for dialogs of one connection; see `broker.send`."""
     chosen = list(dialogs)
+    for dialog in chosen:
+        check_dialog(dialog, Dialog)
     if not chosen:
         return []
     plain = [dialog._dialog for dialog in chosen]  # noqa: SLF001 - of the class above
@@ -250,8 +255,8 @@ async def receive(
         ConversationError: 628 there is no transaction; and those of `broker.receive`.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
+    check_awaited(db)
     handle = _handle(conversation)
-
     taken = await db.run_steps(
         lambda plain: receiving(
             plain,
@@ -269,12 +274,14 @@ async def receive(
 
 async def get_conversation_group(db: Connection, *, queue: str, wait: float = 0.0) -> uuid.UUID | None:
     """GET CONVERSATION GROUP, inside `async with db:`; see `broker.get_conversation_group`."""
+    check_awaited(db)
     found = await db.run_steps(lambda plain: getting_group(plain, queue, wait))
     return found[0] if found else None
 
 
 async def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
     """MOVE CONVERSATION; see `broker.move_conversation`."""
+    check_dialog(dialog, Dialog)
     await dialog._db.run(application.move_conversation, dialog._dialog, group)  # noqa: SLF001 - likewise
 
 

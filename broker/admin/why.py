@@ -91,6 +91,8 @@ class SideShown(msgspec.Struct, frozen=True):
     error_text: str
     poison: PoisonShown | None
     security: Annotated[str, Meta(description="Sealed to whom, or why not, in one sentence.")] = ""
+    sent_error_code: Annotated[int | None, Meta(description="Of its own Error message, not acknowledged yet.")] = None
+    sent_error_text: str = ""
 
 
 class ClosedShown(msgspec.Struct, frozen=True):

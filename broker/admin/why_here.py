@@ -19,7 +19,9 @@ from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.why import ClosedShown, HeldShown, PoisonShown, Severity, SideShown, WhyAnswer, WhyFinding
 from broker.admin.why_side import Spot, messages, side_findings, when
+from broker.application.transaction import check_schema
 from broker.conversation.contact import Contact
+from broker.errors import StoreUnavailableError
 from broker.observe.query import Row, shown_value
 from broker.observe.status import show_guid
 from broker.observe.view import MEMORY_VIEWS, UNTRIED
@@ -92,9 +94,11 @@ def _look_into(told: Look, database: str, path: Path, guid: bytes, now: float) -
         return
     try:
         with closing(open_watch(path)) as db:
+            check_schema(db)  # what the tables of another release mean is not known here
             instance, found = broker_instance(db), find_whereabouts(db, told.conversation_id or guid, now)
-    except sqlite3.Error as error:
-        told.looked_in.append(f"not in database {database}: its file cannot be read: {sentence(error)}")
+    except (sqlite3.Error, StoreUnavailableError) as error:
+        problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
+        told.looked_in.append(f"not in database {database}: its file cannot be read: {problem}")
         return
     told.looked_in.append(f"database {database}")
     if found.sides or found.closed:
@@ -223,6 +227,8 @@ def side_shown(database: str, side: Whereabouts) -> SideShown:
         error_text=inbound.error_text,
         poison=None if inbound.poison is None else _poison_shown(inbound.poison),
         security=side.security,
+        sent_error_code=side.sent_error_code,
+        sent_error_text=side.sent_error_text,
     )
 
 
@@ -251,7 +257,7 @@ def _over(spot: Spot, one: Closed) -> WhyFinding:
         "over",
         Severity.FINE,
         f"the {side} side is closed since {closed}, after {messages(one.receive_sequence)} came",
-        "its application has ended the dialog, or its lifetime was over",
+        "its application has ended the dialog, with an error or without, or its lifetime was over: that is not kept",
         f"what still comes is acknowledged and thrown away; even this is forgotten at {forgotten}",
     )
 

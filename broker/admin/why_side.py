@@ -70,7 +70,7 @@ def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Ite
 def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFinding:
     symptom = (
         f"{messages(side.held)} from {side.service_name} to {side.far_service} {_wait(side.held)} in {spot.database},"
-        f" since {when(side.held_since)}: not acknowledged from number {side.held_from} on"
+        f" since {when(side.held_since)}: not acknowledged from number {side.held_from} on{_ending(side)}"
     )
     give_up = f"it is kept until it is acknowledged, or the lifetime of the dialog ends at {when(side.lifetime)}"
     status = side.transmission_status
@@ -106,6 +106,14 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         f"sent again until the far side acknowledges; {give_up}",
         "nothing, unless it lasts: then ask the instances on the way",
     )
+
+
+def _ending(side: SideShown) -> str:
+    """What the Error message says that this side has ended with, while it is not acknowledged."""
+    if side.sent_error_code is None:
+        return ""
+    told = f": {side.sent_error_text}" if side.sent_error_text else ""
+    return f"; the last of them ends the dialog with error {side.sent_error_code}{told}"
 
 
 def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
@@ -175,7 +183,8 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
     number = "" if side.error_code is None else f" with {side.error_code}"
     told = f": {side.error_text}" if side.error_text else ""
     is_read = side.error_code is None and not side.error_text
-    why = "its Error message has been received" if is_read else f"the Error message in its queue says so{told}"
+    received = "its Error message has been received, and is not kept"
+    why = received if is_read else f"the Error message in its queue says so{told}"
     return spot.found(
         {None: "error", LIFETIME_OVER: "lifetime over"}.get(side.error_code, f"error {side.error_code}"),
         Severity.TROUBLE,

@@ -7,7 +7,7 @@ it whole. Only as much as tells the two apart is read before the caller goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -15,6 +15,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from broker.application.name import check_text
 from broker.errors import ConversationError
 from broker.store.large import LARGE_BYTES, PART_BYTES
+
+_EXPECTED = "a message body is bytes, str, a binary file or an iterable of bytes"
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -59,12 +61,14 @@ def _pieces(body: Body | None) -> Iterator[memoryview]:
         raise ConversationError(8433, 'the message body may not be None; an empty one is b""')
     if isinstance(body, bytes | bytearray | memoryview):
         return iter((_view(body),))
+    if isinstance(body, Mapping | set | frozenset):  # iterables too, but not of the pieces of a body
+        raise TypeError(f"{_EXPECTED}, not {type(body).__name__}; a structure is sent as text, as of json.dumps")
     if isinstance(body, BinaryFile):
         read: Callable[[], bytes | None] = partial(body.read, PART_BYTES)
         return map(_view, iter(read, b""))
     if isinstance(body, Iterable):
         return map(_view, body)
-    raise TypeError(f"a message body is bytes, str, a binary file or an iterable of bytes, not {type(body).__name__}")
+    raise TypeError(f"{_EXPECTED}, not {type(body).__name__}")
 
 
 def _view(piece: object) -> memoryview:

@@ -5,7 +5,7 @@ Nothing is sent unless the transaction commits, and nothing is consumed unless i
 the same file does the network. A connection in autocommit mode (`isolation_level=None`) commits each call by itself.
 A call begins its transaction IMMEDIATE, so a busy database makes it wait, not fail with "database is locked"; a call
 that fails leaves a transaction it did not begin as it was. The connection is the application's: its row factory is
-never used here, and nothing of its settings is changed.
+never used here, and nothing of its settings is changed. What is no connection, dialog or body at all is a TypeError.
 
 Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "SEND", "END CONVERSATION", "MOVE CONVERSATION",
 "BEGIN CONVERSATION TIMER", "GET TRANSMISSION STATUS".
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from broker.application import ending, sending, status
 from broker.application.argument import check_seconds
 from broker.application.body import Body
+from broker.application.connection import check_connection, check_dialog
 from broker.application.header import Headers
 from broker.application.name import check_name, check_text, guid_of
 from broker.application.securing import secure
@@ -152,7 +153,7 @@ class Dialog:
 
         Raises:
             ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is no positive
-                whole number; 8424 a description that is too long, or no UTF-8.
+                whole number; 8424 a description that is too long, no UTF-8, or has no `error` to be told with.
             StoreBusyError: the database stayed locked.
             StoreUnavailableError: as `send`; not with cleanup, which sends nothing.
         """
@@ -260,6 +261,7 @@ def begin_dialog(
             relations at once.
         StoreUnavailableError: this file is no database of the broker, or stayed locked.
     """
+    check_connection(db)
     seconds = check_seconds(lifetime, "lifetime", 8489, most=LIFETIME_MAX)
     check_text(from_service, "the initiator's name")
     check_name(to_service, "target")
@@ -294,6 +296,7 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
         ConversationError: 8426 unknown handle; 8413 no GUID.
         StoreUnavailableError: this file is no database of the broker.
     """
+    check_connection(db)
     check_schema(db)
     handle = guid_of(conversation_handle)
     query = "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?"
@@ -320,6 +323,8 @@ def send(
         As `Dialog.send`; and ConversationError 8418, a dialog is given twice or on another connection.
     """
     chosen = list(dialogs)
+    for dialog in chosen:
+        check_dialog(dialog, Dialog)
     if not chosen:
         return []
     db = chosen[0]._db  # noqa: SLF001 - of the class beside it
@@ -341,6 +346,7 @@ def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
             GUID; 8438 the conversation has ended here.
         StoreBusyError: the database stayed locked.
     """
+    check_dialog(dialog, Dialog)
     db, group = dialog._db, guid_of(group)  # noqa: SLF001 - of the class beside it
     query = "SELECT endpoint_id, service_name, state FROM broker_conversation WHERE conversation_handle = ?"
     with transaction(db), plain(db):

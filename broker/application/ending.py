@@ -51,6 +51,10 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
     check_text(description, "the description", 8424)
     if len(description) > DESCRIPTION_MAX:
         raise ConversationError(8424, f"a description of {len(description)} characters is above {DESCRIPTION_MAX}")
+    if error is None and description:
+        raise ConversationError(
+            8424, "a description is told with an error only: give the error's code, or leave out the description"
+        )
     flags, type_name, body = int(Flag.END_DIALOG), END_DIALOG, b""
     if error is not None:
         flags, type_name, body = int(Flag.ERROR), ERROR, error_body(error, description)

@@ -10,6 +10,7 @@ Source: Service Broker documentation, "Service Broker Activation".
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -73,7 +74,8 @@ def reader(
             handled their last message, unless it ended them itself.
 
     Raises:
-        ValueError, TypeError: an argument that is not of its range or kind.
+        ValueError, TypeError: an argument that is not of its range or kind; and a function, where it is decorated, that
+            cannot be called with a connection and messages.
     """
     if not isinstance(queue, str):
         raise TypeError("a reader needs the name of its queue: @broker.reader('BillingQueue')")
@@ -88,10 +90,28 @@ def reader(
         raise ValueError(f"single gives one message at a time: leave out top={top}")
 
     def make(function: Function) -> Reader:
+        _check_function(function, single=single)
         most = 1 if single else top
         return Reader(function, queue, concurrency, most, attempts, retry_delay, database, single, end_dialogs)
 
     return make
+
+
+def _check_function(function: object, *, single: bool) -> None:
+    """See that it can be called as readers are. Raises TypeError."""
+    if not callable(function):
+        raise TypeError(f"a reader is a function, not {type(function).__name__}")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may give more
+    except (TypeError, ValueError):
+        return  # written in C: it does not say
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        given = "message" if single else "messages"
+        expected = f"a reader is called with the connection and the {given}: def handle(db, {given})"
+        shown = f"{getattr(function, '__name__', type(function).__name__)}{signature}"
+        raise TypeError(f"{expected}, not {shown!r}") from None
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from broker.application.argument import check_count, check_seconds
+from broker.application.connection import check_connection
 from broker.application.dialog import Dialog, Related
 from broker.application.message import COLUMNS, Message
 from broker.application.name import check_text, guid_of
@@ -64,7 +65,7 @@ def receive(
             transaction that is open already, where nothing new can be seen.
         conversation: Only messages of this one, a dialog or its handle; none while a reader has its group.
         conversation_group: Only messages of this group; none while a reader has it.
-        poison: After so many rollbacks a message that was received alone puts its dialog in quarantine, and after two
+        poison: After so many rollbacks a message that was received alone puts its dialog in quarantine, and after three
             in a row fewer messages than `top` are given; 0 for none of that (see `broker.application.rollback`).
 
     Returns:
@@ -122,6 +123,7 @@ def receiving(
     poison: int = ATTEMPTS,
 ) -> Waiting[list[tuple[Row, LargeBody | None, Dialog]]]:
     """RECEIVE as steps between which nothing is held; see `receive`."""
+    check_connection(db)
     top = check_count(top, "top", 127, least=1)
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
     poison = check_count(poison, "poison", 127, least=0)
@@ -142,6 +144,7 @@ def receiving(
 
 def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[list[uuid.UUID]]:
     """GET CONVERSATION GROUP as steps between which nothing is held; see `get_conversation_group`."""
+    check_connection(db)
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
     if not db.in_transaction:
         check_schema(db)

@@ -3,9 +3,9 @@ Poison messages of applications that call `receive` themselves: a message that c
 
 That is certain and costs little: whoever takes messages holds the write lock, so a message that was handed out before
 and is found in the queue again was rolled back; by the death of its process, too, which would otherwise be for ever.
-Nobody knows with which exception, or which message of several is to blame; so a queue whose transactions are rolled
-back twice or more in a row is handed out in batches half as large each time, until a message stands alone, and only
-failures alone count against it. There is no rest between the attempts: an application that rolls back and looks again
+Nobody knows with which exception, or which message of several is to blame; so from the third rollback in a row on a
+queue is handed out in batches half as large each time, until a message stands alone, and only failures alone count
+against it. There is no rest between the attempts: an application that rolls back and looks again
 finds what was there before. While the disk is full no transaction can commit, whatever it received, so nothing is
 counted then.
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from broker.application.body import Body, read_body
+from broker.application.body import Body, Bytes, read_body
 from broker.application.header import Carried, Headers, carried
 from broker.application.name import check_name
 from broker.application.spool import Spool, settled
@@ -133,6 +133,9 @@ def send_many(
     headers: Headers | None = None,
 ) -> range:
     """Queue many messages in one pass; their sequence numbers. Raises: see `Dialog.send_many`."""
+    if isinstance(items, str | Bytes | Mapping):  # iterables too, but of characters, numbers or keys
+        what = "send_many takes an iterable of bodies, or of pairs of a type and a body"
+        raise TypeError(f"{what}, not {type(items).__name__}; for one body call send")
     more = carried(headers)
     with Spool() as spool:
         for item in items:

@@ -20,6 +20,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
+from broker.application.connection import kind_of
 from broker.application.rollback import pardon
 from broker.application.transaction import commit
 from broker.application.waiting import Waiting
@@ -199,6 +200,24 @@ class Connection:
             future.exception()
             raise cancelled
         return future.result()
+
+
+def check_awaited(db: object) -> None:
+    """
+    See that this is a connection as `connect` gives it.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if isinstance(db, Connection):
+        return
+    hint = ""
+    if isinstance(db, sqlite3.Connection):
+        hint = ": for that one the same calls are in `broker`, without await"
+    elif isinstance(db, Connecting):
+        hint = ": await it first"
+    expected = "the connection has to be one of broker.aio, as `async with broker.aio.connect(PATH)` gives it"
+    raise TypeError(f"{expected}, not {kind_of(db)}{hint}")
 
 
 class Connecting:

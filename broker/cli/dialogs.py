@@ -129,6 +129,8 @@ def _chosen(
 
     if cleanup and error is not None:
         raise click.UsageError("--cleanup tells nobody, so there is nobody to tell an --error")
+    if description and error is None:
+        raise click.UsageError("--description is told with an --error only: give its code, or leave it out")
     if "DO" in states and not cleanup:
         raise click.UsageError("what is DO has ended here and waits for the far side: only --cleanup ends it")
     wanted = tuple(map(State, states)) or (tuple(State) if cleanup else ENDABLE)

@@ -2,8 +2,8 @@
 Where a conversation is, by the file of a database: what `broker why` asks of each database.
 
 Reads only, at one moment and through indexes, so that the cost does not depend on how much else lives in the file; but
-a handle that no open side has is looked for among all tombstones. Bodies are not looked at, but for that of an Error
-message, which says why the dialog failed.
+a handle that no open side has is looked for among all tombstones. Bodies are not looked at, but for those of Error
+messages, which say why a dialog failed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Whereabouts:
 
     Shape: GUIDs 16 bytes; times UTC seconds; `far_broker_instance` None = open; `held` messages sent and not
     acknowledged, the first of them `held_from` since `held_since`; `transmission_status` as the daemon last wrote it;
-    `security` one sentence: sealed to whom, or why not.
+    `security` one sentence: sealed to whom, or why not; `sent_error_code` and `sent_error_text` of an Error message
+    that is among those held.
     """
 
     endpoint_id: int
@@ -90,6 +91,8 @@ class Whereabouts:
     held_since: float | None
     inbound: Inbound
     security: str = ""
+    sent_error_code: int | None = None
+    sent_error_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,10 @@ _POISON = """
     SELECT message_sequence_number, failures, last_failure_time, quarantine_time, error FROM broker_failure
     WHERE endpoint_id = ?
 """
+_SENT_ERROR = """
+    SELECT substr(message_body, 1, ?) FROM broker_transmission
+    WHERE endpoint_id = ? AND message_sequence_number = ? AND message_type_name = ?
+"""
 _GROUP = "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?"
 _ERROR = """
     SELECT substr(message_body, 1, ?) FROM broker_message
@@ -187,7 +194,8 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Wherea
     held, first = db.execute(_HELD, (endpoint_id,)).fetchone()
     since = None if first is None else db.execute(_HELD_SINCE, (endpoint_id, first)).fetchone()[0]
     inbound = _inbound(db, endpoint_id, service, now)
-    values = (*row[:3], bool(row[3]), *row[4:-1], held, first, since, inbound, row[-1])
+    ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[16], ERROR)).fetchone()
+    values = (*row[:3], bool(row[3]), *row[4:-1], held, first, since, inbound, row[-1], *_error(ending))
     return Whereabouts(*values)
 
 
@@ -197,8 +205,7 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
     since, next_type = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None, None)
     poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
-    body = b"" if error is None or not isinstance(error[0], bytes) else error[0]
-    error_code, error_text = error_parts(body)
+    error_code, error_text = _error(error)
     return Inbound(
         queue_name=name,
         is_receive_enabled=bool(is_enabled),
@@ -213,6 +220,11 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
         error_code=error_code,
         error_text=error_text,
     )
+
+
+def _error(row: tuple[object] | None) -> tuple[int | None, str]:
+    """Code and text of the body of an Error message; None and "" where there is none."""
+    return error_parts(row[0] if row is not None and isinstance(row[0], bytes) else b"")
 
 
 def _is_taken(db: sqlite3.Connection, endpoint_id: object, now: float) -> bool:

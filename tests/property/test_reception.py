@@ -246,7 +246,7 @@ class ReceptionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.state in ("SI", "CO", "DI", "ER"))
     @rule(is_error=st.booleans())
     def end(self, *, is_error: bool) -> None:
-        self.dialog.end(error=1 if is_error else None, description="why")
+        self.dialog.end(error=1 if is_error else None, description="why" if is_error else "")
         if self.model.state in ("DI", "ER"):
             self.model.close()
         else:

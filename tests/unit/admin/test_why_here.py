@@ -18,6 +18,7 @@ from broker.admin.why_here import FORWARDED, answer_why, look
 from broker.observe.query import Row
 from broker.observe.view import make_row
 from broker.store.database import broker_instance
+from broker.store.schema import SCHEMA_VERSION
 from tests.support.shop import Shop
 from tests.support.why import place
 
@@ -76,6 +77,22 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(shop: Shop, tmp_path
     assert "1 frames that wait here for a next hop" == answer.looked_in[3]
 
 
+@pytest.mark.parametrize(("version", "what"), [(99, "use that release"), (5, "start the daemon of this release on it")])
+def test_a_file_of_another_schema_is_not_answered_from(shop: Shop, version: int, what: str) -> None:
+    """What its tables mean is not known here."""
+    db = shop.connect()
+    with db:
+        dialog = shop.begin(db)
+        dialog.send("x")
+        db.execute("UPDATE broker_database SET schema_version = ?", (version,))
+
+    answer = asked(dialog.conversation_handle, shop, None)
+
+    problem = f"its schema has version {version}, this release knows {SCHEMA_VERSION}: {what}"
+    assert not answer.is_known
+    assert f"not in database shop: its file cannot be read: {problem}" == answer.looked_in[0]
+
+
 def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
     db = shop.connect()
     with db:
@@ -114,6 +131,17 @@ def test_what_the_daemon_said_last_stays_true(shop: Shop) -> None:
     shop.change(dialog, "transmission_status", "waiting for its turn")
 
     assert "waiting for its turn" == asked(dialog.conversation_id, shop).sides[0].transmission_status
+
+
+def test_a_side_that_ended_with_an_error_says_which(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send("x")
+    dialog.end(error=9, description="out of stock")
+
+    answer = asked(dialog.conversation_handle, shop)
+
+    assert (9, "out of stock") == (answer.sides[0].sent_error_code, answer.sides[0].sent_error_text)
+    assert answer.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
 
 
 def test_the_status_of_a_side_that_waits_for_nothing_is_not_blank(shop: Shop) -> None:
@@ -159,6 +187,7 @@ def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
     assert [f"the initiator's {end}", f"the target's {end}"] == symptoms
     assert "forgotten at 1970-01-01 00:01:00 UTC" in answer.findings[0].next
     assert ({True, False}, "over") == ({one.is_initiator for one in answer.closed}, answer.findings[0].cause)
+    assert answer.findings[0].why.startswith("its application has ended the dialog, with an error or without, or its")
     assert answer.closed == msgspec.json.decode(msgspec.json.encode(answer), type=WhyAnswer).closed
 
 

@@ -93,7 +93,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             ("says so: none", "CREATE SERVICE [S]"),
         ),
         (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, ("says so", "begin a new dialog")),
-        (side(state="ER"), GOOD, "error", TROUBLE, ("has been received", "END CONVERSATION")),
+        (side(state="ER"), GOOD, "error", TROUBLE, ("has been received, and is not kept", "END CONVERSATION")),
     ],
 )
 def test_what_one_side_sends(
@@ -107,6 +107,15 @@ def test_what_one_side_sends(
     assert words[1] in first.remedy
     assert first.symptom
     assert first.next
+
+
+@pytest.mark.parametrize("route", [GOOD, NO_ROUTE, DOWN], ids=["good", "no route", "down"])
+def test_a_side_that_ended_with_an_error_says_which_while_it_is_on_its_way(route: ExplainAnswer) -> None:
+    (told,) = found(holding(2, state="DO", sent_error_code=9, sent_error_text="out of stock"), route)
+    (bare,) = found(holding(1, state="DO", sent_error_code=9), route)
+
+    assert told.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9: out of stock")
+    assert bare.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9")
 
 
 UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}

@@ -6,6 +6,7 @@ import io
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -92,7 +93,12 @@ def test_no_more_is_read_than_tells_whether_a_body_is_large() -> None:
         ([1, 2], "the pieces of a message body are bytes, not int"),
         (["text"], "are bytes, not str"),
         (io.StringIO("text"), "open the file in binary mode"),
-        ({"order": 7}, "are bytes, not str"),
+        ({}, r"an iterable of bytes, not dict; a structure is sent as text, as of json\.dumps"),
+        ({"order": 7}, "an iterable of bytes, not dict"),
+        ({b"order": b"7"}, "an iterable of bytes, not dict"),
+        (set(), "an iterable of bytes, not set"),
+        (frozenset([b"x"]), "an iterable of bytes, not frozenset"),
+        (MappingProxyType({}), "an iterable of bytes, not mappingproxy"),
     ],
 )
 def test_what_is_no_body_is_refused_with_what_would_be(body: Any, sentence: str) -> None:

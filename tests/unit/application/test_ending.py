@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.conversation.well_known import error_parts
 from broker.errors import ConversationError
 from broker.store.large import LARGE_BYTES
 from broker.wire.layout import Flag
@@ -72,6 +73,23 @@ def test_end_with_an_error_drops_nothing_that_was_sent_before(shop: Shop, *, is_
     assert [("DO", 3)] == shop.look("SELECT state, end_dialog_sequence FROM broker_conversation")
 
 
+def test_description_that_nobody_would_read_says_what_is_missing(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    with pytest.raises(ConversationError, match="is told with an error only: give the error's code, or leave out the"):
+        dialog.end(description="something went wrong")
+
+
+def test_an_error_needs_no_description(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send(b"one")
+
+    dialog.end(error=5)
+
+    (body,) = shop.look("SELECT message_body FROM broker_transmission WHERE message_sequence_number = 1")
+    assert (5, "") == error_parts(body)
+
+
 def test_description_that_is_no_utf_8_is_refused(shop: Shop) -> None:
     dialog = shop.begin(shop.connect(isolation_level=None))
     dialog.send(b"one")
@@ -116,6 +134,7 @@ def test_end_with_cleanup_is_counted_and_tells_nobody(shop: Shop) -> None:
     [
         ({"cleanup": True, "error": 5}, 8424),
         ({"cleanup": True, "description": "why"}, 8424),
+        ({"description": "something went wrong"}, 8424),
         ({"error": 5, "description": "x" * 3001}, 8424),
         ({"error": 2**31}, 8403),
         ({"error": 0}, 8403),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import types
+from functools import partial, wraps
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -17,6 +19,28 @@ def handle(db: Any, messages: Any) -> Any:
 
 async def handle_later(db: Any, messages: Any) -> Any:
     return db, messages
+
+
+class Seen:
+    """An object whose method reads."""
+
+    def take(self, db: Any, messages: Any) -> None:
+        pass
+
+
+def session(function: Any) -> Any:
+    """A decorator that gives a function one argument more than it is called with."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        return function("session", *arguments)
+
+    return call
+
+
+@session
+def with_a_session(_session: Any, _db: Any, _messages: Any) -> None:
+    pass
 
 
 def test_a_reader_is_its_function_and_how_it_is_run() -> None:
@@ -55,6 +79,51 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any], sentence: str) -> None
 def test_the_decorator_without_its_queue_is_refused() -> None:
     with pytest.raises(TypeError, match="needs the name of its queue"):
         reader(handle)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (
+            lambda: None,
+            r"is called with the connection and the messages: def handle\(db, messages\), not '<lambda>\(\)'",
+        ),
+        (lambda db: None, r"not '<lambda>\(db\)'"),
+        (lambda db, messages, *, queue: None, r"not '<lambda>\(db, messages, \*, queue\)'"),
+        (None, "a reader is a function, not NoneType"),
+        ("handle", "a reader is a function, not str"),
+    ],
+)
+def test_a_function_that_cannot_be_called_with_messages_is_refused(function: Any, sentence: str) -> None:
+    app = Readers()
+
+    with pytest.raises(TypeError, match=sentence):
+        app.reader("Q")(function)
+
+    assert [] == list(app)
+
+
+def test_a_function_of_one_message_is_told_so() -> None:
+    with pytest.raises(TypeError, match=r"the connection and the message: def handle\(db, message\), not"):
+        reader("Q", single=True)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda *arguments: None,
+        lambda db, messages, more=1: None,
+        partial(lambda more, db, messages: None, 1),
+        Seen().take,
+        max,
+        reader("Q")(handle),
+        mock.Mock(),
+        with_a_session,
+    ],
+    ids=["any", "default", "partial", "method", "builtin", "reader", "mock", "decorated"],
+)
+def test_whatever_can_be_called_with_both_is_a_reader(function: Any) -> None:
+    assert function is reader("Q")(function).function
 
 
 def test_readers_are_found_in_whatever_holds_them() -> None:

@@ -128,6 +128,26 @@ def test_disabled_queue_is_refused_and_keeps_its_messages(shop: Shop) -> None:
     assert (number, [message.body for message in receive(db, queue="OrdersQueue")]) == (9617, [b"kept"])
 
 
+@pytest.mark.parametrize(
+    ("place", "waiting", "rollbacks"), [(0, 1, 5), (0, 2, 13), (0, 100, 13), (1, 100, 16), (98, 100, 29)]
+)
+def test_so_many_rollbacks_put_a_message_aside(shop: Shop, place: int, waiting: int, rollbacks: int) -> None:
+    """As docs/readers.md says. Shape: `place` of the bad message among those that wait."""
+    bodies = [b"good"] * waiting
+    bodies[place] = b"bad"
+    shop.arrive(shop.begin(shop.connect(isolation_level=None)), *bodies)
+
+    db = shop.connect()
+    seen = 0
+    while messages := receive(db, queue="OrdersQueue"):
+        is_bad = any(message.body == b"bad" for message in messages)
+        seen += is_bad
+        (db.rollback if is_bad else db.commit)()
+
+    assert rollbacks == seen
+    assert waiting - place - 1 == next(iter(failures(db))).messages_behind
+
+
 # --- one conversation, one group ----------------------------------------------------------------------------
 
 

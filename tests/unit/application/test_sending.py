@@ -84,6 +84,16 @@ def test_no_messages_at_all_change_nothing(shop: Shop) -> None:
     dialog = shop.begin(db)
 
     assert range(0) == dialog.send_many([])
+
+
+@pytest.mark.parametrize("bodies", ["text", {"T": b"body"}, b"bytes", bytearray(), memoryview(b"x")], ids=type)
+def test_one_body_is_not_taken_for_many(shop: Shop, bodies: Any) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+
+    with pytest.raises(TypeError, match=r"send_many takes an iterable of bodies, .* for one body call send"):
+        dialog.send_many(bodies)
+
+    assert [] == shop.seen()["sent"]
     assert {"conversations": ["SO"], "sent": []} == shop.seen()
 
 

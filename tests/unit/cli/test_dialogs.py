@@ -174,6 +174,8 @@ def test_those_that_are_young_or_of_others_stay(shop: Shop) -> None:
     [
         ((), "say --yes, or look first with --dry-run"),
         (("--cleanup", "--error", "1"), "there is nobody to tell an --error"),
+        (("--description", "abandoned"), "--description is told with an --error only"),
+        (("--cleanup", "--description", "abandoned"), "--description is told with an --error only"),
         (("--state", "DO"), "only --cleanup ends it"),
     ],
 )

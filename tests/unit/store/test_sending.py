@@ -373,7 +373,7 @@ def test_envelope_lies_wholly_in_the_first_fragment(db: sqlite3.Connection) -> N
 def test_end_is_loaded_behind_everything_sent(
     db: sqlite3.Connection, error: int | None, flag: Flag, type_name: str, body: bytes
 ) -> None:
-    begin(db, b"a").end(error=error, description="why")
+    begin(db, b"a").end(error=error, description="" if error is None else "why")
 
     ends = [fragment for fragment in load(db) if fragment.flags & flag]
 

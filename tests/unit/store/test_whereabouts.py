@@ -174,3 +174,26 @@ def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
     )
 
     assert Found((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
+
+
+def test_an_error_that_is_on_its_way_is_told_until_it_is_acknowledged(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send("a")
+    before = one(shop, dialog.conversation_id)
+    dialog.end(error=9, description="out of stock")
+
+    ended = one(shop, dialog.conversation_id)
+
+    assert (None, "") == (before.sent_error_code, before.sent_error_text)
+    assert ("DO", 2, 9, "out of stock") == (ended.state, ended.held, ended.sent_error_code, ended.sent_error_text)
+
+
+def test_a_plain_end_that_is_on_its_way_is_no_error(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send("a")
+    dialog.end()
+
+    ended = one(shop, dialog.conversation_id)
+
+    assert ("DO", None, "") == (ended.state, ended.sent_error_code, ended.sent_error_text)
