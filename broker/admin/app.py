@@ -104,6 +104,8 @@ async def tell_problems(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         return http_problem(error, request.path)
     except Exception as error:
+        if request.transport is None and isinstance(error, ConnectionError):
+            raise  # the client has gone: there is nobody to be answered, and nothing to be mended
         if kind_of(error) is BUG:
             log.exception("request failed", method=request.method, path=request.path)
         return problem_of(error)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import time
 import uuid
 from collections.abc import Collection
@@ -244,12 +243,9 @@ class Fleet:
         for name in list(self._frozen):
             self.thaw(name)
         for daemon in running:
-            os.kill(daemon.pid, signal.SIGTERM)
-        for daemon in running:
-            try:
-                daemon.stop()
-            except subprocess.TimeoutExpired:
-                daemon.kill()
+            daemon.terminate()
+        for daemon in running:  # a second SIGTERM would end a drain, and journals with it
+            daemon.end()
 
     # --- looking ---
 

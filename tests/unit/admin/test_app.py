@@ -4,12 +4,17 @@ import io
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
 from broker.admin.api import Api
+from broker.admin.app import tell_problems
+from broker.admin.door import origin_of
 from broker.admin.events import Events
 from broker.admin.operation import OPERATIONS, SCRIPT_MAX_BYTES
 from broker.daemon import Instance
@@ -161,3 +166,27 @@ def test_operations_are_methods_of_the_api() -> None:
     owners = {operation: Events if operation.is_stream else Api for operation in OPERATIONS}
 
     assert all(getattr(owner, one.call.__name__) is one.call for one, owner in owners.items())
+
+
+async def test_a_client_that_has_gone_before_it_is_asked_after_is_no_failure() -> None:
+    gone = make_mocked_request("GET", "/readyz", protocol=Mock(), writer=Mock(), transport=None)
+
+    async def handle(request: web.Request) -> web.Response:
+        return web.Response(text=origin_of(request)[1])
+
+    with capture_logs() as logs, pytest.raises(ConnectionResetError, match="gone"):
+        await tell_problems(gone, handle)
+
+    assert [] == logs
+
+
+async def test_a_connection_of_its_own_that_breaks_is_a_failure() -> None:
+    there = make_mocked_request("GET", "/readyz")
+
+    async def handle(_: web.Request) -> web.Response:
+        raise ConnectionRefusedError("of somebody else")
+
+    with capture_logs() as logs:
+        answer = await tell_problems(there, handle)
+
+    assert (500, ["request failed"]) == (answer.status, [one["event"] for one in logs])
