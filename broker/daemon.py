@@ -195,7 +195,7 @@ class Instance:
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         self.admin = AdminServer(OneProcess(self))
         await self.admin.start(stack)
-        await self.admin.compare(lambda: (self.settings, self.certificates.security), stack)
+        await self.admin.compare(lambda: (self.settings, self.certificates.security))
         self.certificates.told = self.admin.on_certificates
         self.databases.tell_certificates(self.admin.on_certificates)
 

@@ -68,7 +68,6 @@ class LastRun:
         self._look = look
         self._executor = executor
         self._lock = threading.Lock()
-        self._is_due = False
 
     def compare(self) -> None:
         """Write down what has changed since the last run, and keep what counts now. Blocking."""
@@ -86,15 +85,11 @@ class LastRun:
 
     def keep_soon(self) -> None:
         """Something else counts now: have it kept, by another thread."""
-        self._is_due = True
-        self._executor.submit(self.keep_due)
+        self._executor.submit(self._keep)
 
-    def keep_due(self) -> None:
-        """Keep what counts, unless that is done: the last call of a stop, which drops what still waits. Blocking."""
+    def _keep(self) -> None:
         with self._lock:
-            if self._is_due:
-                self._is_due = False
-                self._write(self._now())
+            self._write(self._now())
 
     def _now(self) -> Counted:
         settings, security = self._look()

@@ -84,7 +84,8 @@ class AdminServer:
         """
         subject, settings = self._subject, self._subject.settings
         questions = _threads(THREADS, "question", stack)
-        admin_threads = _threads(STEERING_THREADS, "admin", stack)
+        # What is to be written down is, also by who stops at once.
+        admin_threads = _threads(STEERING_THREADS, "admin", stack, finishes=True)
         # One thread: what a metric remembers from scrape to scrape is touched by it alone.
         self._observe_threads = _threads(1, "observe", stack)
         subject.lag.start(stack, subject.supervision)
@@ -108,12 +109,11 @@ class AdminServer:
         stack.callback(self.events.close)  # before the listeners wait for those who listen
         await self._begin(_OBSERVE, settings, stack)
 
-    async def compare(self, look: Look, stack: AsyncExitStack) -> None:
-        """Write down what has changed while nothing ran; `look` gives what counts at any time until `stack` ends."""
+    async def compare(self, look: Look) -> None:
+        """Write down what has changed while nothing ran; `look` gives what counts at any time."""
         threads, file = self._parts.executor, self._subject.settings.instance.state_dir / RECORD
         self._last_run = LastRun(file, self._parts.audit, look, threads)
         await asyncio.get_running_loop().run_in_executor(threads, self._last_run.compare)
-        stack.push_async_callback(asyncio.to_thread, self._last_run.keep_due)
 
     async def prepare(self, settings: Settings, undo: AsyncExitStack) -> Change:
         """
@@ -289,12 +289,13 @@ def _answers_to(security: Security | None, host: str) -> bool:
     return is_loopback(host) or (own is not None and own.covers(host))
 
 
-def _threads(count: int, name: str, stack: AsyncExitStack) -> ThreadPoolExecutor:
+def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = False) -> ThreadPoolExecutor:
+    """Threads until `stack` ends, which `finishes` what waits for them, or drops it."""
     executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def shut_down() -> None:
         # Not in the loop's own thread: work under way may still ask the loop something.
-        await asyncio.to_thread(executor.shutdown, cancel_futures=True)
+        await asyncio.to_thread(executor.shutdown, cancel_futures=not finishes)
 
     stack.push_async_callback(shut_down)
     return executor

@@ -124,7 +124,7 @@ class Supervisor:
         self.slots = [Slot(number, begin, self.supervision) for number in range(1, self.settings.endpoint.workers + 1)]
         self.admin = AdminServer(Whole(self))
         await self.admin.start(stack)
-        await self.admin.compare(lambda: (self.settings, self.certificates.security), stack)
+        await self.admin.compare(lambda: (self.settings, self.certificates.security))
         self.certificates.told = self.admin.on_certificates
         self.supervision.keep_within(stack, "routes", self._distribute)
         stack.push_async_callback(self._stop_workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.audit import Audit
-from broker.admin.audit_file import AuditFile
-from broker.admin.last_run import RECORD, LastRun
-from broker.control.load import load_settings
+from broker.admin.last_run import RECORD
+from broker.admin.server import STEERING_THREADS
 from broker.daemon import serve
-from broker.net.tls import Security
 from tests.support.certificates import make
 
 TLS = """
@@ -71,23 +69,31 @@ async def test_what_a_reload_has_changed_is_not_told_again_by_the_next_start(con
     assert [] == await start(configuration)
 
 
-def test_what_still_waits_for_a_thread_when_an_instance_stops_is_kept_by_the_stop(
-    configuration: Path, tmp_path: Path
+async def test_what_still_waits_for_a_thread_when_an_instance_stops_is_kept_and_written_down(
+    configuration: Path,
 ) -> None:
-    settings, record = load_settings(configuration, environ={}), tmp_path / RECORD
-    audit = Audit(AuditFile(tmp_path / "starts.jsonl", size_bytes=1 << 20, keep=0))
     is_free = threading.Event()
-    with ThreadPoolExecutor(1) as executor:
-        executor.submit(is_free.wait)
-        last_run = LastRun(record, audit, lambda: (settings, Security()), executor)
-        last_run.keep_soon()
-        was_kept = record.exists()
-        last_run.keep_due()
-        is_kept = record.exists()
-        record.unlink(missing_ok=True)
-        is_free.set()
+    async with serve(configuration) as instance:
+        threads = instance.admin._parts.executor
+        assert isinstance(threads, ThreadPoolExecutor)
 
-    assert (False, True, False) == (was_kept, is_kept, record.exists())
+        def free_late() -> None:
+            while not threads._shutdown:
+                time.sleep(0.01)
+            is_free.set()
+
+        change(configuration, "message_forwarding = true", "message_forwarding = false")
+        await instance.reloads.reload()
+        busy = [threads.submit(is_free.wait) for _ in range(STEERING_THREADS)]
+        instance.admin.on_certificates("endpoint", {"trust": ["CN=gone"]}, {"trust": ["CN=come"]})
+        (configuration.parent / RECORD).unlink(missing_ok=True)
+        late = threading.Thread(target=free_late)
+        late.start()
+    late.join()
+
+    assert all(one.done() for one in busy)
+    assert "CN=come" in (configuration.parent / "audit.jsonl").read_text()
+    assert "false" == json.loads((configuration.parent / RECORD).read_text())["settings"]["endpoint.message_forwarding"]
 
 
 async def test_certificates_that_were_exchanged_between_two_runs_are_told(configuration: Path) -> None:
