@@ -94,7 +94,7 @@ def answer(db: sqlite3.Connection, dialog: Dialog, *, code: int = 0, description
     remembered for as long.
 
     Raises:
-        ConversationError: 8462 ended before; 8426 unknown.
+        ConversationError: 8462 ended before; 8426 unknown; 8424 a description without a code.
         StoreUnavailableError: the database stayed locked.
     """
     route_request.shorten_lifetime(db, dialog.conversation_handle.bytes, time.time() + ANSWER_SECONDS)
