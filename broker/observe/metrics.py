@@ -165,7 +165,7 @@ class Exposition:
         folded[ROUTE_UP] = self._route_up.samples(reading.tables, reading.down, now=datetime.now(UTC))
         folded[OVERFLOW] = {(): float(self._cap.overflows)}
         encode, content_type = choose_encoder(accept)
-        return encode(_Once([_family(metric, folded[metric.name]) for metric in METRICS])), content_type
+        return encode(_Once([_family(metric, folded.get(metric.name, {})) for metric in METRICS])), content_type
 
 
 class _Once(Collector):

@@ -13,6 +13,7 @@ from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.net.dialer import Attempts
 from broker.observe import metrics as metrics_module
+from broker.observe import process as process_module
 from broker.observe.lag import LoopLag
 from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics, read_metrics_in_turns
 from broker.observe.traffic import FORWARDED
@@ -161,6 +162,20 @@ async def test_more_values_than_a_label_may_have_are_one(start: Any) -> None:
     assert (501, 3) == (len(delivered), delivered["other",])
     assert first["broker_metrics_label_overflow_total"] == {(): 3}
     assert second["broker_metrics_label_overflow_total"] == {(): 6}
+
+
+async def test_what_the_process_cannot_read_of_itself_is_left_out_of_a_scrape(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without descriptors there is no file of /proc to be read."""
+    instance = await start("near")
+    monkeypatch.setattr(process_module, "_SELF", Path("/nowhere"))
+
+    samples = await samples_of(instance)
+
+    assert not samples.get("process_resident_memory_bytes")
+    assert samples["process_threads"]
+    assert samples["broker_ready"] == {(): 1}
 
 
 async def test_name_of_a_peer_can_break_no_line(start: Any) -> None:
