@@ -118,13 +118,9 @@ async def read_metrics_in_turns(instance: Running, lag: LoopLag) -> Reading:
 def _steps(instance: Running) -> Iterator[tuple[str, list[tuple[Labels, float]]]]:
     """One metric after the other, each as of one moment; large ones in parts."""
     for name, read in _READERS.items():
-        if name not in _IN_PARTS:
-            yield name, list(read(instance))
-            continue
-        samples = iter(read(instance))
-        part = list(islice(samples, PART_SAMPLES))
-        yield name, part
-        while part := list(islice(samples, PART_SAMPLES)):
+        samples, size = iter(read(instance)), PART_SAMPLES if name in _IN_PARTS else None
+        yield name, list(islice(samples, size))
+        while part := list(islice(samples, size)):
             yield name, part
 
 

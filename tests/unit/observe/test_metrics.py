@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -185,22 +187,31 @@ async def test_name_of_a_peer_can_break_no_line(start: Any) -> None:
     assert (await samples_of(instance))["broker_messages_delivered_total"] == {('a"b\\c\nd',): 1}
 
 
-async def test_reading_lets_others_have_their_turn(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance = await start("near")
-    monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
+@asynccontextmanager
+async def others(each: Callable[[int], None] = lambda _: None) -> AsyncIterator[Callable[[], int]]:
+    """Others who want the loop at every turn, and do something `each` time: gives how many turns they have had."""
     turns = 0
 
-    async def others() -> None:
+    async def go_on() -> None:
         nonlocal turns
         while True:
             turns += 1
+            each(turns)
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(others())
-    reading = await read_metrics_in_turns(instance, LoopLag())
+    task = asyncio.create_task(go_on())
+    yield lambda: turns
     task.cancel()
 
-    assert turns >= len(READ_ON_THE_LOOP)
+
+async def test_reading_lets_others_have_their_turn(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = await start("near")
+    monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
+
+    async with others() as turns:
+        reading = await read_metrics_in_turns(instance, LoopLag())
+
+    assert turns() >= len(READ_ON_THE_LOOP)
     assert reading.samples.keys() == read_metrics(instance, LoopLag()).samples.keys()
 
 
@@ -210,22 +221,17 @@ async def test_ten_thousand_routes_that_carry_are_read_in_many_turns_as_of_one_m
     instance = await start("near")
     ways = instance.forwarder._ways
     outbox = ways.outbox(NetworkAddress("far"))
+
+    def carry(route: str) -> None:
+        ways.to(outbox, Disposition.FORWARDED, route, 0x10).frames = 1
+
     for number in range(10_000):
-        ways.to(outbox, Disposition.FORWARDED, f"r{number}", 0x10).frames = 1
+        carry(f"r{number}")
     monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
-    turns = 0
 
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            ways.to(outbox, Disposition.FORWARDED, f"later{turns}", 0x10).frames = 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
-    reading = await read_metrics_in_turns(instance, LoopLag())
-    task.cancel()
+    async with others(lambda turn: carry(f"later{turn}")) as turns:
+        reading = await read_metrics_in_turns(instance, LoopLag())
 
     forwarded = dict(reading.samples[FORWARDED])
-    assert turns >= len(READ_ON_THE_LOOP) + 10_000 // PART_SAMPLES
+    assert turns() >= len(READ_ON_THE_LOOP) + 10_000 // PART_SAMPLES
     assert {(f"r{number}", "tcp://far:4022") for number in range(10_000)} <= forwarded.keys()
