@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from broker.demo.topology import Daemon
 from broker.observe import logs
+from broker.observe.log_writer import LogWriter
 from tests.support.forked import FORK_SERVER
 
 # No test asserts how long something takes: the machine may be doing something else.
@@ -63,6 +65,12 @@ def _logging_is_as_before() -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     yield
+    if isinstance(logs._State.output, LogWriter):
+        logs.close_logging()
+    logs._State.output.stream = sys.stderr
+    logs._State.processors.clear()
+    logs._State.levels.clear()
+    logs.set_log_level("info")
     root.setLevel(level)
     for handler in root.handlers[:]:
         if type(handler).__module__ == logs.__name__:
