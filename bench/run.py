@@ -10,6 +10,7 @@ Without names: the first five, in four minutes; with --full everything, and more
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ import routes
 import workers
 
 from broker.bench import report, result, suite
+from broker.bench.load import overload
 from broker.bench.result import Row
 
 RESULTS = Path(__file__).with_name("results")
@@ -52,7 +54,7 @@ def own_rows(name: str) -> list[Row]:
 
 
 def main() -> None:
-    """Run what is named, or everything; keep the result in bench/results."""
+    """Run what is named, or everything; keep the result in bench/results. An overload out of bounds exits with 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help="what to measure")
     parser.add_argument("--full", action="store_true", help="every size, rate, number of destinations and connections")
@@ -74,6 +76,8 @@ def main() -> None:
     path = RESULTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
     result.save(told, path)
     print(f"kept in {path}")
+    if broken := overload.broken_bounds(told.rows):
+        sys.exit("\n".join(broken))
 
 
 if __name__ == "__main__":
