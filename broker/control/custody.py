@@ -23,7 +23,7 @@ from broker.control.owner import NOBODY, Owner
 from broker.control.place import KeyPath
 from broker.errors import SettingError, StoreUnavailableError
 from broker.store.database import HELD, broker_instance, check_links, is_locked, lock_store, open_store, open_watch
-from broker.store.fault import sentence
+from broker.store.fault import damage, sentence
 from broker.store.fence import RECORD, Sighting, had, look, lost_sentence, note_start, note_stop
 from broker.store.remains import check_remains, may_make
 from broker.store.role_file import check_reign
@@ -184,6 +184,10 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
     if not has_schema(db):
         return
     path, version = path_of(settings, name), schema_version(db)
+    problem = damage(db)
+    if problem:
+        yield settings.error(key_of(name), f"{path}: {problem}")
+        return
     configured = None if name == MSDB else settings.databases[name].broker_instance
     if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
         problem = f"{path}: its schema has version {version}, this release knows {SCHEMA_VERSION}"

@@ -7,6 +7,7 @@ What is wrong with the state directory is told once, for itself, and not again o
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from broker.control.catalog import MSDB
 from broker.control.custody import check_mounted, is_elsewhere, key_of, path_of
 from broker.control.writable import room_problem, write_problem
 from broker.errors import SettingError, StoreUnavailableError
-from broker.store.database import lock_path
+from broker.store.database import is_sqlite, lock_path
 from broker.store.fence import RECORD
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from broker.control.config import Settings
 
 MAKE_ROOM = "make room there, or name a directory on another disk"
-_SQLITE_MAGIC = b"SQLite format 3\0"
 _DIRECTORY = "create it for the user that runs the instance, or name another directory"
 _FILE = "name an SQLite file, or one to be created in a directory that exists"
 _RIGHTS = "give {} to the user that runs the instance, mode 0600"
@@ -94,14 +94,14 @@ def _file_problem(path: Path, state_dir: Path) -> tuple[str, str] | None:
     if closed:
         names = ", ".join(f'"{one}"' for one in closed)
         return f"{names} may not be read and written", _RIGHTS.format("them" if len(closed) > 1 else "it")
+    hint = "move it away" if path == state_dir / "msdb.db" else _FILE
+    if not os.path.isfile(path):  # noqa: PTH113 - as above
+        return f'"{path}" is no plain file', hint
     try:
-        with path.open("rb") as file:
-            start = file.read(len(_SQLITE_MAGIC))
-    except OSError as error:
-        return f'"{path}" cannot be read: {error.strerror}', _FILE
-    if start in {b"", _SQLITE_MAGIC}:
-        return None
-    return f'"{path}" is no SQLite file', "move it away" if path == state_dir / "msdb.db" else _FILE
+        is_database = is_sqlite(path)
+    except sqlite3.Error as error:
+        return f'"{path}" cannot be read: {error}', _FILE
+    return None if is_database else (f'"{path}" is no SQLite file', f"{hint}; if it was one, put back a backup")
 
 
 def _closed_files(path: Path, state_dir: Path) -> list[str]:

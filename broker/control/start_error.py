@@ -18,7 +18,7 @@ from broker.control.file_place import place_errors
 from broker.control.place import KeyPath
 from broker.control.socket_place import ANSWERED, socket_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError, StoreUnavailableError
-from broker.store.database import HELD
+from broker.store.database import HELD, NO_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def store_error(settings: Settings, error: StoreUnavailableError) -> tuple[Setti
     cause = error.__cause__
     code = cause.errno if isinstance(cause, OSError) else None
     is_refused = isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED
-    if code is not None or is_refused:
+    if code is not None or is_refused or error.problem == NO_FILE:
         found = place_errors(settings)
         if found:
             return SettingsError(sorted(found.values(), key=by_place)), code not in _PASSING

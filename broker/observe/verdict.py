@@ -159,7 +159,7 @@ def _stores(status: Status) -> Iterator[Finding]:
     for name, database in status.get("databases", {}).items():
         if database.get("problem"):
             what = f"the store of {name} has failed: {database['problem']}"
-            yield Finding(Level.BAD, "database", what, "see whether the disk is full, or the file locked or damaged")
+            yield Finding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
         if database.get("quarantined"):
             count = database["quarantined"]
             what = f"{count:,} {'dialog' if count == 1 else 'dialogs'} of {name} in quarantine: a reader fails on them"

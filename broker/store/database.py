@@ -16,7 +16,7 @@ import sqlite3
 import stat
 import time
 import uuid
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from broker.errors import StoreUnavailableError
@@ -41,6 +41,7 @@ CATALOG = (  # what statements read and change
 )
 MODE = 0o600  # of a file that is made; one that is there keeps its own
 HELD = "another daemon has it open"
+NO_FILE = "it is no plain file"
 _MODE_PAUSE = 0.01  # seconds between two attempts to change the mode of a file that others are opening
 
 
@@ -137,18 +138,42 @@ def check_links(path: str | Path) -> None:
     See that no other hard link leads to the file: SQLite keeps a log for each name, and two logs destroy the file.
 
     Raises:
-        StoreUnavailableError: there is one.
+        StoreUnavailableError: there is one, or no file at all but a directory or a device (`NO_FILE`).
     """
     try:
         found = Path(path).stat()
     except OSError:
         return  # none yet; else whoever opens it tells
-    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreUnavailableError(str(path), NO_FILE)
+    if found.st_nlink > 1:
         problem = (
             f"the file has {found.st_nlink} names (hard links), and each would get a log of its own, which destroys it:"
             " keep the name beside which the -wal is, and remove the others; a symbolic link does no harm"
         )
         raise StoreUnavailableError(str(path), problem)
+
+
+def is_sqlite(path: str | Path) -> bool:
+    """
+    Whether a file is a database of SQLite, or empty, by its beginning; nothing is made or changed.
+
+    It is read through SQLite because whoever closes a file drops all locks that the process has on it, those of an
+    instance that runs on it too, and then the next one who leaves takes away its write-ahead log.
+    Source: SQLite documentation, "How To Corrupt An SQLite Database File", section 2.2.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    address = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+        try:
+            db.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+                raise
+            return False
+    return True
 
 
 def open_watch(path: str | Path) -> sqlite3.Connection:

@@ -11,6 +11,7 @@ Source: SQLite documentation, "Result and Error Codes", "How To Corrupt An SQLit
 from __future__ import annotations
 
 import sqlite3
+import time
 
 _RESTORE = "put back a backup, or save what can be read with the .recover of the sqlite3 shell"
 _SENTENCES = {
@@ -36,6 +37,8 @@ _SENTENCES = {
 }
 
 
+LOOK_SECONDS = 1.0  # into one file
+_LOOK_STEPS = 1_000  # of the machine in SQLite, between two looks at the clock
 _NOT_OURS = "no database of the broker; name it in a daemon's configuration and start that once"
 
 
@@ -50,3 +53,23 @@ def sentence(error: sqlite3.Error) -> str:
         return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
     return str(error) if known is None else f"{known} ({error})"
+
+
+def damage(db: sqlite3.Connection, *, seconds: float = LOOK_SECONDS) -> str:
+    """
+    What is damaged in a file and what to do, as far as a look of so many seconds reaches; empty when nothing was found.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    end = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > end, _LOOK_STEPS)
+    try:
+        found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return ""
+    finally:
+        db.set_progress_handler(None, 0)
+    return "" if found == "ok" else f"{_SENTENCES[sqlite3.SQLITE_CORRUPT]} ({' '.join(found.split())})"

@@ -341,6 +341,10 @@ def database_is_a_directory(one: Place) -> None:
     _database(one).mkdir(parents=True)
 
 
+def database_is_a_device(one: Place) -> None:
+    one.add("[databases.orders]", 'path = "/dev/null"')
+
+
 def database_in_no_directory(one: Place) -> None:
     one.add("[databases.orders]", 'path = "/no/such/directory/orders.db"')
 

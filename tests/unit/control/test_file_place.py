@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 
 from broker.control.check import check_files
 from broker.control.file_place import out_of_reach, place_errors
+from broker.control.start_error import store_error
+from broker.errors import StoreUnavailableError
+from broker.store.database import lock_path, lock_store, open_store
 from tests.support.nobody import as_nobody
 
 TEXT = '[instance]\nstate_dir = "closed/state"\n[databases.a]\npath = "a.db"\n[databases.b]\npath = "/none/b.db"\n'
@@ -114,3 +118,37 @@ def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatc
         error.problem,
         "make room" in error.hint,
     )
+
+
+def test_a_look_leaves_the_locks_that_the_process_has_on_its_files(load: Any, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "a.db"
+    path.parent.mkdir()
+    with closing(open_store(path)) as db:
+        db.execute("SELECT * FROM broker_queue").fetchall()
+        held = _locks_of(path)
+
+        assert {} == place_errors(load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n'))
+
+        assert held
+        assert held == _locks_of(path)
+
+
+def _locks_of(path: Path) -> list[str]:
+    """What the system's table of locks has on a file: a POSIX lock goes when its process closes the file once."""
+    inode = path.stat().st_ino
+    lines = Path("/proc/locks").read_text().splitlines()
+    return [line.partition(":")[2] for line in lines if f":{inode} " in line]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_plain_file_is_neither_opened_nor_given_a_lock(load: Any, tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "a.db")
+    settings = load('[instance]\nstate_dir = "state"\n[databases.a]\npath = "../a.db"\n')
+
+    [error] = place_errors(settings).values()
+    with pytest.raises(StoreUnavailableError, match="no plain file") as refused:
+        lock_store(tmp_path / "a.db")
+
+    assert error.problem.endswith('a.db" is no plain file')
+    assert store_error(settings, refused.value)[1]
+    assert not Path(lock_path(tmp_path / "a.db")).exists()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.store.database import open_store
-from broker.store.fault import is_about_file, sentence
+from broker.store.fault import damage, is_about_file, sentence
 
 
 def _error(code: int) -> sqlite3.Error:
@@ -77,3 +78,33 @@ def test_a_file_without_our_tables_is_none_of_ours() -> None:
     assert "no database of the broker; name it in a daemon's configuration and start that once" == sentence(
         caught.value
     )
+
+
+def test_damage_within_a_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(open_store(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page, whole = db.execute("PRAGMA page_size").fetchone()[0], damage(db)
+    with path.open("r+b") as file:
+        file.seek(4 * page)
+        file.write(b"\xff" * page)
+
+    with closing(sqlite3.connect(path)) as db:
+        found = damage(db)
+
+    assert not whole
+    assert "the file is damaged: stop whoever uses it, and put back a backup" in found
+
+
+def test_look_for_damage_ends_when_its_time_is_up() -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE t (x)")
+        db.executemany("INSERT INTO t VALUES (?)", [*([1],) * 5000, [None]])
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_schema SET sql = 'CREATE TABLE t (x NOT NULL)'")
+        db.commit()
+        db.execute("PRAGMA writable_schema = RESET")
+
+        found = [damage(db), damage(db, seconds=-1.0), damage(db)]
+
+    assert ["NULL value in t.x" in one for one in found] == [True, False, True]
