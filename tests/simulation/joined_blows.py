@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from broker.errors import StatementError
 from tests.simulation.instance import Instance
-from tests.simulation.joined_story import JoinedStory
 from tests.simulation.joined_watch import LONG_SECONDS, TOLD_SECONDS, TRIPS, Belief, Watch
 from tests.simulation.machine import MachineLoop, Net
 from tests.simulation.story import Blow
@@ -21,6 +21,18 @@ TO_ONE = frozenset({"kill", "power", "restart", "freeze"})  # of which an instan
 ON_PAIR = frozenset({"failover", "heir", "stale"})  # which find their victims when it is time
 
 
+class Bank(Protocol):
+    """Whom failovers are about. Shape: `banks` the names of its instances; `store_failure` chance that a turn fails."""
+
+    @property
+    def banks(self) -> tuple[str, ...]:
+        """One, or the two partners of a mirrored pair."""
+
+    @property
+    def store_failure(self) -> float:
+        """Of a database of the story."""
+
+
 class Blows:
     """
     Args:
@@ -29,9 +41,7 @@ class Blows:
         note: Told of each.
     """
 
-    def __init__(
-        self, story: JoinedStory, net: Net, instances: dict[str, Instance], note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, story: Bank, net: Net, instances: dict[str, Instance], note: Callable[[str], None]) -> None:
         self._story = story
         self._net = net
         self._loop: MachineLoop = net.loop
@@ -56,7 +66,8 @@ class Blows:
 
     def maybe_principal(self) -> Instance | None:
         """The partner that serves the database, when exactly one does."""
-        there = [one for one in self._instances.values() if one.part.is_mirrored and one.endpoint is not None]
+        banks = [self._instances[name] for name in self._story.banks]
+        there = [one for one in banks if one.part.is_mirrored and one.endpoint is not None]
         return there[0] if len(there) == 1 else None
 
     # --- somebody is gone ---
@@ -184,7 +195,8 @@ class Blows:
         instance = self._instances[blow.name]
         part = instance.part
         routes, own = (
-            tuple(one for one in table if one.service_name != "Billing") for table in (part.routes, part.own_routes)
+            tuple(one for one in table if not (one.service_name or "").startswith("Billing"))
+            for table in (part.routes, part.own_routes)
         )
         life = instance.life
         if not instance.is_up or instance.process.is_frozen:

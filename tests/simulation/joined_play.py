@@ -81,9 +81,6 @@ def play(story: JoinedStory) -> Outcome:
     outcome = Outcome()
     loop = MachineLoop()
 
-    def guid() -> uuid.UUID:
-        return uuid.UUID(int=chance.getrandbits(128), version=4)
-
     async def main(_loop: object) -> None:
         async with asyncio.timeout(STORY_SECONDS):
             await _Stage(story, loop, chance, directory, outcome).run()
@@ -94,12 +91,7 @@ def play(story: JoinedStory) -> Outcome:
         with ExitStack() as stack:
             place = FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place)))
-            sockets = SimpleNamespace(socket=lambda *_: loop.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
-            stack.enter_context(mock.patch("broker.net.dialer.socket", sockets))
-            stack.enter_context(mock.patch("broker.dialog.endpoint.POLL_SECONDS", (0.002, story.poll)))
-            stack.enter_context(mock.patch("time.time", loop.wall_clock))
-            stack.enter_context(mock.patch("time.monotonic", loop.time))
-            stack.enter_context(mock.patch("uuid.uuid4", guid))
+            stand_in(stack, loop, chance, poll=story.poll)
             said = stack.enter_context(structlog.testing.capture_logs())
             run_virtually(main, loop)
             outcome.seconds = loop.time()
@@ -115,6 +107,20 @@ def play(story: JoinedStory) -> Outcome:
         for instance in outcome.instances.values():
             instance.process.tasks.clear()
     return outcome
+
+
+def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll: float) -> None:
+    """Played sockets, clocks and GUIDs stand in for those of the machine; `poll` seconds at most between two looks."""
+
+    def guid() -> uuid.UUID:
+        return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+    sockets = SimpleNamespace(socket=lambda *_: loop.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
+    stack.enter_context(mock.patch("broker.net.dialer.socket", sockets))
+    stack.enter_context(mock.patch("broker.dialog.endpoint.POLL_SECONDS", (0.002, poll)))
+    stack.enter_context(mock.patch("time.time", loop.wall_clock))
+    stack.enter_context(mock.patch("time.monotonic", loop.time))
+    stack.enter_context(mock.patch("uuid.uuid4", guid))
 
 
 def around(net: Net, chance: random.Random, *, pool_bytes: int = 1 << 22) -> Surroundings:

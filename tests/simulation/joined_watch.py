@@ -132,12 +132,12 @@ class Watch:
 
 def _stranded(instance: Instance) -> Iterator[tuple[str, int, str, str]]:
     """Who holds frames from outside, in which life, for whom, and who leads on instead and takes them at once."""
-    if not instance.is_up or instance.process.is_frozen:
+    outboxes = instance.forwarder.outboxes
+    if not instance.is_up or instance.process.is_frozen or not any(one.held for one in outboxes.values()):
         return
     links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
     connected = {link.peer_name for link in links}
     ready = {link.peer_name for link in links if link.can_send and not link.is_leaving}
-    outboxes = instance.forwarder.outboxes
     for address, outbox in outboxes.items():
         if address.host in connected:
             continue

@@ -1,0 +1,387 @@
+"""
+A fleet of whole instances with databases, under one virtual clock, while everything happens to it that can.
+
+Real applications begin dialogs in files; messages are stored, acknowledged, sent again. Meanwhile gateways, databases
+and partners of pairs are killed, cut off, stopped and started, and frames are lost, doubled, damaged and late. All that
+the joined stories ask for must be true here, and what has become of each message is told by name (`stored_judge`).
+`stored_run` plays two thousand instances and keeps the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from broker.application.dialog import begin_dialog
+from broker.conversation.contact import Travel
+from broker.conversation.round_trip import Backoff
+from broker.dialog.setting import DialogSettings
+from broker.net.link_state import LinkState
+from broker.store.balance import read_balance
+from broker.store.database import open_store
+from broker.store.transaction import epoch
+from tests.simulation.application import keep_reading
+from tests.simulation.ending import fragments_needed, is_nothing_left, maybe_end
+from tests.simulation.instance import Instance, Surroundings
+from tests.simulation.joined_blows import Blows
+from tests.simulation.joined_play import FAST_DIRECTORY, stand_in
+from tests.simulation.machine import MachineLoop, Net, Road
+from tests.simulation.play import FRAMES_FACTOR, FRAMES_MORE
+from tests.simulation.stored_judge import Clerk, Diary, FleetStore, FleetWatch, Said, Talk, counted, judge
+from tests.simulation.stored_parts import parts_of
+from tests.simulation.stored_plan import House, Plan
+from tests.simulation.story import DAY, Blow, Habit
+from tests.support.dialog import open_database
+from tests.support.virtual_time import run_virtually
+
+POLL_SECONDS = 0.1  # at most between two looks for what applications have committed
+QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once the network is whole
+LOOK_SECONDS = 0.5  # between two looks whether it is
+SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
+JUDGE_SECONDS = 5.0  # between two judgements of what has come so far
+FRAGMENT_SIZE = 1000
+POOL_BYTES = 1 << 20
+NOBODY = House(0, "", (), is_shop=False)
+
+
+@dataclass
+class Outcome:
+    """
+    How it went.
+
+    Shape: `digest` of all that was sent, done and received; `messages` to banks and to shops; `happened` blows by kind,
+    and `harm` frames by what the network did to them; `said` what instances logged; `noted` what was not true while it
+    lasted, in words; `seconds` virtual.
+    """
+
+    digest: int = 0
+    messages: tuple[int, int] = (0, 0)
+    dialogs: int = 0
+    frames: int = 0
+    needed: int = 0
+    seconds: float = 0.0
+    refused_by_mirrors: int = 0
+    happened: Counter[str] = field(default_factory=Counter)
+    harm: Counter[str] = field(default_factory=Counter)
+    said: Counter[str] = field(default_factory=Counter)
+    noted: list[str] = field(default_factory=list)
+    file_bytes: int = 0
+
+
+class Member(Instance):
+    """One of the fleet. Shape: `refused` frames that came while it was the mirror."""
+
+    refused = 0
+
+    def _deliver(self, database: bytes, frames: list[bytes], origin: Any) -> None:
+        if self.endpoint is None:
+            self.refused += len(frames)
+        super()._deliver(database, frames, origin)
+
+
+class FleetBlows(Blows):
+    """Blows to one bank, or to whoever belongs to none. Shape: `struck` by kind; `watch` and who is busy are shared."""
+
+    def __init__(self, house: House, fleet: Fleet) -> None:
+        super().__init__(house, fleet.net, fleet.instances, fleet.diary.note)
+        self.watch, self._busy, self._struck = fleet.watch, fleet.busy, fleet.outcome.happened
+
+    async def strike(self, blow: Blow) -> None:
+        """When it is time, unless something befalls its victim already."""
+        await asyncio.sleep(blow.at)
+        if blow.name not in self._busy:
+            self._struck[blow.what] += 1
+            await super().strike(replace(blow, at=0.0))
+
+    async def _partition(self, blow: Blow, _since: float) -> None:
+        half = blow.other.split()
+        ways = [(blow.name, one) for one in half] + [(one, blow.name) for one in half]
+        with self.watch.befall(half) as since:
+            await self._cut_ways(blow, ways, since)
+
+
+def play(plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    """
+    From beginning to end; `tell` is told how far it is.
+
+    Raises:
+        AssertionError, or whatever went wrong in it; the last of its history is in its `__notes__`.
+    """
+    chance, loop, said = random.Random(plan.seed), MachineLoop(), Said()
+    fleets: list[Fleet] = []
+
+    async def main(_: object) -> None:
+        fleets.append(Fleet(plan, loop, chance, directory, said))
+        await fleets[0].run(tell)
+
+    state = random.getstate()
+    random.seed(plan.seed)  # what the product leaves to chance
+    try:
+        with ExitStack() as stack:
+            place = FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place)))
+            stand_in(stack, loop, chance, poll=POLL_SECONDS)
+            stack.enter_context(structlog.testing.capture_logs([said]))
+            run_virtually(main, loop)
+    except Exception as error:
+        error.add_note("\n".join(fleets[0].diary.lines) if fleets else "it has not begun")
+        raise
+    finally:
+        random.setstate(state)
+        for fleet in fleets:
+            for instance in fleet.instances.values():
+                instance.process.tasks.clear()
+    assert said.errors == [], f"what no instance should have to log: {said.errors[:3]}"
+    return fleets[0].outcome
+
+
+class Fleet:
+    """One performance."""
+
+    def __init__(self, plan: Plan, loop: MachineLoop, chance: random.Random, directory: Path, said: Said) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.chance = chance
+        self.directory = directory
+        self.said = said
+        self.outcome = Outcome(said=said.events)
+        self.net = Net(loop, chance)
+        loop.executor_delay = lambda: chance.uniform(0.0, 0.01)
+        self.diary = Diary(loop.time)
+        self.problems: list[str] = []
+        self.instances: dict[str, Instance] = {}
+        self.clerks: dict[str, Clerk] = {}
+        self.talks: list[Talk] = []
+        self.busy: set[str] = set()
+        self.watch = FleetWatch(self.instances, loop.time)
+        self.is_settling = False
+        self.ids: dict[str, uuid.UUID] = {}
+        self.stores: list[type[FleetStore]] = []
+        self._build()
+
+    def _build(self) -> None:
+        settings = DialogSettings(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=FRAGMENT_SIZE)
+        around = {}
+        for is_pair in (False, True):
+            store: type[FleetStore] = type("_Store", (FleetStore,), {})
+            store.chance, store.failure, store.problems = self.chance, 0.0, self.problems
+            self.stores.append(store)
+            around[is_pair] = Surroundings(self.net, self.chance, settings, store, POOL_BYTES)
+        numbers = count(1)
+        for house in self.plan.houses:
+            own = self.ids[house.service] = uuid.UUID(int=self.chance.getrandbits(128), version=4)
+            path = self._path(house)
+            open_store(path, broker_instance=own).close()
+            open_database(path, house.service).close()
+            self.clerks[house.service] = Clerk(numbers, house.service, path, self.chance, self.diary)
+        for part, owner in parts_of(self.plan, self._path, self.ids):
+            own_bytes = uuid.uuid4().bytes if owner is None else self.ids[owner.service].bytes
+            self.instances[part.name] = Member(part, around[part.is_mirrored], own_bytes)
+
+    def _path(self, house: House) -> Path:
+        return self.directory / f"{house.service.replace(' ', '-')}.db"
+
+    # --- what happens ---
+
+    async def run(self, tell: Callable[[str], None]) -> None:
+        """All of it."""
+        for instance in self.instances.values():
+            instance.start()
+        await asyncio.sleep(1.0)
+        talking = [asyncio.create_task(self._talk(shop)) for shop in self.plan.houses if shop.is_shop]
+        blows = [asyncio.create_task(one) for one in self._strikes()]
+        for_ever = [self._weather(), self.watch.hold_to_ways(), self._tell(tell), *self._readings()]
+        lasting = [asyncio.create_task(one) for one in for_ever]
+        try:
+            work = asyncio.gather(*talking, *blows)
+            await asyncio.wait([work, *lasting], return_when=asyncio.FIRST_COMPLETED)
+            for task in lasting:
+                assert not task.done(), task.result()  # what lasts for ever ends only by what has gone wrong
+            await work
+            await self._settle()
+        except BaseException:
+            self._look_for_trouble()
+            raise
+        finally:
+            for task in [*talking, *blows, *lasting]:
+                task.cancel()
+            ended = await asyncio.gather(*talking, *blows, *lasting, return_exceptions=True)
+            self._part()
+        for result in ended:
+            if isinstance(result, Exception):
+                raise result
+
+    def _strikes(self) -> list[Any]:
+        by_house = {one.service: FleetBlows(one, self) for one in self.plan.houses if one.is_pair}
+        by_house[""] = FleetBlows(NOBODY, self)
+        return [by_house[service].strike(blow) for region in self.plan.regions for service, blow in region.blows]
+
+    def _readings(self) -> list[Any]:
+        readings = []
+        for house in self.plan.houses:
+            habit = Habit(
+                pause=self.chance.choice([0.1, 0.2, 0.3]),
+                top=self.chance.choice([10, 50, 100]),
+                rollback=self.chance.choice([0.0, 0.0, 0.1]),
+                answer=0.0 if house.is_shop else 0.3,
+            )
+            clerk = self.clerks[house.service]
+            readings.append(keep_reading(clerk, habit, self.chance, lambda: self.is_settling))
+        return readings
+
+    async def _talk(self, shop: House) -> None:
+        """A shop begins its dialogs, and it and its banks say what they have to."""
+        near = self.clerks[shop.service]
+        talks = []
+        for bank in self.plan.far[shop.service]:
+            dialog = begin_dialog(near.db, from_service=shop.service, to_service=bank.service, lifetime=DAY)
+            talks.append(Talk(dialog, near, self.clerks[bank.service]))
+        self.talks += talks
+        for deed in self.plan.deeds[shop.service]:
+            await asyncio.sleep(deed.after)
+            talk = talks[deed.dialog]
+            clerk = talk.shop if deed.side == "shop" else talk.bank
+            its = clerk.find(talk.dialog.conversation_id)
+            if its is not None:
+                clerk.do(deed, its)
+
+    async def _weather(self) -> None:
+        """What the network is like; stores fail while it is bad."""
+        begun = self.loop.time()
+        for at, road in self.plan.roads:
+            await asyncio.sleep(begun + at - self.loop.time())
+            self.net.road = road
+            self.stores[0].failure = NOBODY.store_failure if road.is_hostile else 0.0
+        await asyncio.Event().wait()
+
+    async def _tell(self, tell: Callable[[str], None]) -> None:
+        """How far it is, and what is wrong so far."""
+        while True:
+            await asyncio.sleep(JUDGE_SECONDS)
+            self._look_for_trouble()
+            sent, received = (sum(map(len, one)) for one in zip(*self._records(), strict=True))
+            blows, noted = self.outcome.happened.total(), len(self.watch.noted)
+            tell(f"{self.loop.time():8.1f} s: {sent} sent, {received} received, {blows} blows, {noted} noted")
+
+    def _records(self) -> Any:
+        return [pair for talk in self.talks for pair in talk.directions()] or [((), ())]
+
+    def _look_for_trouble(self) -> None:
+        wrong = judge(self.talks, is_over=False)
+        assert wrong == {}, f"wrong so far: {dict(wrong)}"
+        assert self.problems == [], self.problems[:3]
+        assert self.net.nonsense == []
+        assert self.said.errors == [], f"what no instance should have to log: {self.said.errors[:3]}"
+
+    # --- what must have become of it ---
+
+    async def _settle(self) -> None:
+        self.diary.note("the network is whole")
+        self.net.road = Road()
+        self.stores[0].failure = 0.0
+        self.is_settling = True
+        open_ones, full = list(self.talks), list(self.clerks.items())
+
+        def is_ended() -> bool:
+            open_ones[:] = [one for one in open_ones if not maybe_end(one.sides, one.dialog)]
+            return not open_ones
+
+        def is_quiet() -> bool:
+            full[:] = [one for one in full if not is_nothing_left(dict([one]))]
+            members = self.instances.values()
+            is_sending = any(one.endpoint and one.endpoint.transmitter.senders for one in members)
+            return not full and not is_sending and not any(one.forwarder.pool.frames for one in members)
+
+        await self._until(is_ended, lambda: f"{len(open_ones)} dialogs are open")
+        await self._until(is_quiet, lambda: f"something is left in {[name for name, _ in full][:5]}")
+        await self._until(self._is_known, lambda: "the principal is not known to all")
+        await asyncio.sleep(0.5)
+        before = self._noise()
+        self._sum_up()
+        await asyncio.sleep(SILENCE_SECONDS)
+        assert before == self._noise(), "somebody still sends when all is over"
+        self._check()
+
+    async def _until(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
+        deadline = self.loop.time() + QUIET_SECONDS
+        while not condition():
+            if self.loop.time() >= deadline:
+                wrong = dict(judge(self.talks, is_over=True))
+                raise AssertionError(f"{what()} after {QUIET_SECONDS} s: {wrong}")
+            self._look_for_trouble()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _is_known(self) -> bool:
+        """Every prober that is used knows who the principal of its pair is."""
+        there = {}
+        for house in self.plan.houses:
+            serving = [one for one in house.names if house.is_pair and self.instances[one].endpoint is not None]
+            if house.is_pair and len(serving) != 1:
+                return False
+            if house.is_pair:
+                known = self.instances[serving[0]].address, epoch(self.clerks[house.service].db)
+                there[self.ids[house.service]] = known
+        uses = [one for instance in self.instances.values() for one in instance.mirrors.in_use.values()]
+        return all(
+            (one.route.principal, one.route.epoch) == there[one.pair.broker_instance] and not one.waiting
+            for one in uses
+        )
+
+    def _noise(self) -> tuple[int, int]:
+        return self.net.carried.total(), sum(one.mirrors.probes for one in self.instances.values())
+
+    def _sum_up(self) -> None:
+        there, back, total = counted(self.talks)
+        outcome = self.outcome
+        outcome.digest = zlib.crc32(b"%d %d" % (self.diary.sum, total), self.net.digest)
+        outcome.messages, outcome.dialogs, outcome.seconds = (there, back), len(self.talks), self.loop.time()
+        outcome.harm, outcome.noted = self.net.harm, self.watch.noted
+        outcome.refused_by_mirrors = sum(one.refused for one in self.instances.values() if isinstance(one, Member))
+        outcome.file_bytes = sum(one.stat().st_size for one in self.directory.iterdir())
+        outcome.frames = sum(self.net.carried[name] for house in self.plan.houses for name in house.names)
+        outcome.needed = fragments_needed(self.clerks, FRAGMENT_SIZE)
+
+    def _check(self) -> None:
+        wrong = judge(self.talks, is_over=True)
+        assert wrong == {}, f"wrong: {dict(wrong)}"
+        known = {talk.dialog.conversation_id for talk in self.talks}
+        for clerk in self.clerks.values():
+            assert set(clerk.sides) <= known, f"{clerk.name} knows dialogs that nobody has begun"
+            balance = read_balance(clerk.db)
+            assert (balance.unaccounted, balance.held) == (0, 0), balance
+        for name, instance in self.instances.items():
+            self.watch.check_rules(instance)
+            forwarder = instance.forwarder
+            assert forwarder.unaccounted == 0, f"{name}: frames unaccounted for"
+            assert (forwarder.pool.used_bytes, forwarder.pool.frames) == (0, 0), f"{name}: frames are held"
+            links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
+            peers = [link.peer_name for link in links]
+            assert len(peers) == len(set(peers)), f"{name}: two connections to one peer: {peers}"
+            assert all(not link.kept_bytes and not link.is_paused for link in links), f"{name}: a link stands still"
+            assert instance.endpoint is None or instance.endpoint.problem == ""
+        most = FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE * len(self.clerks)
+        assert self.outcome.frames <= most, (self.outcome.frames, self.outcome.needed)
+
+    def _part(self) -> None:
+        """All of them end; nobody is to wait for tasks of processes that are gone."""
+        for instance in self.instances.values():
+            if instance.life and not instance.process.is_gone:
+                instance.kill()
+        for clerk in self.clerks.values():
+            clerk.db.close()
+        for task in asyncio.all_tasks(self.loop):
+            if task is not asyncio.current_task():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                asyncio.tasks._unregister_task(task)
