@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -25,6 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers are given groups of tests."""
+    from tests.support.scheduling import Scheduling  # pytest-xdist may be left out of a run
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def _shares(item: pytest.Item) -> bool:
