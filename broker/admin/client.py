@@ -14,10 +14,9 @@ import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
@@ -31,19 +30,17 @@ ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; who answers 
 REFUSED = 400  # the status of HTTP from which on nothing was done
 
 
-@dataclass
 class ProblemError(BrokerError):
     """The daemon refused. Shape: `status` of HTTP; `problem` the RFC 9457 members."""
 
     status: int
-    problem: dict[str, Any] = field(default_factory=dict)
+    problem: Mapping[str, Any]
 
     def __str__(self) -> str:
         detail = self.problem.get("detail") or self.problem.get("title") or f"HTTP {self.status}"
         return str(detail)
 
 
-@dataclass
 class SocketNotPermittedError(BrokerError):
     """There is a socket, and whoever asks may not use its file: nobody knows whether a daemon answers on it."""
 
@@ -55,8 +52,7 @@ class SocketNotPermittedError(BrokerError):
         return f"the socket {self.socket} may not be used: {self.problem}; {hint}"
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(NamedTuple):
     """
     What a client shows, and whom it believes.
 
@@ -64,10 +60,15 @@ class Credentials:
     PEM files of the client's own, both or none.
     """
 
-    token: str = field(default="", repr=False)
+    token: str = ""
     authority: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
+
+    def __repr__(self) -> str:
+        """Without the token, which would be in a traceback or a log."""
+        files = f"authority={self.authority!r}, certificate={self.certificate!r}, private_key={self.private_key!r}"
+        return f"Credentials({files})"
 
 
 NO_CREDENTIALS = Credentials()
@@ -218,8 +219,7 @@ def _reached(path: Path, timeout: float) -> socket.socket:
     return sock
 
 
-@dataclass(frozen=True, slots=True)
-class _Port:
+class _Port(NamedTuple):
     """Where a URL leads."""
 
     host: str

@@ -9,7 +9,6 @@ the first time: a loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +53,6 @@ class Way(msgspec.Struct, frozen=True):
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 
 
-@dataclass
 class NotAskedError(BrokerError):
     """The instance behind an address could not be asked."""
 

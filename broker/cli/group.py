@@ -13,7 +13,9 @@ do harm; 7 timed out; `serve` also 75 (port taken, store locked) and 78 (bad con
 
 from __future__ import annotations
 
+import atexit
 import gc
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -52,6 +54,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "audit": ("broker.cli.audit", "Show who changed what through the admin API."),
 }
 
+LASTING = frozenset({"bench", "demo", "pipeline", "run", "serve"})  # they stay, or run what others wrote
+GARBAGE = 50_000  # objects that a command may leave to the collector before it looks: most make 20,000 in all
+
 
 class _Commands(MutableMapping[str, click.Command]):
     """The commands by name, each imported when somebody asks for it."""
@@ -86,6 +91,9 @@ class _Program(click.Group):
         """Run; without `args` as the whole program, of which the collector need not look at what is loaded by then."""
         if args is None:
             gc.freeze()
+            if LASTING.isdisjoint(sys.argv[1:2]):
+                gc.set_threshold(GARBAGE)
+                atexit.register(gc.freeze)  # else Python looks at all of it once more before it ends
         return super().main(args, *rest, **more)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

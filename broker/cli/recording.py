@@ -7,7 +7,6 @@ The API's changes are written by the daemon; a command that works on files is a 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ class Record:
 
         self._file = AuditFile(settings.admin.audit, settings.admin.audit_size, settings.admin.audit_keep)
         self._known = {
-            "request": secrets.token_hex(8),
+            "request": os.urandom(8).hex(),
             "who": f"user:{user_name(os.geteuid())}",
             "from": f"command, process {os.getpid()}",
             "operation": operation,

@@ -124,7 +124,7 @@ def same_criteria(name: str, other: str) -> DuplicateNameError:
 # --- message types and contracts ----------------------------------------------------------------------------
 
 
-@carry_out.register
+@carry_out.register(CreateMessageType)
 def _(statement: CreateMessageType, session: Session) -> None:
     refuse_built_in_type(statement.name, "create")
     exists = metadata.find_message_type(session.db, statement.name) is not None
@@ -133,7 +133,7 @@ def _(statement: CreateMessageType, session: Session) -> None:
     session.messages.add("message type", statement.name, "replaced" if exists else "created")
 
 
-@carry_out.register
+@carry_out.register(AlterMessageType)
 def _(statement: AlterMessageType, session: Session) -> None:
     refuse_built_in_type(statement.name, "alter")
     expect_present("message type", statement.name, metadata.find_message_type(session.db, statement.name))
@@ -141,7 +141,7 @@ def _(statement: AlterMessageType, session: Session) -> None:
     session.messages.add("message type", statement.name, "altered")
 
 
-@carry_out.register
+@carry_out.register(DropMessageType)
 def _(statement: DropMessageType, session: Session) -> None:
     name, db = statement.name, session.db
     refuse_built_in_type(name, "drop")
@@ -153,7 +153,7 @@ def _(statement: DropMessageType, session: Session) -> None:
     session.messages.add("message type", name, "dropped")
 
 
-@carry_out.register
+@carry_out.register(CreateContract)
 def _(statement: CreateContract, session: Session) -> None:
     refuse_built_in_contract(statement.name, "create")
     exists = metadata.find_contract(session.db, statement.name) is not None
@@ -166,7 +166,7 @@ def _(statement: CreateContract, session: Session) -> None:
     session.messages.add("contract", statement.name, "replaced" if exists else "created")
 
 
-@carry_out.register
+@carry_out.register(DropContract)
 def _(statement: DropContract, session: Session) -> None:
     name, db = statement.name, session.db
     refuse_built_in_contract(name, "drop")
@@ -186,7 +186,7 @@ def _(statement: DropContract, session: Session) -> None:
 # --- priorities ---------------------------------------------------------------------------------------------
 
 
-@carry_out.register
+@carry_out.register(CreatePriority)
 def _(statement: CreatePriority, session: Session) -> None:
     exists = metadata.find_priority(session.db, statement.name) is not None
     if exists and not session.is_declared:
@@ -195,14 +195,14 @@ def _(statement: CreatePriority, session: Session) -> None:
     session.messages.add("priority", statement.name, "replaced" if exists else "created")
 
 
-@carry_out.register
+@carry_out.register(AlterPriority)
 def _(statement: AlterPriority, session: Session) -> None:
     old = expect_present("conversation priority", statement.name, metadata.find_priority(session.db, statement.name))
     _put_priority(next_priority(statement.name, old, statement.properties), session)
     session.messages.add("priority", statement.name, "altered")
 
 
-@carry_out.register
+@carry_out.register(DropPriority)
 def _(statement: DropPriority, session: Session) -> None:
     exists = metadata.find_priority(session.db, statement.name) is not None
     if may_drop("conversation priority", statement.name, session, exists=exists):

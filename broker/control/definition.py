@@ -46,13 +46,12 @@ from broker.ddl.statements import (
     Statement,
 )
 from broker.store import metadata
-from broker.store.conversation import describe_conversation
+from broker.store.conversation import conversations_by_state, describe_conversation
 from broker.store.permission import find_binding, states_on
-from broker.store.stake import conversations_by_state
 
 Definition = Mapping[str, Any]
 
-_WORD = re.compile(r"[A-Z][a-z]+")  # one of a statement's class name
+_WORD = r"[A-Z][a-z]+"  # one of a statement's class name
 
 
 class Change(Struct, frozen=True):
@@ -84,17 +83,17 @@ def target_of(statement: Statement) -> str:
     return str(getattr(statement, "name", None) or "")
 
 
-@target_of.register
+@target_of.register(CreateQueue | AlterQueue | DropQueue)
 def _queue_target(statement: CreateQueue | AlterQueue | DropQueue) -> str:
     return statement.queue.name
 
 
-@target_of.register
+@target_of.register(EndConversation | MoveConversation | BeginConversationTimer)
 def _conversation_target(statement: EndConversation | MoveConversation | BeginConversationTimer) -> str:
     return str(statement.conversation_handle)
 
 
-@target_of.register
+@target_of.register(ChangePermission)
 def _permission_target(statement: ChangePermission) -> str:
     return f"{statement.permission} ON {statement.securable}"
 
@@ -110,7 +109,7 @@ def definition_of(_statement: Statement, _db: sqlite3.Connection) -> Definition 
     return None
 
 
-@definition_of.register
+@definition_of.register(CreateRoute | AlterRoute | DropRoute)
 def _route(statement: CreateRoute | AlterRoute | DropRoute, db: sqlite3.Connection) -> Definition | None:
     route = stored_route(metadata.find_route(db, statement.name))
     if route is None:
@@ -125,7 +124,7 @@ def _route(statement: CreateRoute | AlterRoute | DropRoute, db: sqlite3.Connecti
     }
 
 
-@definition_of.register
+@definition_of.register(CreateQueue | AlterQueue | DropQueue)
 def _queue(statement: CreateQueue | AlterQueue | DropQueue, db: sqlite3.Connection) -> Definition | None:
     queue = metadata.find_queue(db, statement.queue.name)
     if queue is None:
@@ -136,7 +135,7 @@ def _queue(statement: CreateQueue | AlterQueue | DropQueue, db: sqlite3.Connecti
     }
 
 
-@definition_of.register
+@definition_of.register(CreateService | AlterService | DropService)
 def _service(statement: CreateService | AlterService | DropService, db: sqlite3.Connection) -> Definition | None:
     service = metadata.find_service(db, statement.name)
     if service is None:
@@ -144,7 +143,7 @@ def _service(statement: CreateService | AlterService | DropService, db: sqlite3.
     return {"QUEUE": metadata.find_queue_name(db, service.queue_id), "CONTRACTS": sorted(service.contracts)}
 
 
-@definition_of.register
+@definition_of.register(CreateMessageType | AlterMessageType | DropMessageType)
 def _message_type(
     statement: CreateMessageType | AlterMessageType | DropMessageType, db: sqlite3.Connection
 ) -> Definition | None:
@@ -152,13 +151,13 @@ def _message_type(
     return None if validation is None else {"VALIDATION": str(validation)}
 
 
-@definition_of.register
+@definition_of.register(CreateContract | DropContract)
 def _contract(statement: CreateContract | DropContract, db: sqlite3.Connection) -> Definition | None:
     contract = metadata.find_contract(db, statement.name)
     return None if contract is None else {name: str(sent_by) for name, sent_by in sorted(contract.items())}
 
 
-@definition_of.register
+@definition_of.register(CreatePriority | AlterPriority | DropPriority)
 def _priority(statement: CreatePriority | AlterPriority | DropPriority, db: sqlite3.Connection) -> Definition | None:
     priority = metadata.find_priority(db, statement.name)
     if priority is None:
@@ -171,13 +170,13 @@ def _priority(statement: CreatePriority | AlterPriority | DropPriority, db: sqli
     }
 
 
-@definition_of.register
+@definition_of.register(ChangePermission)
 def _permission(statement: ChangePermission, db: sqlite3.Connection) -> Definition | None:
     """All that is said about the securable: a REVOKE may name a principal in another spelling."""
     return states_on(db, statement.permission, statement.securable) or None
 
 
-@definition_of.register
+@definition_of.register(CreateRemoteServiceBinding | AlterRemoteServiceBinding | DropRemoteServiceBinding)
 def _binding(
     statement: CreateRemoteServiceBinding | AlterRemoteServiceBinding | DropRemoteServiceBinding,
     db: sqlite3.Connection,
@@ -192,7 +191,7 @@ def _binding(
     }
 
 
-@definition_of.register
+@definition_of.register(EndConversation | MoveConversation | BeginConversationTimer)
 def _conversation(
     statement: EndConversation | MoveConversation | BeginConversationTimer, db: sqlite3.Connection
 ) -> Definition | None:
@@ -204,7 +203,7 @@ def _conversation(
     return told | {"TIMER": None if timer is None else datetime.fromtimestamp(timer, UTC).isoformat()}
 
 
-@definition_of.register
+@definition_of.register(AlterDatabase)
 def _database(_statement: AlterDatabase, db: sqlite3.Connection) -> Definition | None:
     """How many conversations there are in each state."""
     return {"CONVERSATIONS": conversations_by_state(db)}
@@ -225,6 +224,6 @@ def words_of(statement: Statement) -> str:
         case EndConversation():
             return "END CONVERSATION WITH CLEANUP" if statement.cleanup else "END CONVERSATION"
         case ChangePermission():
-            return f"{_WORD.findall(type(statement).__name__)[0].upper()} {statement.permission}"
+            return f"{re.findall(_WORD, type(statement).__name__)[0].upper()} {statement.permission}"
         case _:
-            return " ".join(_WORD.findall(type(statement).__name__)).upper()
+            return " ".join(re.findall(_WORD, type(statement).__name__)).upper()

@@ -98,7 +98,7 @@ def carry_out(statement: Statement, _session: Session) -> None:
     raise AssertionError(f"no way to carry out {type(statement).__name__}")
 
 
-@carry_out.register
+@carry_out.register(AlterRoute)
 def _(statement: AlterRoute, session: Session) -> None:
     row = metadata.find_route(session.db, statement.name)
     if row is None:
@@ -114,7 +114,7 @@ def _(statement: AlterRoute, session: Session) -> None:
     session.messages.add("route", statement.name, "altered")
 
 
-@carry_out.register
+@carry_out.register(DropRoute)
 def _(statement: DropRoute, session: Session) -> None:
     row = metadata.find_route(session.db, statement.name)
     if may_drop("route", statement.name, session, exists=row is not None):
@@ -123,7 +123,7 @@ def _(statement: DropRoute, session: Session) -> None:
     session.messages.add("route", statement.name, "dropped")
 
 
-@carry_out.register
+@carry_out.register(CreateQueue)
 def _(statement: CreateQueue, session: Session) -> None:
     old = metadata.find_queue(session.db, statement.queue.name)
     expect_absent("queue", statement.queue.name, session, exists=old is not None)
@@ -138,7 +138,7 @@ def _(statement: CreateQueue, session: Session) -> None:
     session.messages.add("queue", statement.queue.name, "created" if old is None else "replaced")
 
 
-@carry_out.register
+@carry_out.register(AlterQueue)
 def _(statement: AlterQueue, session: Session) -> None:
     old = expect_present("queue", statement.queue.name, metadata.find_queue(session.db, statement.queue.name))
     status, poison = statement.status, statement.poison_message_handling
@@ -151,7 +151,7 @@ def _(statement: AlterQueue, session: Session) -> None:
     session.messages.add("queue", statement.queue.name, "altered")
 
 
-@carry_out.register
+@carry_out.register(DropQueue)
 def _(statement: DropQueue, session: Session) -> None:
     name = statement.queue.name
     queue = metadata.find_queue(session.db, name)
@@ -163,7 +163,7 @@ def _(statement: DropQueue, session: Session) -> None:
     session.messages.add("queue", name, "dropped")
 
 
-@carry_out.register
+@carry_out.register(CreateService)
 def _(statement: CreateService, session: Session) -> None:
     exists = metadata.find_service(session.db, statement.name) is not None
     expect_absent("service", statement.name, session, exists=exists)
@@ -172,7 +172,7 @@ def _(statement: CreateService, session: Session) -> None:
     session.messages.add("service", statement.name, "replaced" if exists else "created")
 
 
-@carry_out.register
+@carry_out.register(AlterService)
 def _(statement: AlterService, session: Session) -> None:
     service = expect_present("service", statement.name, metadata.find_service(session.db, statement.name))
     queue_id = _queue(session, statement.queue).queue_id if statement.queue else service.queue_id
@@ -184,7 +184,7 @@ def _(statement: AlterService, session: Session) -> None:
     session.messages.add("service", statement.name, "altered")
 
 
-@carry_out.register
+@carry_out.register(DropService)
 def _(statement: DropService, session: Session) -> None:
     exists = metadata.find_service(session.db, statement.name) is not None
     if may_drop("service", statement.name, session, exists=exists):
@@ -208,7 +208,7 @@ def _refusing() -> Iterator[None]:
         raise StatementError(error.number, error.problem) from error
 
 
-@carry_out.register
+@carry_out.register(EndConversation)
 def _(statement: EndConversation, session: Session) -> None:
     from broker.application.dialog import end_with_cleanup, get_dialog  # noqa: PLC0415 - see broker.cli.group
 
@@ -221,7 +221,7 @@ def _(statement: EndConversation, session: Session) -> None:
     session.messages.add("conversation", statement.conversation_handle, "ended")
 
 
-@carry_out.register
+@carry_out.register(MoveConversation)
 def _(statement: MoveConversation, session: Session) -> None:
     from broker.application.dialog import get_dialog, move_conversation  # noqa: PLC0415 - as above
 
@@ -230,7 +230,7 @@ def _(statement: MoveConversation, session: Session) -> None:
     session.messages.add("conversation", statement.conversation_handle, "moved")
 
 
-@carry_out.register
+@carry_out.register(BeginConversationTimer)
 def _(statement: BeginConversationTimer, session: Session) -> None:
     from broker.application.dialog import get_dialog  # noqa: PLC0415 - as above
 
@@ -239,7 +239,7 @@ def _(statement: BeginConversationTimer, session: Session) -> None:
     session.messages.add("conversation timer", statement.conversation_handle, "set")
 
 
-@carry_out.register
+@carry_out.register(AlterDatabase)
 def _(statement: AlterDatabase, session: Session) -> None:
     refuse_option(statement, is_declared=session.is_declared)
     if statement.option is DatabaseOption.ERROR_BROKER_CONVERSATIONS:

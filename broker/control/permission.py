@@ -126,7 +126,7 @@ def same_service(other: RemoteServiceBinding) -> DuplicateNameError:
 # --- carried out --------------------------------------------------------------------------------------------
 
 
-@carry_out.register
+@carry_out.register(ChangePermission)
 def _(statement: ChangePermission, session: Session) -> None:
     is_there = metadata.find_service(session.db, statement.securable) is not None
     services = {statement.securable} if is_there else metadata.services(session.db).keys()  # all of them for a hint
@@ -142,7 +142,7 @@ def _(statement: ChangePermission, session: Session) -> None:
         session.messages.add(f"{rule.permission} on {securable} to", rule.principal.text, done)
 
 
-@carry_out.register
+@carry_out.register(CreateRemoteServiceBinding)
 def _(statement: CreateRemoteServiceBinding, session: Session) -> None:
     exists = permission.find_binding(session.db, statement.name) is not None
     expect_absent(BINDING, statement.name, session, exists=exists)
@@ -150,14 +150,14 @@ def _(statement: CreateRemoteServiceBinding, session: Session) -> None:
     session.messages.add(BINDING, statement.name, "replaced" if exists else "created")
 
 
-@carry_out.register
+@carry_out.register(AlterRemoteServiceBinding)
 def _(statement: AlterRemoteServiceBinding, session: Session) -> None:
     old = expect_present(BINDING, statement.name, permission.find_binding(session.db, statement.name))
     _put_binding(next_binding(statement, old, ()), session)
     session.messages.add(BINDING, statement.name, "altered")
 
 
-@carry_out.register
+@carry_out.register(DropRemoteServiceBinding)
 def _(statement: DropRemoteServiceBinding, session: Session) -> None:
     exists = permission.find_binding(session.db, statement.name) is not None
     if may_drop(BINDING, statement.name, session, exists=exists):

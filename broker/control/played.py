@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import singledispatch
 from pathlib import Path
-from uuid import NAMESPACE_URL, uuid5
+from random import Random
 
 from msgspec import Struct, field
 
@@ -103,7 +103,7 @@ def begin_to_play(
     """A database before its scripts; of one that another daemon has the file is not read."""
     stored = None if is_elsewhere else read_contents(path)
     if stored is None:
-        made_up = uuid5(NAMESPACE_URL, str(path)).bytes
+        made_up = Random(str(path)).randbytes(16)  # noqa: S311 - nothing to guess; `uuid5` loads all of OpenSSL
         stored = Contents(made_up, (AUTO_CREATED_LOCAL,), frozenset(), {})
         is_identified = False
     else:
@@ -147,31 +147,31 @@ def _apply(_statement: Statement, _database: Played, _now: datetime) -> None:
     """Statements about other things than names and routes change nothing here."""
 
 
-@_apply.register
+@_apply.register(CreateRoute)
 def _(statement: CreateRoute, database: Played, now: datetime) -> None:
     play_route(database.routes, statement, now)
     database.statements[statement.name] = statement
 
 
-@_apply.register
+@_apply.register(AlterRoute)
 def _(statement: AlterRoute, database: Played, now: datetime) -> None:
     play_route(database.routes, statement, now)
     database.statements[statement.name] = statement
 
 
-@_apply.register
+@_apply.register(DropRoute)
 def _(statement: DropRoute, database: Played, now: datetime) -> None:
     if not play_route(database.routes, statement, now):
         database.missed_drops.append(statement)
     database.statements.pop(statement.name, None)
 
 
-@_apply.register
+@_apply.register(CreateQueue)
 def _(statement: CreateQueue, database: Played, _now: datetime) -> None:
     database.queues.add(statement.queue.name)
 
 
-@_apply.register
+@_apply.register(DropQueue)
 def _(statement: DropQueue, database: Played, _now: datetime) -> None:
     name = statement.queue.name
     used = next((service for service, queue in database.services.items() if queue == name), None)
@@ -180,14 +180,14 @@ def _(statement: DropQueue, database: Played, _now: datetime) -> None:
     database.queues.discard(name)
 
 
-@_apply.register
+@_apply.register(CreateService)
 def _(statement: CreateService, database: Played, _now: datetime) -> None:
     database.services[statement.name] = _queue(database, statement.queue)
     database.service_contracts[statement.name] = frozenset(statement.contracts)
     database.service_statements[statement.name] = statement
 
 
-@_apply.register
+@_apply.register(AlterService)
 def _(statement: AlterService, database: Played, _now: datetime) -> None:
     if statement.name not in database.services:
         raise UnknownNameError(15151, f"cannot alter the service {statement.name!r}, because it does not exist")
@@ -197,7 +197,7 @@ def _(statement: AlterService, database: Played, _now: datetime) -> None:
     database.service_contracts[statement.name] = left | set(statement.add_contracts)
 
 
-@_apply.register
+@_apply.register(DropService)
 def _(statement: DropService, database: Played, _now: datetime) -> None:
     _refuse_bound_to_priority("service", statement.name, database, lambda one: one.local_service_name)
     database.services.pop(statement.name, None)
@@ -210,20 +210,20 @@ def _(statement: DropService, database: Played, _now: datetime) -> None:
 # --- message types, contracts, priorities -------------------------------------------------------------------
 
 
-@_apply.register
+@_apply.register(CreateMessageType)
 def _(statement: CreateMessageType, database: Played, _now: datetime) -> None:
     refuse_built_in_type(statement.name, "create")
     database.message_types.add(statement.name)
 
 
-@_apply.register
+@_apply.register(AlterMessageType)
 def _(statement: AlterMessageType, database: Played, _now: datetime) -> None:
     refuse_built_in_type(statement.name, "alter")
     if statement.name not in database.message_types:
         raise UnknownNameError(15151, f"cannot alter the message type {statement.name!r}, because it does not exist")
 
 
-@_apply.register
+@_apply.register(DropMessageType)
 def _(statement: DropMessageType, database: Played, _now: datetime) -> None:
     refuse_built_in_type(statement.name, "drop")
     used = next((contract for contract, types in database.contracts.items() if statement.name in types), None)
@@ -232,7 +232,7 @@ def _(statement: DropMessageType, database: Played, _now: datetime) -> None:
     database.message_types.discard(statement.name)
 
 
-@_apply.register
+@_apply.register(CreateContract)
 def _(statement: CreateContract, database: Played, _now: datetime) -> None:
     refuse_built_in_contract(statement.name, "create")
     listed = [one.message_type for one in statement.message_types]
@@ -242,7 +242,7 @@ def _(statement: CreateContract, database: Played, _now: datetime) -> None:
     database.contracts[statement.name] = frozenset(listed)
 
 
-@_apply.register
+@_apply.register(DropContract)
 def _(statement: DropContract, database: Played, _now: datetime) -> None:
     refuse_built_in_contract(statement.name, "drop")
     used = next((one for one, contracts in database.service_contracts.items() if statement.name in contracts), None)
@@ -252,12 +252,12 @@ def _(statement: DropContract, database: Played, _now: datetime) -> None:
     database.contracts.pop(statement.name, None)
 
 
-@_apply.register
+@_apply.register(CreatePriority)
 def _(statement: CreatePriority, database: Played, _now: datetime) -> None:
     _put_priority(next_priority(statement.name, None, statement.properties), database)
 
 
-@_apply.register
+@_apply.register(AlterPriority)
 def _(statement: AlterPriority, database: Played, _now: datetime) -> None:
     old = database.priorities.get(statement.name)
     if old is None:
@@ -266,12 +266,12 @@ def _(statement: AlterPriority, database: Played, _now: datetime) -> None:
     _put_priority(next_priority(statement.name, old, statement.properties), database)
 
 
-@_apply.register
+@_apply.register(DropPriority)
 def _(statement: DropPriority, database: Played, _now: datetime) -> None:
     database.priorities.pop(statement.name, None)
 
 
-@_apply.register
+@_apply.register(ChangePermission)
 def _(statement: ChangePermission, database: Played, _now: datetime) -> None:
     name, endpoint, services = database.name, database.endpoint, database.services
     for rule in rules_of(statement, database=name, endpoint=endpoint, services=services):
@@ -281,12 +281,12 @@ def _(statement: ChangePermission, database: Played, _now: datetime) -> None:
             database.permission_statements[rule] = statement
 
 
-@_apply.register
+@_apply.register(CreateRemoteServiceBinding)
 def _(statement: CreateRemoteServiceBinding, database: Played, _now: datetime) -> None:
     database.bindings[statement.name] = next_binding(statement, None, database.bindings.values())
 
 
-@_apply.register
+@_apply.register(AlterRemoteServiceBinding)
 def _(statement: AlterRemoteServiceBinding, database: Played, _now: datetime) -> None:
     old = database.bindings.get(statement.name)
     if old is None:
@@ -295,7 +295,7 @@ def _(statement: AlterRemoteServiceBinding, database: Played, _now: datetime) ->
     database.bindings[statement.name] = next_binding(statement, old, database.bindings.values())
 
 
-@_apply.register
+@_apply.register(DropRemoteServiceBinding)
 def _(statement: DropRemoteServiceBinding, database: Played, _now: datetime) -> None:
     database.bindings.pop(statement.name, None)
 

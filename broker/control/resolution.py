@@ -8,16 +8,18 @@ then is not told of.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from broker.control.concern import Concern, of_route
 from broker.control.rehearsal import Rehearsal
 from broker.routing.address import NetworkAddress
 from broker.routing.lint import Lint
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
 NAMES_MAX = 200  # that are asked for
@@ -67,8 +69,11 @@ def named_hosts(rehearsal: Rehearsal) -> dict[str, tuple[str, str]]:
 
 def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, str]:
     """What is wrong with each of them; threads that are still waiting end with the process."""
-    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    import threading  # noqa: PLC0415 - as in `_resolve`
+    from queue import Empty, SimpleQueue  # noqa: PLC0415
+
+    asked: SimpleQueue[str] = SimpleQueue()
+    answers: SimpleQueue[tuple[str, str]] = SimpleQueue()
     missing = 0
     for host in hosts:
         asked.put(host)
@@ -79,18 +84,20 @@ def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, st
     for _ in range(missing):
         try:
             host, problem = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
+        except Empty:
             break
         if problem:
             problems[host] = problem
     return problems
 
 
-def _answer(asked: queue.SimpleQueue[str], answers: queue.SimpleQueue[tuple[str, str]], resolve: Resolve) -> None:
+def _answer(asked: SimpleQueue[str], answers: SimpleQueue[tuple[str, str]], resolve: Resolve) -> None:
+    from queue import Empty  # noqa: PLC0415
+
     while True:
         try:
             host = asked.get_nowait()
-        except queue.Empty:
+        except Empty:
             return
         try:
             resolve(host)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 PRIORITY_LEVEL_DEFAULT = 5  # PRIORITY_LEVEL = DEFAULT, the original's
 
-_GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_GUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 class _Queue(Struct, frozen=True):
@@ -84,7 +84,7 @@ def _each_once(names: Sequence[Token], number: int, what: str) -> None:
 
 
 def _guid(token: Token, what: str) -> UUID:
-    if _GUID.fullmatch(token) is None:
+    if re.fullmatch(_GUID, token, re.ASCII | re.IGNORECASE) is None:
         raise RefusedError(8169, f"{str(token)!r} is no {what}: write a GUID", token)
     return UUID(token)
 

@@ -78,29 +78,29 @@ def _render(statement: Statement) -> str:
     raise TypeError(f"no rendering for {type(statement).__name__}")
 
 
-@_render.register
+@_render.register(UseDatabase)
 def _use_database(statement: UseDatabase) -> str:
     return f"USE {render_name(statement.name)}"
 
 
-@_render.register
+@_render.register(CreateRoute)
 def _create_route(statement: CreateRoute) -> str:
     owner = _authorization(statement.owner)
     return f"CREATE ROUTE {render_name(statement.name)}{owner} WITH {_properties(statement.properties)}"
 
 
-@_render.register
+@_render.register(AlterRoute)
 def _alter_route(statement: AlterRoute) -> str:
     return f"ALTER ROUTE {render_name(statement.name)} WITH {_properties(statement.properties)}"
 
 
-@_render.register
+@_render.register(CreateQueue)
 def _create_queue(statement: CreateQueue) -> str:
     options = _queue_options(statement.status, statement.poison_message_handling or None)
     return f"CREATE QUEUE {_queue(statement.queue)}" + (f" WITH {options}" if options else "")
 
 
-@_render.register
+@_render.register(AlterQueue)
 def _alter_queue(statement: AlterQueue) -> str:
     options = _queue_options(statement.status, statement.poison_message_handling)
     return f"ALTER QUEUE {_queue(statement.queue)} WITH {options}"
@@ -116,19 +116,19 @@ _DROPPED: dict[type[Statement], str] = {
 }
 
 
-@_render.register
+@_render.register(DropRoute | DropService | DropMessageType | DropContract | DropPriority | DropRemoteServiceBinding)
 def _drop(
     statement: DropRoute | DropService | DropMessageType | DropContract | DropPriority | DropRemoteServiceBinding,
 ) -> str:
     return f"DROP {_DROPPED[type(statement)]} {render_name(statement.name)}"
 
 
-@_render.register
+@_render.register(DropQueue)
 def _drop_queue(statement: DropQueue) -> str:
     return f"DROP QUEUE {_queue(statement.queue)}"
 
 
-@_render.register
+@_render.register(CreateService)
 def _create_service(statement: CreateService) -> str:
     owner = _authorization(statement.owner)
     contracts = ", ".join(map(render_name, statement.contracts))
@@ -136,7 +136,7 @@ def _create_service(statement: CreateService) -> str:
     return f"{text} ({contracts})" if contracts else text
 
 
-@_render.register
+@_render.register(AlterService)
 def _alter_service(statement: AlterService) -> str:
     text = f"ALTER SERVICE {render_name(statement.name)}"
     if statement.queue is not None:
@@ -146,7 +146,7 @@ def _alter_service(statement: AlterService) -> str:
     return f"{text} ({', '.join(changes)})" if changes else text
 
 
-@_render.register
+@_render.register(EndConversation)
 def _end_conversation(statement: EndConversation) -> str:
     text = f"END CONVERSATION '{statement.conversation_handle}'"
     if statement.cleanup:
@@ -156,43 +156,43 @@ def _end_conversation(statement: EndConversation) -> str:
     return f"{text} WITH ERROR = {statement.error_code} DESCRIPTION = {render_text(statement.description or '')}"
 
 
-@_render.register
+@_render.register(MoveConversation)
 def _move_conversation(statement: MoveConversation) -> str:
     return f"MOVE CONVERSATION '{statement.conversation_handle}' TO '{statement.conversation_group_id}'"
 
 
-@_render.register
+@_render.register(BeginConversationTimer)
 def _begin_timer(statement: BeginConversationTimer) -> str:
     return f"BEGIN CONVERSATION TIMER ('{statement.conversation_handle}') TIMEOUT = {statement.timeout}"
 
 
-@_render.register
+@_render.register(CreateMessageType)
 def _create_message_type(statement: CreateMessageType) -> str:
     owner = _authorization(statement.owner)
     validation = "" if statement.validation == "NONE" else f" VALIDATION = {statement.validation}"
     return f"CREATE MESSAGE TYPE {render_name(statement.name)}{owner}{validation}"
 
 
-@_render.register
+@_render.register(AlterMessageType)
 def _alter_message_type(statement: AlterMessageType) -> str:
     return f"ALTER MESSAGE TYPE {render_name(statement.name)} VALIDATION = {statement.validation}"
 
 
-@_render.register
+@_render.register(CreateContract)
 def _create_contract(statement: CreateContract) -> str:
     owner = _authorization(statement.owner)
     types = ", ".join(f"{render_name(one.message_type)} SENT BY {one.sent_by}" for one in statement.message_types)
     return f"CREATE CONTRACT {render_name(statement.name)}{owner} ({types})"
 
 
-@_render.register
+@_render.register(CreatePriority)
 def _create_priority(statement: CreatePriority) -> str:
     properties = _priority_properties(statement.properties)
     text = f"CREATE BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION"
     return f"{text} SET ({properties})" if properties else text
 
 
-@_render.register
+@_render.register(AlterPriority)
 def _alter_priority(statement: AlterPriority) -> str:
     properties = _priority_properties(statement.properties)
     return f"ALTER BROKER PRIORITY {render_name(statement.name)} FOR CONVERSATION SET ({properties})"
@@ -206,7 +206,7 @@ _CHANGED: dict[type[ChangePermission], tuple[str, str]] = {
 }
 
 
-@_render.register
+@_render.register(ChangePermission)
 def _change_permission(statement: ChangePermission) -> str:
     verb, to = _CHANGED[type(statement)]
     securable = f"{_SECURABLES[statement.permission]}::{render_name(statement.securable)}"
@@ -214,7 +214,7 @@ def _change_permission(statement: ChangePermission) -> str:
     return f"{verb} {statement.permission} ON {securable} {to} {principals}"
 
 
-@_render.register
+@_render.register(CreateRemoteServiceBinding)
 def _create_binding(statement: CreateRemoteServiceBinding) -> str:
     owner = _authorization(statement.owner)
     text = f"CREATE REMOTE SERVICE BINDING {render_name(statement.name)}{owner}"
@@ -222,13 +222,13 @@ def _create_binding(statement: CreateRemoteServiceBinding) -> str:
     return f"{text} TO SERVICE {render_text(statement.remote_service_name)} WITH {options}"
 
 
-@_render.register
+@_render.register(AlterRemoteServiceBinding)
 def _alter_binding(statement: AlterRemoteServiceBinding) -> str:
     options = _binding_options(statement.user, statement.anonymous)
     return f"ALTER REMOTE SERVICE BINDING {render_name(statement.name)} WITH {options}"
 
 
-@_render.register
+@_render.register(AlterDatabase)
 def _alter_database(statement: AlterDatabase) -> str:
     name = "CURRENT" if statement.name is None else render_name(statement.name)
     return f"ALTER DATABASE {name} SET {statement.option}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.observe.glance import readable
 from broker.observe.terminal import Terminal
@@ -19,8 +19,7 @@ NO_TERMINAL_COLUMNS = 80
 COLUMNS_MAX = 100  # a longer line of prose is hard to read
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """
     One line. Shape: `indent` columns; `mark` one character before the text; `style` as `Terminal.line` has it;
     `is_table` is never wrapped.

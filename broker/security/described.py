@@ -8,9 +8,9 @@ Source: RFC 5280; RFC 4514 (how a subject is written).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -30,8 +30,7 @@ class Use(StrEnum):
     SEALING = "dialog sealing"
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(NamedTuple):
     """
     A certificate in words.
 

@@ -1,8 +1,8 @@
 """
 Single sides of conversations, as others than the writer of their database ask for them.
 
-Reads only, on any connection to the database; each question is a look into an index, but for those under way, which
-are read through.
+Reads only, on any connection to the database; each question is a look into an index, but for those under way and for
+numbers of all, which are read through.
 """
 
 from __future__ import annotations
@@ -70,3 +70,8 @@ def conversations_under_way(db: sqlite3.Connection) -> Iterator[UnderWay]:
     cursor = db.execute(_UNDER_WAY)
     while rows := cursor.fetchmany(ROWS):
         yield from map(UnderWay._make, rows)
+
+
+def conversations_by_state(db: sqlite3.Connection) -> dict[str, int]:
+    """How many conversations there are in each state, in the order of their codes."""
+    return dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall())

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 SCHEMA_VERSION = 6
 OLDEST_VERSION = 1  # that can be brought up to this one
-_TABLE = re.compile(r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)", re.MULTILINE)
+_TABLE = r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)"
 
 
 def schema_version(db: sqlite3.Connection) -> int:
@@ -32,7 +32,7 @@ def make_tables(db: sqlite3.Connection, names: Collection[str] | None = None) ->
 
     script = files("broker.store").joinpath("schema.sql").read_text(encoding="utf-8")
     for statement in _statements(script):
-        if names is None or _TABLE.findall(statement)[0] in names:
+        if names is None or re.findall(_TABLE, statement, re.MULTILINE)[0] in names:
             db.execute(statement)
 
 

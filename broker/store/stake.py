@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from broker.store.conversation import conversations_by_state
+
 
 @dataclass(frozen=True, slots=True)
 class Stake:
@@ -23,11 +25,6 @@ class Stake:
         states = ", ".join(f"{number:,} {state}" for state, number in self.conversations.items())
         inside = f" ({states})" if states else ""
         return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
-
-
-def conversations_by_state(db: sqlite3.Connection) -> dict[str, int]:
-    """How many conversations there are in each state, in the order of their codes."""
-    return dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall())
 
 
 def stake_of(db: sqlite3.Connection) -> Stake:

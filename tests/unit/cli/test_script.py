@@ -78,4 +78,4 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_refusal_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProblemError):
-        _run(monkeypatch, Daemon(looks=1, error=ProblemError(400)), is_terminal=False)
+        _run(monkeypatch, Daemon(looks=1, error=ProblemError(400, {})), is_terminal=False)

@@ -8,7 +8,14 @@ import pytest
 
 from broker.conversation.state import State
 from broker.store import conversation as module
-from broker.store.conversation import Described, UnderWay, conversations_under_way, describe_conversation, handles_of
+from broker.store.conversation import (
+    Described,
+    UnderWay,
+    conversations_by_state,
+    conversations_under_way,
+    describe_conversation,
+    handles_of,
+)
 from tests.support.shop import Shop
 
 
@@ -57,3 +64,13 @@ def test_more_than_are_read_at_once_all_come_in_their_order(
     handles = [shop.begin(db).conversation_handle.bytes for _ in range(5)]
 
     assert handles == [one.conversation_handle for one in conversations_under_way(db)]
+
+
+def test_sides_are_counted_by_state(shop: Shop, db: sqlite3.Connection) -> None:
+    assert {} == conversations_by_state(db)
+
+    shop.begin(db)
+    shop.begin(db)
+    shop.begin(db).send(b"x")
+
+    assert {"CO": 1, "SO": 2} == conversations_by_state(db)
