@@ -22,14 +22,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from broker.admin.app import tell_problems
 from broker.admin.guard import FORWARDED, host_name
+from broker.admin.problem import http_problem
 from broker.admin.scrape import Scrapes
 from broker.admin.subject import Subject
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
+WRONG_PORT = "this is the port of observe.listen; ask on the admin socket, or on the port of admin.listen"
 WITHHELD = "the reason is told on this machine: broker status"
 
 
@@ -68,7 +70,13 @@ def observe_app(subject: Subject, executor: Executor) -> web.Application:
     for path, checks in checks_of(subject).items():
         app.router.add_get(path, partial(_answer, checks))
         app.router.add_get(path + "/{name:.+}", partial(_answer_one, checks))
+    app.router.add_route(hdrs.METH_ANY, "/v1/{what:.*}", _elsewhere)
     return app
+
+
+async def _elsewhere(request: web.Request) -> web.Response:
+    """To a client of the admin interface that was given the wrong port."""
+    return http_problem(web.HTTPNotFound(), f"{request.path}: {WRONG_PORT}")
 
 
 def checks_of(subject: Subject) -> dict[str, Checks]:

@@ -172,7 +172,7 @@ def find_socket(config: Path | None) -> SocketFound:
     hint = "name its socket with --socket"
     unknown = SettingError("admin.socket", "is not known, so the daemon was not asked", None, hint)
     try:
-        settings, errors = load_what_is_good(config, environ=os.environ)
+        settings, errors, _ = load_what_is_good(config, environ=os.environ)
     except SettingsError as error:
         raise SettingsError([*error.errors, unknown]) from error
     is_default = not _is_told(settings, errors) and settings.admin.socket.is_relative_to(settings.instance.state_dir)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
     from broker.security.issue import Authority, Holder, Issued, Validity
 
 AUTHORITY_DAYS, LEAF_DAYS, LEAF_DAYS_MAX = 3650, 365, 825
+_WHERE_NAMED = "certificate and trust in [endpoint] and [admin], certificate and peers in [databases.NAME]"
 SKEW = timedelta(minutes=5)  # a new certificate is valid at once also where a clock is slow
 
 _force_option = click.option("--force", is_flag=True, help="Replace files that are there, keys included.")
@@ -175,6 +176,8 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     """
     if not files and config is None:
         raise click.UsageError("name files, or a configuration with -c FILE")
+    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
+
     uses: Mapping[Path, tuple[str, ...]] = {}
     if config is not None:
         from broker.control.certificate_use import certificate_uses  # noqa: PLC0415
@@ -184,8 +187,11 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     rows: list[dict[str, Any]] = []
     for file in files or tuple(uses):
         setting = {"setting": ", ".join(uses.get(file.absolute(), ()))} if config is not None else {}
-        rows += [row | setting for row in _rows(file, now)]
-    show_rows(rows, output)
+        rows += [_row(file, one, now) | setting for one in read_certificates(file)]
+    if not rows:
+        click.echo(f"{config} names no certificate that is there: {_WHERE_NAMED} would", err=True)
+    if rows or output == "json":
+        show_rows(rows, output)
 
 
 @examples("""
@@ -374,12 +380,6 @@ def _tell(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: l
         click.echo(f"# {path}{' (private)' if content.is_secret else ''}")
     for line in lines:
         click.echo(line)
-
-
-def _rows(file: Path, now: datetime) -> list[dict[str, Any]]:
-    from broker.control.certificate_file import read_certificates  # noqa: PLC0415
-
-    return [_row(file, one, now) for one in read_certificates(file)]
 
 
 def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _rows(report: Report) -> list[dict[str, Any]]:
         rows.append(
             {"level": "warning", "code": code, "file": file, "line": None, "column": None, "text": text, "more": count}
         )
-    rows += [_row("skipped", "setting", one, _sentence(one)) for one in report.skipped]
+    rows += [_row("skipped", "setting", one, _sentence(one)) for one in (*report.waiting, *report.skipped)]
     return rows
 
 
@@ -148,6 +148,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"warning: {concern}" for concern in concerns)
     for kind, count in hidden.items():
         yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
+    yield from (f"not looked at until this is corrected: {one}" for one in report.waiting)
     yield from (f"not checked, --offline: {one}" for one in report.skipped)
     note = "its own ports and files do not count, and a second one would not start there"
     yield from (f"note: an instance runs from {one}; {note}" for one in report.running)

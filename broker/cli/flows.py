@@ -100,8 +100,8 @@ def tail(
     Show the newest visits of a journal, one a line.
 
     Instances write files, which appear when they are full or old enough (file_age, 15 minutes): what is newer is in
-    none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 1 the
-    directory cannot be read, 3 there is none.
+    none yet. JSON is one object a line. Files that cannot be read are told on standard error. Exit codes: 0 also when
+    some files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
     """
     from broker.journal.newest import Arriving, Wanted, newest  # noqa: PLC0415 - see the docstring of broker.cli.group
 
@@ -111,6 +111,8 @@ def tail(
     found = newest(directory, wanted, lines)
     _show_visits(found.visits, output)
     _complain(found.unread)
+    if found.unread and not found.read and not follow:
+        fail("nothing could be read: none of the files is a journal that can be used", 1)
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)
@@ -271,7 +273,8 @@ def _show_summary(summary: Summary) -> None:
         for row in rows:
             row["samples"] = ", ".join(f"{sample:g}" for sample in row["samples"])
         show_rows(rows, "table")
-        show_rows([{**one, "reason": one["reason"] or ""} for one in _outcomes(summary)], "table")
+        outcomes = [{**one, "reason": one["reason"] or ""} for one in _outcomes(summary)]
+        show_rows(outcomes, "table", ["outcome", "reason", "rows"])
     for one in summary.troubled[:TOLD_MAX]:
         click.echo(readable(f"{one.fitness.value}: {one.path}: {one.problem}"))
     if len(summary.troubled) > TOLD_MAX:

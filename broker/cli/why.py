@@ -147,6 +147,7 @@ def _lines(told: Trace, note: str) -> Iterator[Line]:
         for side in answer.sides:
             yield Line(f"{side.service_name} in {side.database}: {side.security}", _INDENT)
     for path in told.paths:
-        yield Line(f"way: {path}", _INDENT)
+        if path not in told.not_asked:
+            yield Line(f"way: {path}", _INDENT)
     for sentence in told.not_asked:
         yield Line(f"not asked: {sentence}", _INDENT, style="yellow")

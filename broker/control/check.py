@@ -10,10 +10,12 @@ nothing is sent but questions to the resolver. What a running instance of this v
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from operator import eq
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -27,7 +29,7 @@ from broker.control.config import by_place
 from broker.control.custody import file_errors, file_warnings, path_of
 from broker.control.file_place import out_of_reach, place_errors
 from broker.control.journal import journal_errors
-from broker.control.load import load_what_is_good
+from broker.control.load import Loaded, load_what_is_good
 from broker.control.owner import NOBODY, UNASKED, Owner, real
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
@@ -46,6 +48,17 @@ if TYPE_CHECKING:
     from broker.control.config import Settings
     from broker.control.listen import ListenAddress
 
+_STATE_DIR: KeyPath = ("instance", "state_dir")
+_OWNER: tuple[KeyPath, ...] = (_STATE_DIR, ("admin", "socket"))  # by which an instance that runs is found
+_WORKERS: KeyPath = ("endpoint", "workers")
+_SECURITY: tuple[KeyPath, ...] = tuple(
+    ("endpoint", key) for key in ("encryption", "authentication", "certificate", "private_key", "trust", "listen")
+)
+
+_OF_DATABASE = "its file and certificates"
+_UNWISE = "what is legal and unwise, and whether the names of next hops resolve"
+_ALL = f"everything on this machine, {_UNWISE}"
+
 OwnerOf = Callable[["Settings"], Owner]
 """Who runs already by the state directory of these settings."""
 
@@ -56,7 +69,8 @@ class Report(Struct, frozen=True):
 
     Shape: `errors` keep an instance from starting; `warnings` of settings and `concerns` about what the scripts say are
     legal and unwise; `left_out` counts the concerns of one code and file that are not among them; `skipped` is what was
-    not looked at, because it was asked for offline; `running` the state directories of instances that run.
+    not looked at, because it was asked for offline; `waiting` what was not, because of an error in the settings;
+    `running` the state directories of instances that run.
     """
 
     errors: list[SettingError] = field(default_factory=list)
@@ -64,6 +78,7 @@ class Report(Struct, frozen=True):
     concerns: list[Concern] = field(default_factory=list)
     left_out: dict[Kind, int] = field(default_factory=dict)
     skipped: list[SettingError] = field(default_factory=list)
+    waiting: list[SettingError] = field(default_factory=list)
     running: list[Path] = field(default_factory=list)
 
 
@@ -89,13 +104,15 @@ def check_files(
     sound = []
     for path in paths:
         try:
-            settings, refused = load_what_is_good(path, environ=environ, overrides=overrides or {})
+            loaded = load_what_is_good(path, environ=environ, overrides=overrides or {})
         except SettingsError as error:
             report.errors.extend(error.errors)
+            report.waiting.append(_later(error.errors[0], _ALL))
             continue
+        settings = loaded.settings
         rehearsal = rehearse(settings, now=datetime.now(UTC))
-        if refused:  # a refused setting has its default, so the machine is not asked about it
-            report.errors.extend([*refused, *rehearsal.errors])
+        if loaded.errors:
+            _look_at_the_good(loaded, rehearsal, report, offline=offline, owner_of=owner_of)
             continue
         owner = UNASKED if offline else owner_of(settings)
         if owner.state_dir is not None:
@@ -103,7 +120,7 @@ def check_files(
         report.errors.extend(check_settings(settings, rehearsal, offline=offline, owner=owner))
         report.warnings.extend(warnings_of(settings, rehearsal))
         if offline:
-            report.skipped.extend(_skipped(settings, rehearsal))
+            report.skipped.extend(settings.error(*one) for one in _skipped(settings, rehearsal))
         else:
             report.concerns.extend(unresolved(rehearsal))
         if not rehearsal.errors:
@@ -137,24 +154,86 @@ def check_settings(
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    told = place_errors(settings)
-    errors = [*rehearsal.errors, *told.values()]
-    errors += file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))
-    errors += [*_admin_socket(settings, owner, offline=offline), *_askers(settings, rehearsal)]
-    errors += changeable_errors(settings)
-    if not offline:
-        errors += _listeners(settings, owner)
+    errors = list(rehearsal.errors)
+    for one in _looks(settings, rehearsal, owner, offline=offline):
+        errors += one.errors()
     return sorted(errors, key=by_place)
 
 
 def changeable_errors(settings: Settings) -> list[SettingError]:
     """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
-    found = certificate_errors(settings)
-    if any(one.certificate or one.private_key or one.peers for one in settings.databases.values()):
-        from broker.control.identities import identity_errors  # noqa: PLC0415 - slow to import: see broker.cli.group
+    return [error for one in _changeable_looks(settings) for error in one.errors()]
 
-        found += identity_errors(settings)
-    return [*found, *journal_errors(settings), *tracing_errors(settings), *admin_errors(settings)]
+
+class _Look(NamedTuple):
+    """One thing outside that is looked at. Shape: `needs` the keys and sections that say where and how."""
+
+    what: str
+    needs: tuple[KeyPath, ...]
+    errors: Callable[[], Iterable[SettingError]]
+
+
+def _looks(settings: Settings, rehearsal: Rehearsal, owner: Owner, *, offline: bool) -> list[_Look]:
+    looks = [
+        _Look("the state directory and the files of databases", (_STATE_DIR,), lambda: _files(settings, owner)),
+        _Look("the admin socket", _OWNER, lambda: _admin_socket(settings, owner, offline=offline)),
+        _Look("how many processes share msdb", (_WORKERS,), lambda: _askers(settings, rehearsal)),
+        *_changeable_looks(settings),
+    ]
+    for key, address in () if offline else _addresses(settings):
+        looks.append(_Look("ports", (key, *_OWNER), partial(_listener, settings, owner, key, address)))
+    return looks
+
+
+def _changeable_looks(settings: Settings) -> list[_Look]:
+    journal, admin = (_STATE_DIR, ("journal", "directory")), (_STATE_DIR, ("admin",))
+    return [
+        _Look("certificate, key and trust of the endpoint", _SECURITY, lambda: certificate_errors(settings)),
+        _Look("certificates of databases", (), lambda: _identity_errors(settings)),
+        _Look("the directory of the journal", journal, lambda: journal_errors(settings)),
+        _Look("what tracing needs", (("tracing", "enabled"),), lambda: tracing_errors(settings)),
+        _Look("files, users and groups of the admin interface", admin, lambda: admin_errors(settings)),
+    ]
+
+
+def _look_at_the_good(
+    loaded: Loaded, rehearsal: Rehearsal, report: Report, *, offline: bool, owner_of: OwnerOf
+) -> None:
+    """Look at what is good of settings that are wrong; adds to the report that, and what has to wait."""
+    settings, doubtful = loaded.settings, loaded.doubtful
+
+    def doubts(needs: Iterable[KeyPath]) -> KeyPath | None:
+        """The first of what is doubtful that these keys are, are in, or hold."""
+        return next((one for one in doubtful for key in needs if all(map(eq, one, key))), None)
+
+    good = {name: one for name, one in settings.databases.items() if doubts([("databases", name)]) is None}
+    settings = settings.with_values({"databases": good})
+    owner = NOBODY if doubts(_OWNER) is not None else UNASKED if offline else owner_of(settings)
+    if owner.state_dir is not None:
+        report.running.append(owner.state_dir)
+    found = [*loaded.errors, *rehearsal.errors]
+    waiting: dict[KeyPath, list[str]] = {one: [_OF_DATABASE] for one in doubtful if one[:1] == ("databases",)}
+    for look in _looks(settings, rehearsal, owner, offline=offline):
+        doubt = doubts(look.needs)
+        if doubt is None:
+            found += look.errors()
+        else:
+            waiting.setdefault(doubt, []).append(look.what)
+    report.errors.extend(sorted(found, key=by_place))
+    if () in doubtful:
+        report.waiting.append(_later(loaded.errors[0], _ALL))
+        return
+    if offline:
+        left = [one for one in _skipped(settings, rehearsal) if doubts([one[0], *_OWNER]) is None]
+        report.skipped.extend(settings.error(*one) for one in left)
+    for key, whats in waiting.items():
+        report.waiting.append(settings.error(key, ", ".join(dict.fromkeys(whats))))
+    report.waiting.append(_later(loaded.errors[0], _UNWISE))
+
+
+def _later(error: SettingError, what: str) -> SettingError:
+    """What waits until this error is mended."""
+    return error.but(problem=what, hint="", excerpt="")
 
 
 def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:
@@ -193,6 +272,19 @@ def _role_commands(settings: Settings) -> Iterator[SettingError]:
             yield settings.error(("databases", name, "role_command"), problem, hint)
 
 
+def _files(settings: Settings, owner: Owner) -> list[SettingError]:
+    told = place_errors(settings)
+    return [*told.values(), *file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))]
+
+
+def _identity_errors(settings: Settings) -> Iterable[SettingError]:
+    if not any(one.certificate or one.private_key or one.peers for one in settings.databases.values()):
+        return []
+    from broker.control.identities import identity_errors  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    return identity_errors(settings)
+
+
 def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterator[SettingError]:
     path = settings.admin.socket
     is_there = os.path.isdir(path.parent)  # noqa: PTH112 - the other raises what the system refuses
@@ -224,15 +316,14 @@ def asking_error(settings: Settings, route: str) -> SettingError:
     return settings.error(("endpoint", "workers"), problem, f"set it to 1, or DROP ROUTE [{route}]")
 
 
-def _listeners(settings: Settings, owner: Owner) -> Iterator[SettingError]:
+def _listener(settings: Settings, owner: Owner, key: KeyPath, address: ListenAddress) -> Iterator[SettingError]:
     from broker.net.listener import bind  # noqa: PLC0415 - slow to import: see broker.cli.group
 
-    for key, address in _addresses(settings):
-        try:
-            bind(address.host, address.port).close()
-        except ListenFailedError as error:
-            if not owner.has_port(address):
-                yield settings.error(key, f'cannot listen on "{address}": {error.problem}')
+    try:
+        bind(address.host, address.port).close()
+    except ListenFailedError as error:
+        if not owner.has_port(address):
+            yield settings.error(key, f'cannot listen on "{address}": {error.problem}')
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
@@ -244,19 +335,18 @@ def _addresses(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:
             yield (section, "listen"), one
 
 
-def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]:
+def _skipped(settings: Settings, rehearsal: Rehearsal) -> Iterator[tuple[KeyPath, str]]:
     """What only a look at this machine and its network would tell."""
     for key, address in _addresses(settings):
-        yield settings.error(key, f'whether "{address}" can be bound')
-    yield settings.error(("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"')
+        yield key, f'whether "{address}" can be bound'
+    yield ("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"'
     locked = [
         str(path) for path in (path_of(settings, name) for name in (MSDB, *settings.databases)) if is_locked(path)
     ]
     if locked:
         shown = ", ".join(locked[:10]) + (f" and {len(locked) - 10} more" if len(locked) > 10 else "")
-        problem = f"whether it is this instance that has them open: {shown}"
-        yield settings.error(("instance", "state_dir"), problem)
+        yield _STATE_DIR, f"whether it is this instance that has them open: {shown}"
     hosts = named_hosts(rehearsal)
     if hosts:
         shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")
-        yield settings.error(("routes",), f"whether the names of next hops resolve: {shown}")
+        yield ("routes",), f"whether the names of next hops resolve: {shown}"

@@ -4,7 +4,7 @@ Reading the configuration file: its bytes, its text, its TOML, and everything th
 Only a plain file of a sane size is read: a pipe would wait for ever, a device has no end. `tomllib` stops at the first
 mistake and tells its place in a sentence only; a line that is wrong by itself is therefore left out and the rest read
 on, so that one run tells of every such line. What a mistake makes of the lines behind it, nobody can know: reading ends
-at a mistake that is not the line's own.
+at a mistake that is not the line's own, and what stands whole before it is made use of.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from broker.errors import SettingError, SettingsError, Span
 FILE_MAX_BYTES = 4 << 20  # a configuration of ten thousand databases is half of it
 SYNTAX_ERRORS_MAX = 20  # of one file: more are those of something else than TOML
 
-_PLACE = re.compile(r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$")
-_TWICE = re.compile(r"^Cannot (?:declare \(.*\) twice|overwrite a value|mutate immutable namespace \(.*\))$")
+# Compiled where they are needed, for files that are wrong.
+_PLACE = r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$"
+_TWICE = r"^Cannot (?:declare \(.*\) twice|overwrite a value|mutate immutable namespace \(.*\))$"
 _NAMES = "name a TOML file that exists and may be read"
 _SYNTAX = "correct the syntax, then check again"
-_TABLE = re.compile(r"\s*\[")
 _PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
 
 
@@ -51,7 +51,7 @@ def read_config(path: Path | None) -> ConfigFile:
         SettingsError: nothing in it can be made use of.
     """
     if path is None:
-        return ConfigFile({}, Places(), [])
+        return ConfigFile({}, Places({}, {}, {}, []), [])
     source = str(path)
     text = _decode(_read(path, source), source)
     if _PEM.search(text):  # its lines are shown to nobody
@@ -125,8 +125,20 @@ def _parse(text: str, source: str) -> ConfigFile:
         errors.append(found)
         number = found.span.line if found.span is not None else 0
         if len(errors) == SYNTAX_ERRORS_MAX or not _is_its_own(left, number, found):
-            raise SettingsError(errors)
+            before = "\n".join(left[: number - 1])
+            return ConfigFile(_whole(before, errors), _places(before, source, lines), errors)
         left[number - 1] = ""
+
+
+def _whole(before: str, errors: list[SettingError]) -> dict[str, Any]:
+    """What stands before the mistake at which reading ends; raises SettingsError when that is nothing, or goes on."""
+    try:
+        found = tomllib.loads(before)
+    except (ValueError, RecursionError):
+        found = {}
+    if not found:
+        raise SettingsError(errors)
+    return found
 
 
 def _places(text: str, source: str, lines: list[str]) -> Places:
@@ -137,7 +149,7 @@ def _places(text: str, source: str, lines: list[str]) -> Places:
 
 def _is_its_own(lines: list[str], number: int, error: SettingError) -> bool:
     """Whether the mistake is in this very line, so that those around it can be read without it; no head of a table."""
-    if not 1 <= number <= len(lines) or _TABLE.match(lines[number - 1]):
+    if not 1 <= number <= len(lines) or lines[number - 1].lstrip().startswith("["):
         return False
     if error.hint != _SYNTAX:  # a key that is there twice: the line is fine by itself
         return "=" in lines[number - 1]
@@ -150,7 +162,7 @@ def _is_its_own(lines: list[str], number: int, error: SettingError) -> bool:
 
 def _syntax_error(message: str, lines: list[str], source: str) -> SettingError:
     """What `tomllib` says, with the place that it names in its sentence only."""
-    place = _PLACE.search(message)
+    place = re.search(_PLACE, message)
     problem, hint = (message[: place.start()] if place else message), _SYNTAX
     if place is None:
         span = Span(source, 1, 1)
@@ -158,7 +170,7 @@ def _syntax_error(message: str, lines: list[str], source: str) -> SettingError:
         span = Span(source, int(place[1]), int(place[2]))
     else:
         span = Span(source, len(lines), len(lines[-1]) + 1)
-    if _TWICE.match(problem):
+    if re.match(_TWICE, problem):
         line = lines[span.line - 1]
         begin = len(line) - len(line.lstrip())
         name = line[begin:].partition("=")[0].partition("#")[0].strip()

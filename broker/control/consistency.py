@@ -127,9 +127,9 @@ def _roles(settings: Settings) -> Iterator[Finding]:
         if database.mirroring != "command" and database.role_command:
             hint = 'set mirroring = "command", or leave it out'
             yield Finding(command, f'is not used with mirroring = "{database.mirroring}"', hint, (mirroring,))
-        if database.role_timeout < database.role_interval:
+        if database.role_timeout <= database.role_interval:
             interval = render_duration(database.role_interval)
-            problem = f"is below role_interval = {interval}: a principal would step down between two runs"
+            problem = f"is not above role_interval = {interval}: a principal would step down between two runs"
             also = (("databases", name, "role_interval"),)
             yield Finding(("databases", name, "role_timeout"), problem, "raise it, or lower role_interval", also)
 

@@ -46,6 +46,7 @@ from broker.ddl.statements import (
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
 from broker.store.database import copy_of_catalog
+from broker.store.fault import sentence
 from broker.store.transaction import begin_within, commit, roll_back
 
 _IN_MSDB = (AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
@@ -387,4 +388,4 @@ class _Script:
 def _unavailable(database: Database, error: sqlite3.Error, done: Iterable[str] = ()) -> StoreUnavailableError:
     where = ", ".join(done)
     already = f"; the script is already carried out in: {where}" if where else ""
-    return StoreUnavailableError(str(database.path), f"{error}{already}")
+    return StoreUnavailableError(str(database.path), f"{sentence(error)}{already}")

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.control.config import Settings, by_place
 from broker.control.config_file import read_config
@@ -36,6 +35,19 @@ _SHORT_NAMES = {
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
+class Loaded(NamedTuple):
+    """
+    What is good of a configuration.
+
+    Shape: `settings` with defaults in the place of what was refused; `errors` sorted by place; `doubtful` the keys and
+    sections of which the settings may say something else than was meant, () for all of them.
+    """
+
+    settings: Settings
+    errors: list[SettingError]
+    doubtful: list[KeyPath]
+
+
 def load_settings(
     path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object] = _NOTHING
 ) -> Settings:
@@ -53,7 +65,7 @@ def load_settings(
     Raises:
         SettingsError: everything that is wrong, the file from top to bottom, then environment and flags.
     """
-    settings, errors = load_what_is_good(path, environ=environ, overrides=overrides)
+    settings, errors, _ = load_what_is_good(path, environ=environ, overrides=overrides)
     if errors:
         raise SettingsError(errors)
     return settings
@@ -61,7 +73,7 @@ def load_settings(
 
 def load_what_is_good(
     path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object] = _NOTHING
-) -> tuple[Settings, list[SettingError]]:
+) -> Loaded:
     """
     As `load_settings`, but what is refused is left out and takes its default, so that the rest can be looked at too.
 
@@ -71,9 +83,8 @@ def load_what_is_good(
     file = read_config(path)
     data, places, errors = file.data, file.places, list(file.errors)
     ours = {name: text for name, text in environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
-    places = replace(
-        places, source=Source(None if path is None else without_dots(path.absolute()), ours, dict(overrides))
-    )
+    source = Source(None if path is None else without_dots(path.absolute()), ours, dict(overrides))
+    places = places._replace(source=source)
     for origin, steps, value in [*_from_environment(environ, data), *_from_flags(overrides)]:
         if not all(str(step).isprintable() for step in steps):
             problem = "has a character in its name that cannot be printed"
@@ -86,8 +97,9 @@ def load_what_is_good(
                 SettingError(f"{dotted(steps)} ({origin})", "stands below something that is no table", None, hint)
             )
     base = Path.cwd() if path is None else without_dots(path.absolute()).parent
-    settings = _build(data, places, base, errors, is_whole=not file.errors)
-    return settings, sorted(errors, key=by_place)
+    everything: list[KeyPath] = [()] if errors else []
+    settings, doubtful = _build(data, places, base, errors, is_whole=not file.errors)
+    return Loaded(settings, sorted(errors, key=by_place), [*everything, *doubtful])
 
 
 # --- environment and flags ----------------------------------------------------------------------------------
@@ -140,32 +152,39 @@ def _put(data: dict[str, Any], steps: KeyPath, value: object) -> bool:
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def _build(data: dict[str, Any], places: Places, base: Path, errors: list[SettingError], *, is_whole: bool) -> Settings:
+def _build(
+    data: dict[str, Any], places: Places, base: Path, errors: list[SettingError], *, is_whole: bool
+) -> tuple[Settings, list[KeyPath]]:
     """
     Validate, taking out what is refused until the rest is good, then look across keys; adds to `errors`.
 
-    Of a file that is not whole, nothing is said to be missing or to contradict anything.
+    Of a file that is not whole, nothing is said to be missing or to contradict anything. The settings, and what is
+    doubtful in them.
     """
     blank = Settings().placed(places)
     refused: list[KeyPath] = []
+    doubtful: list[KeyPath] = []
     settings = None
     while settings is None:
         try:
             settings = _absolute(Settings.read(data), base).placed(places)
         except SectionError as error:
             for fault in error.faults:
-                if is_whole or fault.wrong is not Wrong.MISSING:
+                is_told = fault.path in refused  # what was refused is missing now
+                if not is_told and (is_whole or fault.wrong is not Wrong.MISSING):
                     errors.append(_explain(blank, fault))
                 # What lacks a required key is refused as a whole.
                 gone = fault.path[:-1] if fault.wrong is Wrong.MISSING else fault.path
+                meant = _meant(data, gone) if fault.wrong is Wrong.UNKNOWN else []
                 refused.append(_take_out(data, gone))
+                doubtful += meant if fault.wrong is Wrong.UNKNOWN else [] if is_told else refused[-1:]
     sound = [
         finding
         for finding in contradictions(settings)
         if not any(path[: len(gone)] == gone for gone in refused for path in (finding.path, *finding.also))
     ]
     errors += settings.report(sound) if is_whole else []
-    return settings
+    return settings, [*doubtful, *(finding.path for finding in sound)]
 
 
 def _explain(settings: Settings, fault: Fault) -> SettingError:
@@ -186,17 +205,31 @@ def _explain(settings: Settings, fault: Fault) -> SettingError:
 
 def _nearest(path: KeyPath) -> str:
     """What an unknown key may have meant: the nearest name here, the same name elsewhere, else all names here."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
-
     name = str(path[-1])
     here = names_at(Settings, path[:-1])
-    near = get_close_matches(name, here, n=1)
+    near = _near(path, here)
     if near:
         return f'did you mean "{near[0]}"?'
     elsewhere = [dotted(one.path) for one in settings_of(Settings) if one.path[-1] == name]
     if elsewhere:
         return f'did you mean "{elsewhere[0]}"?'
     return f"known here: {', '.join(here)}"
+
+
+def _meant(data: Mapping[str, Any], path: KeyPath) -> list[KeyPath]:
+    """What an unknown key may stand for: the nearest name where it stands, else all names, but those that are there."""
+    for step in path[:-1]:
+        data = data.get(str(step), {})
+    names = names_at(Settings, path[:-1])
+    near = _near(path, names)
+    return [(*path[:-1], name) for name in near or names if name not in data]
+
+
+def _near(path: KeyPath, names: Sequence[str]) -> list[str]:
+    """The nearest of these names; empty when none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
+
+    return get_close_matches(str(path[-1]), names, n=1)
 
 
 def _take_out(data: dict[str, Any], path: KeyPath) -> KeyPath:

@@ -14,8 +14,7 @@ import json
 import re
 import tomllib
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from broker.control.source import Source
 from broker.errors import Span, caret
@@ -44,21 +43,23 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """
     Places in one TOML text, and where else a value came from.
 
     Shape: `keys` and `values` by key path; `elsewhere` names the origin of a value that came from no file; `lines` of
     the text; `source` all of where the settings came from, to read them again, None of those that a program has made.
-    None of the five counts when two of these are compared: the same settings written in another order are the same.
     """
 
-    keys: dict[KeyPath, Span] = field(default_factory=dict, compare=False)
-    values: dict[KeyPath, Span] = field(default_factory=dict, compare=False)
-    elsewhere: dict[KeyPath, str] = field(default_factory=dict, compare=False)
-    lines: list[str] = field(default_factory=list, compare=False, repr=False)
-    source: Source | None = field(default=None, compare=False, repr=False)
+    keys: dict[KeyPath, Span]
+    values: dict[KeyPath, Span]
+    elsewhere: dict[KeyPath, str]
+    lines: list[str]
+    source: Source | None = None
+
+    def __repr__(self) -> str:
+        """Without what is in the file and the environment."""
+        return f"Places(keys={self.keys!r}, values={self.values!r}, elsewhere={self.elsewhere!r})"
 
     def origin(self, path: KeyPath) -> str | None:
         """What set this key or made this section, when not the file: an environment variable's name, or `flag`."""
@@ -109,7 +110,7 @@ def index_places(text: str, *, source: str) -> Places:
     """
     walk = _Walk(text.replace("\r\n", "\n"), source)
     walk.document()
-    return Places(walk.keys, walk.values, lines=split_lines(text))
+    return Places(walk.keys, walk.values, {}, split_lines(text))
 
 
 class _Walk:

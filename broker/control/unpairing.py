@@ -27,7 +27,7 @@ from broker.ddl.statements import (
     Statement,
     UseDatabase,
 )
-from broker.errors import PairingError
+from broker.errors import PairingError, SettingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,24 @@ def removal(settings: Settings, database: str, far_service: str, *, present: Col
 
     Raises:
         PairingError: this side is not paired with it.
-        SettingError: a setting has no pattern from which the place of a file could be told.
+        SettingError: it is, and a setting has no pattern any more from which the place of a file could be told.
         DdlSyntaxError, OSError: a script that pairing made and that cannot be read any more.
     """
     places = places_of(settings, database)
     name = names_for(far_service).file
-    paths = [place_for(settings, key, patterns, name) for key, patterns in places.items()]
+    paths: list[Path] = []
+    roomless: list[SettingError] = []
+    for key, patterns in places.items():
+        try:
+            paths.append(place_for(settings, key, patterns, name))
+        except SettingError as error:
+            roomless.append(error)
     there = tuple(path for path in paths if path.exists())
     if not there:
-        raise PairingError(f"{database} is not paired with {far_service}: there is no {paths[-1]}")
+        missing = f"no {paths[-1]}" if paths else "no setting that has room for the files of a pairing"
+        raise PairingError(f"{database} is not paired with {far_service}: there is {missing}")
+    if roomless:
+        raise roomless[0]
     _, _, in_msdb, in_database = paths
     _, _, shared, own = places.values()
     statements: list[Statement] = []

@@ -58,10 +58,15 @@ class Wanted:
 
 @dataclass(slots=True)
 class Newest:
-    """What was found. Shape: `visits` in the order in which they ended; `unread` files that could not be read."""
+    """
+    What was found.
+
+    Shape: `visits` in the order in which they ended; `unread` files that could not be read; `read` how many could.
+    """
 
     visits: list[dict[str, Any]] = field(default_factory=list)
     unread: list[FileState] = field(default_factory=list)
+    read: int = 0
 
 
 def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
@@ -94,6 +99,7 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
                         for piece in reading.pieces(group):
                             ends.put_behind(wanted.of(piece))
                         last.put_before(ends)
+            found.read += 1
         except UNREADABLE as error:
             found.unread.append(state.spoilt(error))
     found.visits = last.rows()

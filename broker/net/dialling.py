@@ -97,17 +97,19 @@ class Dialling:
                 attempts.succeeded()  # by a link that its peer has opened
             elif now < attempts.suppressed_until or known.servers.serving(address) is not None:
                 continue
-            elif address not in own and self._is_named(address):
+            elif address not in own and address in self.named:
                 resting.append((address, attempts))
             elif now > attempts.suppressed_until + 2 * BACKOFF_CAP:
                 del known.attempts[address]
         for address, _ in heapq.nsmallest(AGAIN_MAX, resting, key=lambda one: one[1].suppressed_until):
             self.want(address)
 
-    def _is_named(self, address: NetworkAddress) -> bool:
+    @property
+    def named(self) -> frozenset[NetworkAddress]:
+        """What routes name; of each table the first `ROUTES_MAX` are looked at, once for each change of a table."""
         if self._named is None:
             self._named = frozenset(_addresses_of(self._tables))
-        return address in self._named
+        return self._named
 
     async def close(self) -> None:
         """Dial nobody any more."""

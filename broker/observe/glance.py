@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.observe.terminal import Terminal
 
+UNTRIED_SHOWN = 10  # next hops that nobody has dialled yet, by name
 _LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
 
 
@@ -112,7 +113,7 @@ def _render_connections(connections: Sequence[Mapping[str, Any]], terminal: Term
 
 
 def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
-    """What waits for each, why and until when; and those that are not reached though nothing waits for them."""
+    """What waits for each, why and until when; those that are not reached though nothing waits; those not dialled."""
     waiting = status.get("waiting", ())
     if waiting:
         columns = ["next_hop", "held", "held_bytes", "oldest_s", "why", "next_attempt_s"]
@@ -124,6 +125,13 @@ def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
         render_table(
             ["address", "health", "problem", "held"], down, title="Addresses with a problem", terminal=terminal
         )
+    untried = [
+        one for one, facts in addresses if facts["health"] == "untried" and not (facts["problem"] or facts["held"])
+    ]
+    if untried:
+        more = f" and {len(untried) - UNTRIED_SHOWN} more" if len(untried) > UNTRIED_SHOWN else ""
+        shown = ", ".join(map(readable, untried[:UNTRIED_SHOWN]))
+        terminal.prose(f"not dialled yet, so nobody knows whether they can be reached: {shown}{more}")
 
 
 def _ago(instant: str | None, now: datetime) -> str:

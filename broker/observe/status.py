@@ -9,6 +9,7 @@ The fields are a contract, told in docs/admin.md.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 import uuid
 from collections import Counter
@@ -34,6 +35,8 @@ from broker.wire.layout import Kind
 
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
 OTHER_KIND = "other"
+UNTRIED_MAX = 100  # next hops told of that nobody has dialled yet: a table may name ten thousand
+_UNTRIED = {"health": "untried", "problem": "", "held": 0, "held_bytes": 0, "over_share": 0, "peer": ""}
 
 
 def read_status(instance: Running) -> dict[str, Any]:
@@ -146,7 +149,10 @@ def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
 
 
 def _addresses(instance: Running) -> dict[str, Any]:
+    """Those that were dialled or are served, and the first of those that routes name and nobody has dialled yet."""
     peers, outboxes = instance.peers, instance.forwarder.outboxes
+    known = peers.known_addresses | outboxes.keys()
+    untried = heapq.nsmallest(UNTRIED_MAX, peers.dialling.named - known - instance.forwarder.here.own, key=str)
     return {
         str(address): {
             "health": peers.health_of(address).name.lower(),
@@ -156,8 +162,8 @@ def _addresses(instance: Running) -> dict[str, Any]:
             "over_share": outboxes[address].share.refused if address in outboxes else 0,
             "peer": _served_by(outboxes[address]) if address in outboxes else "",
         }
-        for address in sorted(peers.known_addresses | outboxes.keys(), key=str)
-    }
+        for address in sorted(known, key=str)
+    } | {str(address): dict(_UNTRIED) for address in untried}
 
 
 def _served_by(outbox: Outbox) -> str:

@@ -54,11 +54,11 @@ class Terminal:
             self.line(one, style)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-        """Print a table, or a block of lines for each row where that is too wide: nothing is ever cut."""
+        """Print a table, or a block of lines for each row where it has no columns or too wide ones; nothing is cut."""
         columns, *rows = ([encodable(cell, self._encoding) for cell in row] for row in (columns, *rows))
         widest = [max(map(cells, column)) for column in zip(columns, *rows, strict=True)]
         room = self.width - 1 - _FRAME_COLUMNS * len(columns)
-        if sum(min(width, UNBROKEN_COLUMNS) for width in widest) > room:
+        if not columns or sum(min(width, UNBROKEN_COLUMNS) for width in widest) > room:
             self._blocks(columns, rows, title)
             return
         if title:
@@ -76,7 +76,7 @@ class Terminal:
     def _blocks(self, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
         if title:
             self.prose(title, "bold")
-        names = max(map(cells, columns))
+        names = max(map(cells, columns), default=0)
         for number, row in enumerate(rows, 1):
             self.line(f"-- {number} of {len(rows)}", "bold")
             for column, cell in zip(columns, row, strict=True):

@@ -95,10 +95,17 @@ def _sentence(found: list[Finding], status: Status) -> str:
     links = len(status.get("connections", ()))
     held = status.get("forwarding", {}).get("held", 0)
     waits = f"{held:,} frames wait for their next hop" if held else "nothing waits for a next hop"
-    told = f"{links:,} {'connection' if links == 1 else 'connections'}, {waits}"
+    told = f"{links:,} {'connection' if links == 1 else 'connections'}, {waits}{_untried(status)}"
     if not found:
         return f"All is well: {told}"
     return f"It works ({told}), and {_things(len(found))} worth knowing: {shorten(found[0].what, 300)}"
+
+
+def _untried(status: Status) -> str:
+    """Next hops of which nobody knows whether they can be reached."""
+    known = status.get("addresses", {}).values()
+    count = sum(one["health"] == "untried" and not one["problem"] and not one["held"] for one in known)
+    return f", {count:,} {'next hop' if count == 1 else 'next hops'} not dialled yet" if count else ""
 
 
 def _things(count: int) -> str:

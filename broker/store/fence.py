@@ -49,9 +49,10 @@ class Sighting(NamedTuple):
     What tells a file from its copies.
 
     Shape: `number` of the file now, `known_number` at the last start of a daemon, None before the first; `starts` in
-    the file, `known_starts` to this instance, 0 when it never had this database; `last_path` where it had it then;
-    `epoch` in the file, `known_epoch` as it is told beside the file or known to this instance, 0 when nowhere; `others`
-    the broker instances of other databases that this instance had by this path.
+    the file, `known_starts` to this instance, 0 when it never had this database; `last_path` where it had it then,
+    `is_in_place` whether this file is there now; `epoch` in the file, `known_epoch` as it is told beside the file or
+    known to this instance, 0 when nowhere; `others` the broker instances of other databases that this instance had by
+    this path.
     """
 
     number: int
@@ -62,6 +63,7 @@ class Sighting(NamedTuple):
     epoch: int = 0
     known_epoch: int = 0
     others: tuple[str, ...] = ()
+    is_in_place: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -73,6 +75,8 @@ class Sighting(NamedTuple):
         """Why this file must not be used as it is; empty when it may."""
         if self.known_number is not None and self.known_number != self.number:
             where = f"; this instance last used the original at {self.last_path}" if self.last_path else ""
+            if self.is_in_place:
+                where = "; it was put in the place of the original, as a restored backup is"
             return (
                 f"error 9772: the file is a copy: it has number {self.number} (inode), and had {self.known_number} at"
                 f" the last start of a daemon{where}"
@@ -139,6 +143,7 @@ def look(db: sqlite3.Connection, path: Path, state_dir: Path, *, told: int = 0) 
         epoch=epoch,
         known_epoch=max(known["epoch"], told_epoch(path), told),
         others=_by_path(seen, path),
+        is_in_place=known["path"] == str(path.absolute()),
     )
 
 

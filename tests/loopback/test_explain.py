@@ -122,7 +122,7 @@ def test_explaining_opens_no_connection_and_tells_what_is_known_against_an_addre
         return dict(one)
 
     assert (first.address, "untried", "") == tuple(candidate()[name] for name in ("address", "health", "problem"))
-    assert {} == orders.status()["addresses"]
+    assert ["untried"] == [one["health"] for one in orders.status()["addresses"].values()]
     with closing(orders.connect("orders")) as db, db:
         dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
         dialog.send("x")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from types import SimpleNamespace
@@ -114,9 +115,16 @@ async def test_metrics_in_the_form_that_is_asked_for(get: Get, accept: str, cont
 
 
 async def test_nothing_else_is_there(get: Get) -> None:
-    status, content_type, _ = await get("/v1/status")
+    status, content_type, _ = await get("/v1")
 
     assert (status, content_type.partition(";")[0]) == (404, "application/problem+json")
+
+
+async def test_who_asks_for_the_admin_interface_is_told_where_it_is(get: Get) -> None:
+    status, _, text = await get("/v1/status")
+
+    told = "there is nothing at /v1/status: this is the port of observe.listen; ask on the admin socket"
+    assert (404, True) == (status, json.loads(text)["detail"].startswith(told))
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,18 @@ def test_show_tells_which_setting_uses_a_file() -> None:
     assert [("ca/ca.pem", ""), ("a.pem", "endpoint.certificate")] == [(row["file"], row["setting"]) for row in one]
 
 
+def test_show_says_where_a_configuration_would_name_certificates_when_it_names_none() -> None:
+    Path("broker.toml").write_text('[endpoint]\nlisten=["127.0.0.1:4022"]\n')
+
+    table, rows = certs("show", "-c", "broker.toml"), certs("show", "-c", "broker.toml", "-o", "json")
+
+    assert "" == table.stdout
+    assert table.stderr.startswith(
+        "broker.toml names no certificate that is there: certificate and trust in [endpoint]"
+    )
+    assert [] == json.loads(rows.stdout)
+
+
 def test_show_of_a_key_says_what_it_is() -> None:
     certs("issue", "--database", "billing")
 

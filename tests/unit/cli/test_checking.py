@@ -9,6 +9,9 @@ import pytest
 
 from tests.support.command import run
 
+# Of an instance that listens nowhere, behind [endpoint].
+_QUIET = 'encryption = "disabled"\nlisten = []\n[instance]\nstate_dir = "state"\n[observe]\nlisten = ""\n'
+
 
 def test_check_of_a_good_configuration_says_so(configuration: Path) -> None:
     result = run("check", "-c", configuration, "--offline")
@@ -27,10 +30,11 @@ def test_check_tells_what_is_unwise_and_calls_it_good(configuration: Path) -> No
 
 
 def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: Path) -> None:
-    configuration.write_text('[endpoint]\nmax_hopz = 3\nmax_frame = "1KiB"\n')
+    configuration.write_text(f'[endpoint]\nmax_hopz = 3\nmax_frame = "1KiB"\n{_QUIET}')
 
     result = run("check", "-c", configuration)
 
+    later = f"not looked at until this is corrected: {configuration}:2:1: endpoint.max_hopz"
     assert (1, "") == (result.exit_code, result.stdout)
     assert [
         f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?',
@@ -39,7 +43,23 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
         f'{configuration}:3:13: endpoint.max_frame: "1KiB" is out of range; allowed is 4KiB to 16MiB',
         'max_frame = "1KiB"',
         "            ^^^^^^",
+        f"{later}: what is legal and unwise, and whether the names of next hops resolve",
     ] == result.stderr.splitlines()
+
+
+def test_check_names_what_has_to_wait_for_a_correction(configuration: Path) -> None:
+    quiet = _QUIET.replace('"state"', "5")
+    configuration.write_text(f"[endpoint]\nmax_hopz = 3\n{quiet}")
+
+    people, program = run("check", "-c", configuration), run("check", "-c", configuration, "-o", "json")
+
+    told = (
+        "the state directory and the files of databases, the admin socket, the directory of the journal, files, users"
+    )
+    where = f"not looked at until this is corrected: {configuration}:6:13: instance.state_dir: "
+    assert f"{where}{told} and groups of the admin interface" in people.stderr.splitlines()
+    rows = [row for row in json.loads(program.stdout) if row["level"] == "skipped"]
+    assert [(6, 13), (2, 1)] == [(row["line"], row["column"]) for row in rows]
 
 
 def test_check_reads_the_scripts(configuration: Path, tmp_path: Path) -> None:
@@ -150,7 +170,7 @@ def test_check_without_offline_has_looked_at_everything(configuration: Path) -> 
 
 
 def test_check_prints_annotations_of_a_workflow(configuration: Path) -> None:
-    configuration.write_text('[endpoint]\nmax_hopz = 3\n[instance]\nname = "100%"\nstate_dir = "\\n"\n')
+    configuration.write_text(f"[endpoint]\nmax_hopz = 3\n{_QUIET}")
 
     result = run("check", "-c", configuration, "-o", "github", "--offline")
 

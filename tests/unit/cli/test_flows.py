@@ -139,6 +139,24 @@ def test_many_troubled_files_are_counted_when_they_are_not_named(tmp_path: Path)
     assert "read: 0 rows, 0 bytes, no files" in done.stdout
 
 
+def test_newest_visits_of_files_that_cannot_be_read_are_no_success(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
+
+    done = run("flows", "tail", tmp_path)
+
+    assert (1, 2) == (done.exit_code, done.stderr.count("not read: "))
+    assert "nothing could be read" in done.stderr
+
+
+def test_a_journal_without_files_or_without_visits_has_no_newest_and_no_outcomes(tmp_path: Path) -> None:
+    assert (0, "") == (run("flows", "tail", tmp_path).exit_code, run("flows", "tail", tmp_path).stdout)
+    write(tmp_path / "gateway-1-a.parquet")
+
+    assert 0 == run("flows", "tail", tmp_path).exit_code
+    assert "outcome" in run("flows", "stats", tmp_path).stdout
+
+
 @pytest.mark.parametrize("command", ["tail", "stats"])
 def test_directory_that_is_not_there_is_not_found(tmp_path: Path, command: str) -> None:
     done = run("flows", command, tmp_path / "gone")

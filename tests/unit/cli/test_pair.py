@@ -137,6 +137,16 @@ def test_who_is_not_paired_is_3(config: Path) -> None:
     assert "orders is not paired with //shop/Nobody" in result.stderr
 
 
+def test_who_is_not_paired_is_3_also_without_room_for_certificates(tmp_path: Path, fake_admin: Any) -> None:
+    fake_admin.answers["/v1/sql"] = (200, SERVICES)
+    config = configured(tmp_path, fake_admin.path, endpoint={"trust": ["tls/orders.pem"]})
+
+    result = run("pair", "remove", "//shop/Nobody", "-c", config, "--yes")
+
+    assert 3 == result.exit_code
+    assert "orders is not paired with //shop/Nobody" in result.stderr
+
+
 def test_pairing_is_taken_back_only_when_that_is_said(config: Path, fake_admin: Any) -> None:
     script = config.parent / "scripts.d" / f"{names_for('//shop/Billing').file}.sql"
     script.write_text("GRANT SEND ON SERVICE::[//shop/Orders] TO [CN=billing];", encoding="utf-8")

@@ -123,6 +123,18 @@ def test_a_half_written_file_still_says_where_the_daemon_is(fake_admin: Any, tmp
     assert (0, 1) == (result.exit_code, len(fake_admin.asked))
 
 
+def test_a_file_that_ends_in_the_head_of_a_section_still_says_where_the_daemon_is(
+    fake_admin: Any, tmp_path: Path
+) -> None:
+    fake_admin.answers["/v1/reload"] = (200, NOTHING)
+    config = tmp_path / "broker.toml"
+    config.write_text(f'[admin]\nsocket = "{fake_admin.path}"\n[ro')
+
+    result = run("reload", "-c", config)
+
+    assert (0, 1) == (result.exit_code, len(fake_admin.asked))
+
+
 def test_a_daemon_that_is_not_there_is_told_with_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text('[instance]\nstate_dir = "s"\n[endpoint]\nmax_hops = 0\n')

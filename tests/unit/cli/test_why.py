@@ -47,7 +47,9 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
         "  next:    next of not acknowledged",
         "  remedy:  remedy of not acknowledged",
     ] == lines[1:5]
-    assert "not asked: a -> tcp://b:4022: not known from there on" in " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
+    assert "not asked: a -> tcp://b:4022: not known from there on" in text
+    assert 1 == text.count("not known from there on")
 
 
 def test_as_json_facts_and_findings_are_there(daemon: Any) -> None:

@@ -17,7 +17,7 @@ from broker.control.check import Report, check_files, check_running, check_setti
 from broker.control.owner import Owner, real
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingError
-from broker.store.database import lock_store
+from broker.store.database import lock_store, open_store
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
 SAMPLES = Path(__file__).parents[3] / "config"
@@ -116,13 +116,7 @@ def test_socket_in_a_directory_that_cannot_be_written_is_found(found: Any) -> No
     ("content", "problem"),
     [
         (b"", None),  # SQLite takes an empty file for an empty database
-        (
-            b"SQLite format 3\0" + bytes(84),
-            (
-                "x.db: the file is no SQLite database, or its beginning was overwritten: put back a backup, or save"
-                " what can be read with the .recover of the sqlite3 shell (file is not a database)"
-            ),
-        ),
+        (b"SQLite format 3\0" + bytes(84), '"x.db" is no SQLite file'),
         (b"SQLite", '"x.db" is no SQLite file'),
         (b"hello, this is a text", '"x.db" is no SQLite file'),
     ],
@@ -142,12 +136,27 @@ def test_real_database_passes(found: Any, tmp_path: Path) -> None:
     assert found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n") == []
 
 
+def test_damage_within_a_database_is_found(found: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with closing(open_store(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page = db.execute("PRAGMA page_size").fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek(4 * page)
+        file.write(b"\xff" * page)
+
+    (line,) = found(f"{QUIET}[databases.a]\npath = '{path}'\n")
+
+    assert "databases.a.path" in line
+    assert "the file is damaged" in line
+
+
 def test_database_that_is_a_directory_is_found(found: Any, tmp_path: Path) -> None:
     (tmp_path / "x.db").mkdir()
 
     (line,) = found(f"{QUIET}[databases.a]\npath = '{tmp_path}/x.db'\n")
 
-    assert '"x.db" cannot be read: Is a directory' in line
+    assert '"x.db" is no plain file' in line
 
 
 def test_database_in_a_directory_that_cannot_be_written_is_found(found: Any) -> None:
@@ -250,16 +259,99 @@ def test_errors_are_values(load: Any) -> None:
 def test_scripts_are_read_although_a_setting_is_refused(tmp_path: Path) -> None:
     """One run tells both: what is wrong with the settings and what is wrong with the scripts they name."""
     config = tmp_path / "broker.toml"
-    config.write_text('[endpoint]\nmax_hopps = 3\n[routes]\nfiles = ["bad.sql"]\n', encoding="utf-8")
+    config.write_text(f'[routes]\nfiles = ["bad.sql"]\n[instance]\n{QUIET}max_hopps = 3\n', encoding="utf-8")
     (tmp_path / "bad.sql").write_text("CREATE ROUTE r WITH ADRESS = 'LOCAL';\n", encoding="utf-8")
 
     report = check_files([config], environ={})
 
-    assert ["endpoint.max_hopps", "routes.files[0]"] == [error.key for error in report.errors]
+    assert ["routes.files[0]", "endpoint.max_hopps"] == [error.key for error in report.errors]
+
+
+WRONG = [
+    ("[drain]\ntimeout = '5'\n", "drain.timeout"),
+    ("[databases.b]\npath = 5\n", "databases.b.path"),
+    ("[drain]\ntime_out = '5s'\n", "drain.time_out"),
+    ("[dialog]\nfragment_size = '15MiB'\n", "dialog.fragment_size"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "key"), WRONG)
+def test_machine_is_looked_at_with_what_is_good(tmp_path: Path, taken: int, wrong: str, key: str) -> None:
+    """What is wrong with the machine is told in the same run as a value that is refused, once."""
+    text = (
+        f"[instance]\nstate_dir = 'state'\n{wrong}[observe]\nlisten = ''\n"
+        f"[endpoint]\nlisten = ['127.0.0.1:{taken}']\nencryption = 'required'\ncertificate = 'no.pem'\n"
+        "private_key = 'no.key'\n[databases.a]\npath = '/nowhere/a.db'\n"
+        "[journal]\ndirectory = '/proc/journal'\n[admin]\nsocket = '/proc/x/admin.sock'\n"
+    )
+    (tmp_path / "a.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "good.toml").write_text(text.replace(wrong, ""), encoding="utf-8")
+
+    found, good = (check_files([tmp_path / name], environ={}) for name in ("a.toml", "good.toml"))
+
+    machine = ["endpoint.listen[0]", "endpoint.certificate", "endpoint.private_key", "databases.a.path"]
+    machine += ["journal.directory", "admin.socket"]
+    keys = [error.key for error in found.errors]
+    assert machine == [error.key for error in good.errors]
+    assert (machine, 1) == ([one for one in keys if one in machine], keys.count(key))
+    assert {key} == {one.key for one in found.waiting}
+    assert [] == good.waiting
+
+
+LATER = "what is legal and unwise, and whether the names of next hops resolve"
+HAVE_TO_WAIT = [
+    ("max_hops = 0\n", []),
+    ("worker = 0\n", [("endpoint.workers", "how many processes share msdb")]),
+    ("listen = [5]\n", [("endpoint.listen", "certificate, key and trust of the endpoint, ports")]),
+    ("authentication = 'certificate'\n", [("endpoint.authentication", "certificate, key and trust of the endpoint")]),
+    ("trust = 5\n", [("endpoint.trust", "certificate, key and trust of the endpoint")]),
+    ("[admin]\nroles = 5\n", [("admin.roles", "files, users and groups of the admin interface")]),
+    ("[admin]\nsocket = 5\n", [("admin.socket", "the admin socket, files, users and groups of the admin interface")]),
+    ("[databases.a]\npath = 5\n", [("databases.a.path", "its file and certificates")]),
+    ("[journal]\ndirectory = 5\n", [("journal.directory", "the directory of the journal")]),
+    ("[tracing]\nenabled = 5\n", [("tracing.enabled", "what tracing needs")]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "waiting"), HAVE_TO_WAIT)
+def test_what_goes_by_a_value_that_is_refused_has_to_wait(
+    tmp_path: Path, wrong: str, waiting: list[tuple[str, str]]
+) -> None:
+    """Nothing is looked at by a default that nobody asked for."""
+    head, text = "[instance]\nstate_dir = 'state'\n", f"[endpoint]\nlisten = []\n{wrong}[observe]\nlisten = ''\n"
+    (tmp_path / "a.toml").write_text(
+        head + text.replace("listen = []\n", "" if "listen" in wrong else "listen = []\n", 1)
+    )
+
+    report = check_files([tmp_path / "a.toml"], environ={})
+
+    *before, last = report.waiting
+    assert (1, LATER) == (len(report.errors), last.problem)
+    assert waiting == [(one.key, one.problem) for one in before]
+
+
+@pytest.mark.parametrize("text", ["[endpoint]\nlisten = []\n[ro", "max_hops = [", "x = 1 2\n"])
+def test_by_a_file_that_is_not_whole_nothing_is_looked_at(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+
+    report = check_files([tmp_path / "a.toml"], environ={}, owner_of=lambda _: pytest.fail("nobody is asked"))
+
+    assert ["TOML"] == [error.key for error in report.errors]
+    assert [f"everything on this machine, {LATER}"] == [one.problem for one in report.waiting]
+
+
+def test_offline_it_is_told_what_good_settings_leave_unlooked_at(tmp_path: Path) -> None:
+    text = "[instance]\nstate_dir = 'state'\n[observe]\nlisten = 5\n[endpoint]\nlisten = ['127.0.0.1:9']\n"
+    (tmp_path / "a.toml").write_text(text)
+    (tmp_path / "b.toml").write_text(text.replace("'state'", "5"))
+
+    reports = [check_files([tmp_path / name], environ={}, offline=True) for name in ("a.toml", "b.toml")]
+
+    assert [["endpoint.listen[0]", "admin.socket"], []] == [[one.key for one in report.skipped] for report in reports]
 
 
 def test_file_that_cannot_be_read_leaves_the_others_to_be_checked(tmp_path: Path) -> None:
-    (tmp_path / "b.toml").write_text("[endpoint]\nmax_hopps = 3\n", encoding="utf-8")
+    (tmp_path / "b.toml").write_text(f"[instance]\n{QUIET}max_hopps = 3\n", encoding="utf-8")
 
     report = check_files([tmp_path / "a.toml", tmp_path / "b.toml"], environ={})
 

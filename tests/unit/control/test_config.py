@@ -108,8 +108,14 @@ def test_the_far_side_takes_all_that_the_widest_window_lets_be_under_way() -> No
     assert Arrival.TOO_EARLY is place((7, 0), 7 + widest, 0)
 
 
+def test_places_do_not_count_when_settings_are_compared() -> None:
+    assert Settings().placed(index_places("a = 1", source="f")) == Settings().placed(
+        index_places("\nb = 2", source="g")
+    )
+
+
 def test_error_names_the_variable_that_set_the_value() -> None:
-    settings = Settings().placed(Places(elsewhere={("dialog", "window"): "BROKER_DIALOG__WINDOW"}))
+    settings = Settings().placed(Places({}, {}, {("dialog", "window"): "BROKER_DIALOG__WINDOW"}, []))
 
     assert str(settings.error(("dialog", "window"), "p")) == "dialog.window (BROKER_DIALOG__WINDOW): p"
 

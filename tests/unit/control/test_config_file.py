@@ -194,6 +194,22 @@ def test_reading_ends_at_a_mistake_that_reaches_further_than_its_line(tmp_path: 
     assert 1 == len(caught.value.errors)
 
 
+def test_what_stands_whole_before_a_mistake_at_which_reading_ends_is_made_use_of(tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, "[a]\nb = 1\nwrong\n[rou\nc = 2\n[d]\n"))
+
+    assert {"a": {"b": 1}} == found.data
+    assert [3, 4] == [error.span.line for error in found.errors if error.span]
+    assert "[rou" == found.errors[1].excerpt.splitlines()[0]
+
+
+@pytest.mark.parametrize("text", ["a = [\n1,\n[ro", 'a = """\n[b]\nc = 1\n', "[ro"])
+def test_of_what_goes_on_to_the_mistake_nothing_is_made_use_of(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_config(written(tmp_path, text))
+
+    assert 1 == len(caught.value.errors)
+
+
 def test_something_else_than_toml_has_a_bounded_report(tmp_path: Path) -> None:
     assert SYNTAX_ERRORS_MAX == len(problems(written(tmp_path, "no toml\n" * 1000)))
 

@@ -215,7 +215,8 @@ def test_endpoint_that_strangers_reach_is_unwise_as_far_as_it_is_open(
         ({"role_command": ["role"]}, ["databases.a.role_command"]),
         ({"mirroring": "lock", "role_command": ["role"]}, ["databases.a.role_command"]),
         ({"role_interval": "20s"}, ["databases.a.role_timeout"]),
-        ({"role_interval": "20s", "role_timeout": "20s"}, []),
+        ({"role_interval": "20s", "role_timeout": "20s"}, ["databases.a.role_timeout"]),
+        ({"role_interval": "20s", "role_timeout": "21s"}, []),
     ],
 )
 def test_a_role_has_one_source(database: dict[str, Any], expected: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.control.pairing import Side, installation, names_for, own_offer
 from broker.control.unpairing import removal
-from broker.errors import PairingError
+from broker.errors import PairingError, SettingError
 from broker.security.pairing import Partner, partner_of
 from tests.support.paired import side_of
 
@@ -82,3 +82,28 @@ def test_file_that_is_gone_is_not_missed(orders: Side, files: list[Path]) -> Non
 def test_who_is_not_paired_is_told(orders: Side) -> None:
     with pytest.raises(PairingError, match="orders is not paired with //shop/nobody: there is no"):
         removal(orders.settings, "orders", "//shop/nobody", present=())
+
+
+def test_who_is_not_paired_is_told_also_where_no_setting_has_room_for_a_file(tmp_path: Path) -> None:
+    one = side_of(tmp_path / "orders", endpoint={"trust": ["tls/orders.pem"]}).settings
+    none = one.with_values(
+        {
+            "routes": one.routes.with_values({"files": ()}),
+            "databases": {"orders": one.databases["orders"].with_values({"peers": (), "scripts": ()})},
+        }
+    )
+
+    with pytest.raises(
+        PairingError, match=r"orders is not paired with //shop/nobody: there is no .*scripts\.d/zz-pair-"
+    ):
+        removal(one, "orders", "//shop/nobody", present=())
+    with pytest.raises(PairingError, match="there is no setting that has room for the files of a pairing"):
+        removal(none, "orders", "//shop/nobody", present=())
+
+
+@pytest.mark.usefixtures("files")
+def test_pairing_whose_setting_has_no_room_any_more_stays(orders: Side) -> None:
+    endpoint = orders.settings.endpoint.with_values({"trust": ("/etc/tls/orders.pem",)})
+
+    with pytest.raises(SettingError, match=r"endpoint\.trust"):
+        removal(orders.settings.with_values({"endpoint": endpoint}), "orders", FAR, present=PRESENT)

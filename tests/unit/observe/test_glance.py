@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.observe.glance import render_status, render_table
+from broker.observe.glance import UNTRIED_SHOWN, render_status, render_table
 from broker.observe.terminal import Terminal
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -211,6 +211,17 @@ def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
         ["1", "4711", "True", "5.0", "2", "0", "0", "0", ""],
         ["2", "NULL", "False", "NULL", "0", "0", "3", "7", "signal 9"],
     ] == told
+
+
+def test_next_hops_that_nobody_has_dialled_are_named_the_first_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    untried = {"health": "untried", "problem": "", "held": 0}
+    few = {"tcp://a:1": untried, "tcp://b:1": untried | {"health": "connected"}, "tcp://c:1": untried | {"held": 1}}
+    many = {f"tcp://{number}:1": untried for number in range(UNTRIED_SHOWN + 2)}
+
+    shown = [" ".join(page(capsys, status(addresses=addresses)).split()) for addresses in (few, many)]
+
+    assert shown[0].endswith("not dialled yet, so nobody knows whether they can be reached: tcp://a:1")
+    assert "tcp://9:1 and 2 more" in shown[1]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from broker.ddl.parser import parse_script
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.observe.status import (
+    UNTRIED_MAX,
     add_backlog,
     backlog_paths,
     by_kind,
@@ -105,6 +106,28 @@ async def test_dialog_between_two_instances_is_counted_at_both(start: Any, send:
         "over_share": 0,
         "peer": "target",
     }
+
+
+async def test_next_hop_that_nobody_has_dialled_is_untried_whether_it_is_there_or_not(start: Any) -> None:
+    """Only whoever sends there finds out; until then it is told as what it is."""
+    gateway = await start("gateway", msdb=DEAD_ROUTE)
+    await execute(gateway.catalog, parse_script(_route_to(gateway)), database="msdb")
+
+    addresses = read_status(gateway)["addresses"]
+
+    assert {"tcp://127.0.0.1:1": ("untried", "", 0)} == {
+        address: (facts["health"], facts["problem"], facts["held"]) for address, facts in addresses.items()
+    }
+    assert set() == gateway.peers.known_addresses
+
+
+async def test_of_many_next_hops_that_nobody_has_dialled_the_first_are_told(start: Any) -> None:
+    routes = ";".join(f"CREATE ROUTE r{n} WITH ADDRESS = 'tcp://127.0.0.1:{1000 + n}'" for n in range(UNTRIED_MAX + 5))
+    gateway = await start("gateway", msdb=routes)
+
+    addresses = read_status(gateway)["addresses"]
+
+    assert [f"tcp://127.0.0.1:{1000 + number}" for number in range(UNTRIED_MAX)] == list(addresses)
 
 
 async def test_address_that_does_not_answer_tells_why(start: Any, take: Any, until: Any) -> None:

@@ -44,6 +44,10 @@ def test_a_table_without_rows_has_its_heads() -> None:
     assert ["┏━━━┓", "┃ a ┃", "┡━━━┩", "└───┘"] == drawn(["a"], [])
 
 
+def test_a_table_without_columns_says_that_there_is_nothing() -> None:
+    assert ["Peers", "no rows"] == drawn([], [], title="Peers")
+
+
 def test_the_widest_column_gives_way_and_is_folded_between_words() -> None:
     lines = drawn(["handle", "why"], [[GUID, "no route leads to the service, and none of last resort is there"]])
 

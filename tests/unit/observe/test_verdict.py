@@ -47,6 +47,16 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
     } == told
 
 
+def test_next_hops_that_nobody_has_dialled_are_not_passed_over() -> None:
+    untried = {"health": "untried", "problem": "", "held": 0}
+    failed, waits = untried | {"problem": "refused"}, untried | {"held": 1}
+
+    one, two = ({"addresses": dict.fromkeys(names, untried) | {"c": failed, "d": waits}} for names in ("a", "ab"))
+
+    assert "nothing waits for a next hop, 1 next hop not dialled yet)" in verdict(status(**one))["sentence"]
+    assert "nothing waits for a next hop, 2 next hops not dialled yet)" in verdict(status(**two))["sentence"]
+
+
 DOWN = {"addresses": {HOP: {"health": "suppressed", "problem": "refused", "held": 0}}}
 DOWN_AND_WAITED_FOR = {"addresses": {HOP: {"health": "suppressed", "problem": "refused", "held": 4}}}
 UNUSABLE = {

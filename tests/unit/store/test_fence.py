@@ -120,6 +120,18 @@ def test_a_copy_does_not_pass_wherever_it_is(path: Path, tmp_path: Path) -> None
     assert "" == run(path, tmp_path), "and the original goes on"
 
 
+def test_a_copy_that_was_moved_to_where_the_original_was_is_told_as_that(path: Path, tmp_path: Path) -> None:
+    run(path, tmp_path)
+    shutil.copy(path, tmp_path / "backup")
+    (tmp_path / "backup").replace(path)
+
+    problem = run(path, tmp_path)
+
+    assert "error 9772: the file is a copy" in problem
+    assert problem.endswith("; it was put in the place of the original, as a restored backup is")
+    assert "last used" not in problem
+
+
 def test_an_older_copy_in_the_place_of_the_original_does_not_pass(path: Path, tmp_path: Path) -> None:
     run(path, tmp_path)
     backup = tmp_path / "backup"
