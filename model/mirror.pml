@@ -1,8 +1,10 @@
 /*
  * One gateway, or endpoint, that sends to a mirrored pair, while the pair fails over, crashes and is cut off.
  *
- * The two instances of a pair share one database, by shared storage or by something that replicates it; whoever writes
- * it does so in its own epoch or not at all. What an instance believes of itself may be old: it learns late.
+ * The two instances of a pair share one file; whoever writes it does so in its own epoch or not at all. What an instance
+ * believes of itself may be old: it learns late. A file for each of them, which something replicates, is not in the model:
+ * there the epoch of the other file keeps nobody from writing, but the time for which a role holds (`mirroring =
+ * "command"`, broker.mirror.own_role), and no time is in the model.
  *
  *   in the model              in the code
  *   -----------------------   -------------------------------------------------------------------------------------

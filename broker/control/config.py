@@ -265,9 +265,11 @@ class DatabaseSettings(Section):
     )
     role_timeout: Annotated[float, value.duration("100ms", "1h")] = setting(
         "10s",
-        "How long an answer of `role_command` holds: a run that takes longer is ended, and a principal that nothing "
-        "has confirmed for so long steps down.",
-        reason="Some failed runs are survived; a principal that is cut off from what decides the roles ends within it.",
+        "How long an answer of `role_command` holds, from the start of its run: a run that takes longer is ended, and "
+        "a principal that nothing has confirmed for so long stores, sends and acknowledges nothing more and steps "
+        "down. Above `role_interval` and two runs together.",
+        reason="Some failed runs are survived; a principal that is cut off from what decides the roles, or stood "
+        "still, ends within it.",
         reload=Reload.LIVE,
     )
 
@@ -363,7 +365,7 @@ class Settings(Section):
     limits: LimitSettings = section(LimitSettings)
     drain: DrainSettings = section(DrainSettings)
     tracing: TracingSettings = section(TracingSettings)
-    _places: ClassVar[Places] = Places()
+    _places: ClassVar[Places] = Places({}, {}, {}, [])
 
     def placed(self, places: Places) -> Settings:
         """The same settings, knowing where each value came from."""

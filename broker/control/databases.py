@@ -29,7 +29,7 @@ from broker.control.definition import Auditing
 from broker.control.identities import Identities, credentials_of
 from broker.control.named_script import own_scripts
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
-from broker.control.role_keeper import OwnStanding, RoleKeeper
+from broker.control.role_keeper import OwnStanding, RoleKeeper, boot_time
 from broker.control.role_source import role_source
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
@@ -152,8 +152,9 @@ class Databases:
             if source is not None:
                 instance = None if one.broker_instance is None else one.broker_instance.bytes
                 catalog.mirrors[name] = instance
+                kept = self._supervision
                 self._keepers[name] = RoleKeeper(
-                    name, one.path, source, self, broker_instance=instance, supervision=self._supervision
+                    name, one.path, source, self, broker_instance=instance, supervision=kept, clock=boot_time
                 )
 
     async def start(self) -> None:
@@ -287,10 +288,10 @@ class Databases:
         Raises:
             BrokerError: it cannot be; nothing of it is left here.
         """
-        told = self._keepers[name].standing.epoch
-        store, taken = await asyncio.to_thread(self._take, name, least_epoch, told)
+        keeper = self._keepers[name]
+        store, taken = await asyncio.to_thread(self._take, name, least_epoch, keeper.standing.epoch)
         endpoint = self._make(name, store, taken)
-        endpoint.on_demoted = self._keepers[name].on_demoted
+        endpoint.on_demoted = keeper.on_demoted
         database = Database(name, endpoint.broker_instance, endpoint.path, endpoint.borrow, is_served=False)
         try:
             await self.catalog.add(database)
@@ -305,6 +306,7 @@ class Databases:
         database.is_served = True
         self.catalog.mirrors.pop(name, None)
         self.catalog.changed()
+        store.connection.is_confirmed = endpoint.transmitter.is_confirmed = keeper.is_confirmed
         endpoint.start()
         return reign
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,7 @@ from broker.mirror.own_role import Act, OwnRole, Word
 from broker.mirror.role import Role
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path
+from broker.store.transaction import LAPSED
 from broker.supervision import Kept, Supervision
 
 REST_SECONDS = 5.0  # for which an instance that has stepped down leaves the database to its partner
@@ -33,6 +35,11 @@ RETRY_SECONDS = 1.0  # between two attempts when something is wrong
 _WHERE_TO_LOOK = "why not is told at its partner, by the log and sys.database_mirroring"
 
 log = structlog.get_logger(__name__)
+
+
+def boot_time() -> float:
+    """Seconds of a clock that goes on while this process stands still, or the whole machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Hosting(Protocol):
@@ -49,6 +56,14 @@ class Hosting(Protocol):
 
     def announce(self, broker_instance: bytes) -> None:
         """Tell those who asked what this instance is for a broker instance now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A word of the source, and when it was asked for it."""
+
+    word: Word
+    asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,8 @@ class RoleKeeper:
         hosting: Brings it and lets it go.
         broker_instance: As configured, 16 bytes, or None.
         supervision: Keeps the task.
+        clock: Seconds, by which words count and rests last: `boot_time` where roles come by a command; None is the
+            loop's.
     """
 
     def __init__(
@@ -91,6 +108,7 @@ class RoleKeeper:
         *,
         broker_instance: bytes | None = None,
         supervision: Supervision | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -99,7 +117,8 @@ class RoleKeeper:
         self._configured = self._broker_instance = broker_instance
         self._watch = RoleWatch(path)
         self._loop = asyncio.get_running_loop()
-        self._own = OwnRole(hold=source.hold, now=self._loop.time())
+        self._clock = clock or self._loop.time
+        self._own = OwnRole(hold=source.hold, now=self._clock())
         self._since = time.time()
         self._principal = ""
         self._taken_epoch = 0  # by this instance, the last time
@@ -120,18 +139,23 @@ class RoleKeeper:
 
     @property
     def standing(self) -> OwnStanding:
-        """What this instance is for the database now."""
+        """What this instance is for the database now; a principal that may not act any more is none."""
         own = self._own
+        role = own.role if self.is_confirmed() else Role.MIRROR
         return OwnStanding(
             broker_instance=self._broker_instance,
-            role=own.role,
+            role=role,
             epoch=own.epoch,
             since=self._since,
             source=self.source.name,
             problem=own.problem,
             principal=self._principal if own.role is Role.PRINCIPAL else self._partner,
-            is_resting=own.role is Role.MIRROR and self._loop.time() < own.rests_until,
+            is_resting=own.role is Role.MIRROR and self._clock() < own.rests_until,
         )
+
+    def is_confirmed(self) -> bool:
+        """Whether this instance may act for the database now. For any thread. Cost: one look at the clock."""
+        return self._own.is_confirmed(self._clock())
 
     @property
     def _partner(self) -> str:
@@ -161,7 +185,7 @@ class RoleKeeper:
             self._changed.notify_all()
 
     def on_demoted(self, problem: str) -> None:
-        """The store found that somebody else has taken it over: nothing more may come in."""
+        """The store found that it is not ours any more: nothing more may come in."""
         if self._own.role is Role.PRINCIPAL and not self._is_closing:
             self._hosting.refuse(self.name, self._broker_instance)
             self._step_down(problem)
@@ -243,22 +267,20 @@ class RoleKeeper:
     async def _look(self, *, is_start: bool = False) -> None:
         """Once: ask, do what follows, and see what the principal tells."""
         own, before = self._own, self.standing
-        act, least_epoch = Act.STAY, 0
+        said: _Said | None = None  # by whom it is to be taken over
         if self._step_down_because:
             await self._leave(self._step_down_because)
         else:
-            word = await self._ask()
-            if word is None:
+            heard = await self._ask()
+            if heard is None:
                 return
-            act, least_epoch = own.on_word(word, self._loop.time()), word.epoch
-            if act is Act.STEP_DOWN:
-                await self._leave(word.problem or f"no principal any more, as its {self.source.name} says")
+            said = heard if await self._follow(heard) is Act.TAKE else None
         if own.role is Role.MIRROR:
-            sight = await asyncio.to_thread(self._watch.look, asks_lock=act is Act.TAKE and not is_start)
-            if act is Act.TAKE and sight.is_held:
+            sight = await asyncio.to_thread(self._watch.look, asks_lock=said is not None and not is_start)
+            if said is not None and sight.is_held:
                 self._on_kept_out(StoreUnavailableError(str(self._path), HELD))
-            elif act is Act.TAKE:
-                await self._take(least_epoch, is_start=is_start)
+            elif said is not None:
+                await self._take(said, is_start=is_start)
             if own.role is Role.MIRROR:
                 self._hear(sight)
         if own.problem != self._told:
@@ -270,44 +292,62 @@ class RoleKeeper:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _ask(self) -> Word | None:
+    async def _follow(self, said: _Said) -> Act:
+        """What that leads to; a principal has stepped down when it should."""
+        now = self._clock()
+        has_lapsed = not self._own.is_confirmed(now)
+        act = self._own.on_word(said.word, said.asked_at, now)
+        if act is Act.STEP_DOWN:
+            lost = LAPSED if has_lapsed else f"no principal any more, as its {self.source.name} says"
+            await self._leave(said.word.problem or lost)
+        return act
+
+    async def _ask(self) -> _Said | None:
         """What the source says; None when something else has to be done first, or nothing any more."""
+        asked_at = self._clock()
         if self.source.is_ours:
-            return await self.source.ask()  # at once
+            return _Said(await self.source.ask(), asked_at)  # at once
         asking = self._loop.create_task(self.source.ask())
         waking = self._loop.create_task(self._wake.wait())
         try:
             await asyncio.wait([asking, waking], return_when=asyncio.FIRST_COMPLETED)
-            return None if self._is_closing or not asking.done() else asking.result()
+            return None if self._is_closing or not asking.done() else _Said(asking.result(), asked_at)
         finally:
             asking.cancel()
             waking.cancel()
             await asyncio.gather(asking, waking, return_exceptions=True)
 
-    async def _take(self, least_epoch: int, *, is_start: bool) -> None:
+    async def _take(self, said: _Said, *, is_start: bool) -> None:
+        self._own.on_taking(said.asked_at)
         try:
-            reign = await self._hosting.open(self.name, least_epoch)
+            reign = await self._hosting.open(self.name, said.word.epoch)
         except BrokerError as error:
             if is_start and not _is_held(error):
                 raise
             self._on_kept_out(error)
             return
-        self._own.on_taken(reign.epoch, self._loop.time())
+        if 2 * (self._clock() - said.asked_at) > self.source.hold:  # a takeover may take longer than a word counts
+            again = await self._ask()
+            said = said if again is None or again.word.role is Role.UNKNOWN else again
+        self._own.on_taken(reign.epoch, said.asked_at)
         self._since, self._taken_epoch = reign.since, reign.epoch
         self._broker_instance, self._principal = reign.broker_instance, reign.principal
         log.info("database taken over", database=self.name, epoch=reign.epoch)
-        self._announce()
+        if await self._follow(said) is Act.STAY:
+            self._announce()
+            if not self.source.is_ours:
+                self._wake.set()  # the word has been used up in part
 
     def _on_kept_out(self, error: BrokerError) -> None:
         is_well = _is_held(error) and self.source.is_ours  # else two sources of roles contradict each other
         problem = "" if is_well else str(error)
-        self._own.on_kept_out(problem, self._loop.time(), pause=0.0 if is_well else RETRY_SECONDS)
+        self._own.on_kept_out(problem, self._clock(), pause=0.0 if is_well else RETRY_SECONDS)
 
     async def _leave(self, problem: str) -> None:
         """Step down in order."""
         if self._own.role is Role.PRINCIPAL:
             self._hosting.refuse(self.name, self._broker_instance)
-            self._own.on_stepped_down(problem, self._loop.time(), rest=REST_SECONDS if self.source.is_ours else 0.0)
+            self._own.on_stepped_down(problem, self._clock(), rest=REST_SECONDS if self.source.is_ours else 0.0)
             self._since, self._told, self._left_because = time.time(), problem, problem
             self._announce()
             await self._hosting.close(self.name)

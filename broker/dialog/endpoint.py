@@ -68,7 +68,7 @@ class Endpoint:
 
     Shape: `broker_instance` 16 bytes; `delivered` whole messages by service, `dropped` frames by disposition since the
     start; `commits` how long transactions took; `problem` what the store last failed with, empty while it works;
-    `on_demoted` is told when another daemon has taken the database over, and nothing is stored any more.
+    `on_demoted` is told when another daemon has taken the database over, or may have, and nothing is stored any more.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Endpoint:
         self.last_dropped: dict[Disposition, tuple[float, Header | None]] = {}
         self.problem = ""
         self.commits = Times()
-        self.on_demoted: Callable[[str], None] = lambda _: None
+        self.on_demoted: Callable[[str], None] | None = None
         self._store = store
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
@@ -226,8 +226,9 @@ class Endpoint:
             try:
                 result = await self._loop.run_in_executor(self._writer, self._turn_in_writer, left[0])
             except StoreUnavailableError as error:
-                if isinstance(error, DemotedError):
+                if isinstance(error, DemotedError) and self.on_demoted is not None:
                     self.on_demoted(error.problem)
+                    self.problem = error.problem  # no failure of the store: whoever heard it tells it
                 await self._rest(left, error.problem)
                 break
             if self.problem:
@@ -362,9 +363,9 @@ class Endpoint:
         self._submit(frames, self._loop.time())
 
     def _submit(self, frames: list[tuple[Way, Buffer | None]], now: float) -> None:
-        """Send those that could be made."""
+        """Send those that could be made, unless somebody else may be the principal by now."""
         made = [(way, frame) for way, frame in frames if frame is not None]
-        if made:
+        if made and self.transmitter.is_confirmed():
             self._forwarder.submit(made, now, self.transmitter)
 
     def _is_time_to_keep(self, now: float, wall: float) -> bool:

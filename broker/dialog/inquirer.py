@@ -28,7 +28,7 @@ import structlog
 from broker.dialog.asking import FAILED, Ending, Progress, Request, ask_in_writer, open_requests_in_writer
 from broker.dialog.flat_xml import can_hold
 from broker.dialog.inquiry import Inquiry, group_of
-from broker.errors import StoreUnavailableError
+from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.transaction import Connection
 from broker.wire.layout import NO_GUID
 
@@ -142,11 +142,14 @@ class Inquirer:
         while True:
             try:
                 await step()
+            except DemotedError:
+                problem = ""  # the turns tell it, to whoever keeps the role
             except (sqlite3.Error, StoreUnavailableError) as error:
                 problem = str(error)
             else:
                 return
-            log.error("store failed", database=self._name, reason=problem, requests=len(self._wanted))
+            if problem:
+                log.error("store failed", database=self._name, reason=problem, requests=len(self._wanted))
             await asyncio.sleep(FAILURE_PAUSE)
 
     async def _find_open(self) -> None:

@@ -57,7 +57,8 @@ class Transmitter:
     since the start, `resent_to` by address of the next hop; `received` frames by kind that the forwarder received from
     here; `faults` of dialogs that cannot be sent as they have to be, by endpoint_id, until they are taken. Ports, to be
     set by those who know: `trouble_of` an address, what was `asked` about a service, whether what a link was given
-    arrives, though it leads on no more: it `has_parted`. `is_resting` when nothing is sent any more, at the end.
+    arrives, though it leads on no more: it `has_parted`, whether this side `is_confirmed` as the principal, so that it
+    may send. `is_resting` at the end.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class Transmitter:
         self.sent: Counter[str] = Counter()
         self.resent, self.resent_to = Counter[str](), Counter[str]()
         self.round_trips: Trips = Counter()
-        self.acknowledged: Counter[str] = Counter()
-        self.received: Counter[int] = Counter()
+        self.acknowledged, self.received = Counter[str](), Counter[int]()
         self.trouble_of: Callable[[Destination], Trouble] = lambda _: Trouble()
         self.asked: Callable[[str], str] = lambda _: "about to be asked"
         self.has_parted: Callable[[object], bool] = lambda _: False
+        self.is_confirmed: Callable[[], bool] = lambda: True
         self.is_resting = False
         self.settings = settings
         self._wake = wake
@@ -268,7 +269,7 @@ class Transmitter:
 
     def _pump(self) -> None:
         self._is_pump_due = False
-        if self.is_resting:
+        if self.is_resting or not self.is_confirmed():
             return
         frames: list[tuple[Way, Buffer]] = []
         size = 0

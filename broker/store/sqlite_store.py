@@ -17,7 +17,7 @@ from broker.errors import StoreUnavailableError
 from broker.store.database import broker_instance, open_watch, settle_fragment_size
 from broker.store.fault import sentence
 from broker.store.presence import Presence
-from broker.store.transaction import Connection, check_epoch, epoch
+from broker.store.transaction import Connection, check_confirmed, check_epoch, epoch
 from broker.store.turn import Turn, TurnResult, turn_in_writer
 
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
@@ -58,12 +58,13 @@ class SqliteStore:
 
         Raises:
             StoreUnavailableError: nothing of the turn may be acknowledged; its frames come again.
-            DemotedError: nor will it ever be, for somebody else is the principal.
+            DemotedError: nor will it ever be, for somebody else is the principal, or may be.
         """
         with self._telling():
             self._presence.check()
             result = turn_in_writer(self.connection, self.broker_instance, turn, self._fragment_size)
             self._presence.check()  # behind the commit: else it is stored where nobody finds it
+            check_confirmed(self.connection)  # likewise, for the process may have stood still within the commit
         return result
 
     def lend(self) -> Connection:

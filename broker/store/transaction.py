@@ -3,14 +3,16 @@ A write to the file of a database: one transaction, and how to wait for those of
 
 A connection belongs to one thread at a time. Every write is inside `writing`, which begins IMMEDIATE, so that two
 writers wait for each other instead of failing. A daemon's connection knows the epoch in which its daemon became the
-principal; when the file has another one, somebody else is, and nothing is committed.
+principal; when the file has another one, somebody else is, and nothing is committed. Where each has a file of its own,
+the epoch tells nothing: there the daemon's role has to be confirmed, when a transaction begins and right before it is
+committed.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from broker.errors import DemotedError
@@ -19,16 +21,21 @@ from broker.store.rows import ask
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock, at most
 LOCK_PAUSE_FIRST = 0.0001  # most commits of others are over within a millisecond: the first waits are short
+LAPSED = (  # a principal, so that somebody else may be it
+    "nothing has confirmed its role within role_timeout: this process or machine stood still, or role_command takes too"
+    " long"
+)
 
 
 class Connection(sqlite3.Connection):
     """
     A connection of a daemon; what it looks like inside is for this package and for `broker.application` alone.
 
-    Shape: `epoch` in which it may write; None = in any.
+    Shape: `epoch` in which it may write, None = in any; `is_confirmed` whether it may now, None = always.
     """
 
     epoch: int | None = None
+    is_confirmed: Callable[[], bool] | None = None
 
 
 @contextmanager
@@ -68,7 +75,14 @@ def begin_within(db: sqlite3.Connection, seconds: float) -> None:
 
 
 def commit(db: sqlite3.Connection) -> None:
-    """End what `begin_within` has begun: all of it is on the disk. Raises sqlite3.Error: it is not."""
+    """
+    End what `begin_within` has begun: all of it is on the disk.
+
+    Raises:
+        sqlite3.Error: it is not.
+        DemotedError: nor may it be; the transaction is left to the caller.
+    """
+    check_confirmed(db)
     db.execute("COMMIT")
 
 
@@ -85,8 +99,9 @@ def check_epoch(db: sqlite3.Connection) -> None:
     Cost: one SELECT of some microseconds.
 
     Raises:
-        DemotedError: somebody else has taken the database over.
+        DemotedError: somebody else has taken the database over, or may have.
     """
+    check_confirmed(db)
     known = db.epoch if isinstance(db, Connection) else None
     if known is None:
         return
@@ -94,6 +109,19 @@ def check_epoch(db: sqlite3.Connection) -> None:
     if found != known:
         path = str(db.execute("PRAGMA database_list").fetchone()[2])
         raise DemotedError(path, f"another daemon has taken it over: its epoch is {found}, ours was {known}")
+
+
+def check_confirmed(db: sqlite3.Connection) -> None:
+    """
+    See that the role of whoever has this connection is confirmed at this moment.
+
+    Cost: one look at the clock.
+
+    Raises:
+        DemotedError: it is not, so somebody else may have taken the database over.
+    """
+    if isinstance(db, Connection) and db.is_confirmed is not None and not db.is_confirmed():
+        raise DemotedError(str(db.execute("PRAGMA database_list").fetchone()[2]), LAPSED)
 
 
 def epoch(db: sqlite3.Connection) -> int:

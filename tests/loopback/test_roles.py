@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import pytest
 
 import broker
 from broker.admin.client import ProblemError
+from broker.control.role_keeper import boot_time
 from broker.demo.topology import Daemon, Topology, wait_for
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
@@ -358,10 +358,10 @@ async def test_nothing_comes_into_a_mirror(net: Topology) -> None:
 # --- a command that tells the role --------------------------------------------------------------------------
 
 
-def told_by(path: Path) -> dict[str, Any]:
-    """Settings with which the role is what a file says."""
-    command = [sys.executable, "-c", f"print(open({str(path)!r}).read())"]
-    return {"mirroring": "command", "role_command": command, "role_interval": "100ms", "role_timeout": "1500ms"}
+def told_by(path: Path, *, after: str = "0") -> dict[str, Any]:
+    """Settings with which the role is what a file says, told so many seconds later."""
+    command = ["sh", "-c", f"said=$(cat '{path}') && sleep {after} && echo $said"]
+    return {"mirroring": "command", "role_command": command, "role_interval": "100ms", "role_timeout": "2500ms"}
 
 
 def test_a_command_makes_and_ends_a_principal(net: Topology, tmp_path: Path) -> None:
@@ -397,6 +397,55 @@ def test_a_principal_that_nothing_confirms_steps_down(net: Topology, tmp_path: P
     assert "has failed with exit code 1" in standing(daemon)["problem"]
     word.write_text("what", encoding="utf-8")
     wait_for(lambda: "printed 'what" in standing(daemon)["problem"], seconds=SECONDS, what="another problem")
+
+
+def test_a_principal_that_stood_still_and_was_overtaken_stores_sends_and_acknowledges_nothing(
+    net: Topology, tmp_path: Path
+) -> None:
+    """Nothing has told it so when it goes on: what its role command says was read before it stood still."""
+    word = tmp_path / "role"
+    word.write_text("principal", encoding="utf-8")
+    first = add(net, "first", **told_by(word, after="0.3"))
+    sender = net.add("sender", databases=["shop"])
+    for name, database, far, address in (("sender", "shop", "orders", first), ("first", "orders", "shop", sender)):
+        way = f"CREATE ROUTE far WITH SERVICE_NAME = '//{far}', ADDRESS = '{address.address}'"
+        net.script(name, database, f"CREATE QUEUE Inbox; CREATE SERVICE [//{database}] ON QUEUE Inbox; {way};")
+    first.start()
+    sender.start()
+
+    with closing(sender.connect("shop")) as shop:
+        dialog = broker.begin_dialog(shop, from_service="//shop", to_service="//orders", encryption=False)
+        dialog.send(b"before")
+        shop.commit()
+        wait_for(lambda: 0 == waiting(shop), seconds=SECONDS, what="an acknowledgement")
+        with closing(sqlite3.connect(shared(net))) as orders:
+            orders.execute("BEGIN IMMEDIATE")  # it stands still between two transactions
+            first.freeze()
+        stands_since = boot_time()
+        word.write_text("mirror", encoding="utf-8")
+        for number in range(5):
+            dialog.send(b"%d" % number)
+            shop.commit()
+        wait_for(lambda: boot_time() > stands_since + 3.0, seconds=SECONDS, what="a role that holds no more")
+        first.thaw()
+        wait_for(lambda: "mirror" == role(first)[0] and not serves(first), seconds=SECONDS, what="a mirror")
+
+        assert (1, 5) == (received(net), waiting(shop))
+        word.write_text("principal", encoding="utf-8")
+        wait_for(lambda: 0 == waiting(shop), seconds=SECONDS, what="all acknowledgements")
+        assert 6 == received(net)
+
+
+def waiting(shop: sqlite3.Connection) -> int:
+    """Messages that are not acknowledged."""
+    found: int = shop.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
+    return found
+
+
+def received(net: Topology) -> int:
+    with closing(sqlite3.connect(shared(net))) as orders:
+        found: int = orders.execute("SELECT count(*) FROM broker_message").fetchone()[0]
+        return found
 
 
 # --- what stands in the way ---------------------------------------------------------------------------------

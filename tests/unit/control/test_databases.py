@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.control import role_keeper
+from broker.control import databases, role_keeper
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
 from broker.control.custody import make_directory, path_of
@@ -184,6 +184,34 @@ async def test_what_goes_is_refused_at_once_given_back_and_still_counted(
         assert "so this instance is the principal again, epoch 2" in told
         assert {"alone", "orders"} == first.databases.endpoints.keys()
         assert [guid(SHARED)] * 3 == first.announced
+
+
+async def test_who_stood_still_for_longer_than_its_role_holds_stores_nothing_any_more(
+    load: Callable[..., Settings], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noticed by what comes, long before its keeper looks again."""
+    now = 5000.0
+    monkeypatch.setattr(databases, "boot_time", lambda: now)
+    often = 'role_command = ["echo", "principal"]\nrole_interval = "50m"\nrole_timeout = "1h"'
+    text = TEXT.replace('mirroring = "lock"', f'mirroring = "command"\n{often}')
+    async with running(load(text)) as instance:
+        path = path_of(settings, "orders")
+        instance.databases.deliver(guid(SHARED), [far_initiator("//orders").message(0)], Peer())
+        await until(lambda: _count(path) == 1)
+        now += 3601.0
+
+        instance.databases.deliver(guid(SHARED), [far_initiator("//orders").message(0)], Peer())
+        claimed = instance.prove(SHARED).role
+        await until(lambda: "orders" not in instance.catalog.databases)
+
+        assert ("mirror", 1) == (claimed, _count(path))
+        assert {guid(SHARED)} == instance.catalog.hosted().mirrors
+
+
+def _count(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        found: int = db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
+        return found
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,10 +18,11 @@ from broker.control import role_keeper
 from broker.control.role_keeper import RoleKeeper
 from broker.control.role_source import LockSource
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
-from broker.mirror.own_role import Word
+from broker.mirror.own_role import LATE, Word
 from broker.mirror.role import Role
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path, write_reign
+from broker.store.transaction import LAPSED
 
 INSTANCE = b"i" * 16
 SECONDS = 20.0
@@ -35,6 +37,7 @@ class Storage:
         self.epoch = 0
         self.error: BrokerError | None = None
         self.log: list[str] = []
+        self.opens: Callable[[], object] = lambda: None
 
 
 class Hosts:
@@ -50,6 +53,7 @@ class Hosts:
             raise storage.error
         if storage.holder:
             raise StoreUnavailableError(name, HELD)
+        storage.opens()
         storage.holder, storage.epoch = self.name, max(storage.epoch + 1, least_epoch)
         reign = Reign(INSTANCE, storage.epoch, self.name, 1_800_000_000.0)
         write_reign(storage.path, reign)
@@ -81,9 +85,28 @@ class Said:
 
     def __init__(self, word: Word) -> None:
         self.word = word
+        self.asked = 0
+        self.thinks: Callable[[], object] = lambda: None
 
     async def ask(self) -> Word:
-        return self.word
+        self.asked += 1
+        said = self.word
+        self.thinks()
+        return said
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 5000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def jump(self) -> None:
+        """As if the process had stood still for longer than a word counts."""
+        self.now += Said.hold + 1
 
 
 @pytest.fixture
@@ -98,8 +121,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def keeping(name: str, storage: Storage, source: Any = None) -> AsyncIterator[RoleKeeper]:
-    keeper = RoleKeeper("orders", storage.path, source or LockSource(), Hosts(name, storage))
+async def keeping(
+    name: str, storage: Storage, source: Any = None, clock: Clock | None = None
+) -> AsyncIterator[RoleKeeper]:
+    keeper = RoleKeeper("orders", storage.path, source or LockSource(), Hosts(name, storage), clock=clock)
     await keeper.start()
     try:
         yield keeper
@@ -268,6 +293,74 @@ async def test_a_word_of_another_makes_and_ends_a_principal(storage: Storage) ->
         with pytest.raises(StatementError, match="fail over where that gets them from") as caught:
             keeper.check_fail_over()
         assert 50000 == caught.value.number
+
+
+async def test_whoever_stood_still_is_no_principal_from_then_on_and_takes_over_anew(storage: Storage) -> None:
+    """Although its source names it still: somebody else may have been the principal meanwhile."""
+    clock = Clock()
+    with structlog.testing.capture_logs() as logs:
+        async with keeping("a", storage, Said(Word(Role.PRINCIPAL)), clock) as keeper:
+            before = keeper.is_confirmed(), role(keeper)
+            clock.jump()
+            at_once = keeper.is_confirmed(), role(keeper)
+            await until(lambda: role(keeper) == (Role.PRINCIPAL, 2))
+
+            assert (True, (Role.PRINCIPAL, 1)) == before
+            assert (False, (Role.MIRROR, 1)) == at_once
+            assert ["a refuses", "a announces", "a closes", "a opens", "a announces"] == storage.log[2:]
+    assert [LAPSED] == [one["reason"] for one in logs if one["event"] == "database demoted"][:1]
+
+
+async def test_a_word_that_was_asked_for_before_standing_still_is_not_followed(storage: Storage) -> None:
+    clock, source = Clock(), Said(Word(Role.PRINCIPAL))
+    source.thinks = clock.jump
+    async with keeping("a", storage, source, clock) as keeper:
+        assert (Role.MIRROR, LATE) == (keeper.standing.role, keeper.standing.problem)
+        assert [] == storage.log
+
+
+@pytest.mark.parametrize(
+    ("word", "log"),
+    [
+        (Word(Role.PRINCIPAL), ["a opens", "a announces"]),
+        (Word(Role.MIRROR), ["a opens", "a refuses", "a announces", "a closes"]),
+        (Word(Role.UNKNOWN), ["a opens", "a refuses", "a announces", "a closes"]),
+    ],
+)
+async def test_a_takeover_that_took_longer_than_a_word_counts_is_confirmed_before_it_is_told(
+    storage: Storage, word: Word, log: list[str]
+) -> None:
+    clock, source = Clock(), Said(Word(Role.PRINCIPAL))
+
+    def take_long() -> None:
+        clock.jump()
+        source.word = word
+
+    storage.opens = take_long
+    async with keeping("a", storage, source, clock) as keeper:
+        assert (word.role is Role.PRINCIPAL) == (keeper.standing.role is Role.PRINCIPAL)
+        assert log == storage.log[: len(log)]
+
+
+async def test_whoever_has_taken_over_asks_again_at_once(storage: Storage) -> None:
+    source = Said(Word(Role.PRINCIPAL))
+    source.interval = 1000.0
+    async with keeping("a", storage, source):
+        await until(lambda: source.asked > 1)
+
+
+async def test_roles_that_come_by_the_lock_need_no_clock(storage: Storage) -> None:
+    clock = Clock()
+    async with keeping("a", storage, clock=clock) as keeper:
+        clock.now += 1e9
+
+        assert (True, (Role.PRINCIPAL, 1)) == (keeper.is_confirmed(), role(keeper))
+
+
+def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    assert before <= role_keeper.boot_time() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def test_a_word_against_the_lock_is_a_problem(storage: Storage) -> None:

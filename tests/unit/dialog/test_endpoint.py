@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import structlog
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.contact import Travel
@@ -32,7 +33,7 @@ from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store
 from broker.store.sqlite_store import SqliteStore
-from broker.store.transaction import Connection
+from broker.store.transaction import LAPSED, Connection
 from broker.store.turn import turn_in_writer
 from broker.supervision import Supervision
 from broker.wire.frame import Header, decode_dialog, decode_fault
@@ -675,6 +676,56 @@ async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_no
         assert "its epoch is 2, ours was 0" in told[0]
         assert [] == shop.link.acks()
         assert (0,) == shop.application.execute("SELECT count(*) FROM broker_message").fetchone()
+
+
+@virtual_time
+async def test_where_nobody_keeps_the_role_a_lost_database_is_a_store_that_failed(path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with open_shop(path) as shop:
+            assert isinstance(shop.db, Connection)
+            shop.db.is_confirmed = lambda: False
+            shop.arrive(far_initiator("Orders").message(0, b"hello"))
+            await asyncio.sleep(SOON)
+
+    assert LAPSED in [one["reason"] for one in logs if one["event"] == "store failed"]
+
+
+@virtual_time
+async def test_whoever_stood_still_for_too_long_is_told_and_stores_and_sends_and_acknowledges_nothing(
+    path: Path,
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with open_shop(path) as shop:
+            told: list[str] = []
+            shop.endpoint.on_demoted = told.append
+            await asyncio.sleep(SOON)
+            shop.begin(b"found before, and not sent yet")
+            assert isinstance(shop.db, Connection)
+            shop.db.is_confirmed = shop.endpoint.transmitter.is_confirmed = lambda: False
+            shop.arrive(far_initiator("Orders").message(0, b"hello"))
+            await asyncio.sleep(SOON)
+
+            assert LAPSED == told[0]
+            assert "store failed" not in [one["event"] for one in logs]  # who was told tells what it is
+            assert [] == shop.link.frames
+            assert [] == queued(shop.application)
+
+
+@virtual_time
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_what_is_stored_and_sent_leaves_only_while_the_role_is_confirmed(
+    path: Path, *, is_confirmed: bool
+) -> None:
+    """It was stored in time, and the process stood still behind that: who is the principal by then acknowledges it."""
+    async with open_shop(path) as shop:
+        shop.endpoint.transmitter.is_confirmed = lambda: is_confirmed
+        shop.arrive(far_initiator("Orders").message(0, b"hello"))
+        shop.begin(b"a")
+        await asyncio.sleep(SOON)
+
+        kinds = {frame[4] for frame in shop.link.frames}
+        assert 1 == len(queued(shop.application))
+        assert ({Kind.ACK, Kind.MESSAGE} if is_confirmed else set()) == kinds
 
 
 @virtual_time

@@ -17,6 +17,7 @@ from broker.dialog import inquirer as module
 from broker.dialog.asking import Ending, Progress, Request
 from broker.dialog.inquirer import FAILURE_PAUSE, LOOK_SECONDS, RETRY_SECONDS, Inquirer
 from broker.dialog.inquiry import Inquiry, group_of
+from broker.errors import DemotedError
 from broker.wire.layout import NO_GUID
 from tests.support.virtual_time import WALL_CLOCK, virtual_time
 
@@ -29,7 +30,7 @@ class Store:
     What the writer thread would do.
 
     Shape: `begun` what was asked for so far; `kept` requests from before; `endings` told at the next look; `fails` as
-    many times; `looks` so far.
+    many times, with this `error`; `looks` so far.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class Store:
         self.kept: list[Request] = []
         self.endings: list[Ending] = []
         self.fails = 0
+        self.error: Exception = sqlite3.OperationalError("disk full")
         self.looks = 0
         self.handles: dict[str, uuid.UUID] = {}
 
@@ -44,7 +46,7 @@ class Store:
         await asyncio.sleep(0.01)
         if self.fails:
             self.fails -= 1
-            raise sqlite3.OperationalError("disk full")
+            raise self.error
         return work(self)
 
     def ask(self, inquiries: Any, _known: Any) -> Progress:
@@ -237,14 +239,20 @@ async def test_what_the_store_could_not_take_is_asked_when_it_can() -> None:
 
 
 @virtual_time
-async def test_arrivals_are_read_although_the_store_failed_first() -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(sqlite3.OperationalError("disk full"), ["disk full"]), (DemotedError("shop.db", "told by the turns"), [])],
+)
+async def test_arrivals_are_read_although_the_store_failed_first(error: Exception, told: list[str]) -> None:
     store = Store()
     async with running(store) as inquirer:
-        store.fails = 1
-        inquirer.look()
-        await asyncio.sleep(2 * FAILURE_PAUSE)
+        store.fails, store.error = 1, error
+        with capture_logs() as logs:
+            inquirer.look()
+            await asyncio.sleep(2 * FAILURE_PAUSE)
 
         assert 1 == store.looks
+        assert told == [line["reason"] for line in logs if line["event"] == "store failed"]
 
 
 @virtual_time

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from broker.mirror.own_role import ON_WORD, Act, OwnRole, Word
+from broker.mirror.own_role import LATE, ON_WORD, Act, OwnRole, Word
 from broker.mirror.role import Role
 
 HOLD = 10.0
@@ -19,6 +19,11 @@ def principal(now: float = 0.0, *, epoch: int = 3) -> OwnRole:
     return own
 
 
+def heard(own: OwnRole, word: Word, now: float) -> Act:
+    """A word that came as soon as it was asked for."""
+    return own.on_word(word, now, now)
+
+
 def test_every_word_has_a_consequence_for_whoever_is_principal_or_mirror() -> None:
     assert set(product((Role.PRINCIPAL, Role.MIRROR), Role)) == set(ON_WORD)
 
@@ -28,7 +33,7 @@ def test_every_word_has_a_consequence_for_whoever_is_principal_or_mirror() -> No
     [(PRINCIPAL, Act.TAKE), (Word(Role.PRINCIPAL, 9), Act.TAKE), (MIRROR, Act.STAY), (SILENT, Act.STAY)],
 )
 def test_a_mirror_takes_over_by_a_word_alone(word: Word, act: Act) -> None:
-    assert act is OwnRole(hold=HOLD, now=0.0).on_word(word, 1e6)
+    assert act is heard(OwnRole(hold=HOLD, now=0.0), word, 1e6)
 
 
 @pytest.mark.parametrize(
@@ -42,23 +47,76 @@ def test_a_mirror_takes_over_by_a_word_alone(word: Word, act: Act) -> None:
     ],
 )
 def test_a_principal_steps_down_for_another_role_or_another_principal_in_between(word: Word, act: Act) -> None:
-    assert act is principal().on_word(word, 1.0)
+    assert act is heard(principal(), word, 1.0)
 
 
 def test_a_principal_that_nothing_confirms_steps_down_when_its_word_is_stale() -> None:
     own = principal()
 
-    acts = [own.on_word(word, now) for word, now in [(PRINCIPAL, 5.0), (SILENT, 15.0), (SILENT, 15.1)]]
+    acts = [heard(own, word, now) for word, now in [(PRINCIPAL, 5.0), (SILENT, 15.0), (SILENT, 15.1)]]
 
     assert [Act.STAY, Act.STAY, Act.STEP_DOWN] == acts
+
+
+def test_a_principal_may_act_for_as_long_as_a_word_counts_from_when_it_was_asked_for() -> None:
+    own = principal()
+    before = [own.is_confirmed(now) for now in (0.0, 10.0)]
+
+    own.on_word(PRINCIPAL, 4.0, 9.0)
+
+    assert [True, True] == before
+    assert [True, False] == [own.is_confirmed(now) for now in (14.0, 14.1)]
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("word", [PRINCIPAL, MIRROR, SILENT])
+def test_whoever_has_lapsed_steps_down_whatever_it_hears_then(word: Word, *, is_seen: bool) -> None:
+    """Somebody else may have been the principal meanwhile, also when a writer thread has not noticed."""
+    own = principal()
+    if is_seen:
+        own.is_confirmed(10.1)
+
+    act = heard(own, word, 10.1)
+
+    assert (Act.STEP_DOWN, False) == (act, own.is_confirmed(10.1))
+
+
+def test_whoever_has_lapsed_may_not_act_before_it_has_taken_over_anew() -> None:
+    own = principal()
+    own.is_confirmed(10.1)
+
+    own.hold = 1000.0
+    still = own.is_confirmed(10.2)
+    own.on_stepped_down("lapsed", 10.3, rest=0.0)
+    own.on_taking(10.4)
+
+    assert (False, True) == (still, own.is_confirmed(10.5))
+
+
+@pytest.mark.parametrize("word", [PRINCIPAL, MIRROR, SILENT])
+def test_a_word_that_comes_late_says_nothing(word: Word) -> None:
+    """It was read before this process stood still, and what it says was true then."""
+    mirror = OwnRole(hold=HOLD, now=0.0)
+
+    act = mirror.on_word(word, 5.0, 15.1)
+
+    assert (Act.STAY, word.problem or LATE) == (act, mirror.problem)
+
+
+@pytest.mark.parametrize("now", [0.0, 1e9])
+def test_whoever_needs_nobodys_word_never_lapses(now: float) -> None:
+    own = OwnRole(hold=float("inf"), now=0.0)
+    own.on_taken(1, 0.0)
+
+    assert (True, Act.STAY) == (own.is_confirmed(now), heard(own, PRINCIPAL, now))
 
 
 def test_a_problem_stays_until_a_word_that_counts() -> None:
     own = principal()
 
-    own.on_word(SILENT, 1.0)
+    heard(own, SILENT, 1.0)
     told = own.problem
-    own.on_word(PRINCIPAL, 2.0)
+    heard(own, PRINCIPAL, 2.0)
 
     assert ("no answer", "") == (told, own.problem)
 
@@ -69,7 +127,7 @@ def test_whoever_stepped_down_rests_before_it_takes_over_again() -> None:
     own.on_stepped_down("handed over", 1.0, rest=5.0)
 
     assert (Role.MIRROR, 3, "handed over", 6.0) == (own.role, own.epoch, own.problem, own.rests_until)
-    assert [Act.STAY, Act.TAKE] == [own.on_word(PRINCIPAL, now) for now in (5.9, 6.0)]
+    assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL, now) for now in (5.9, 6.0)]
 
 
 def test_the_rest_is_over_once_the_partner_has_taken_over() -> None:
@@ -78,10 +136,10 @@ def test_the_rest_is_over_once_the_partner_has_taken_over() -> None:
     own.on_stepped_down("handed over", 1.0, rest=5.0)
 
     own.on_told(3)
-    still = own.on_word(PRINCIPAL, 1.1)
+    still = heard(own, PRINCIPAL, 1.1)
     own.on_told(4)
 
-    assert [Act.STAY, Act.TAKE] == [still, own.on_word(PRINCIPAL, 1.2)]
+    assert [Act.STAY, Act.TAKE] == [still, heard(own, PRINCIPAL, 1.2)]
 
 
 def test_what_could_not_be_taken_is_tried_again_after_a_pause() -> None:
@@ -89,9 +147,9 @@ def test_what_could_not_be_taken_is_tried_again_after_a_pause() -> None:
 
     own.on_kept_out("full disk", 1.0, pause=1.0)
 
-    assert [Act.STAY, Act.TAKE] == [own.on_word(PRINCIPAL, now) for now in (1.9, 2.0)]
+    assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL, now) for now in (1.9, 2.0)]
     assert "full disk" == own.problem
-    own.on_word(MIRROR, 3.0)
+    heard(own, MIRROR, 3.0)
     assert "" == own.problem
 
 

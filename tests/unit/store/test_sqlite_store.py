@@ -13,6 +13,7 @@ import pytest
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.store.database import broker_instance, open_store
 from broker.store.sqlite_store import CHECKPOINT_PAGES, SqliteStore
+from broker.store.transaction import LAPSED
 from broker.store.turn import Turn
 from tests.support.dialog import far_initiator, open_database, queued, rows
 
@@ -182,6 +183,26 @@ def test_whoever_is_not_the_principal_any_more_stores_and_reads_nothing(path: Pa
         assert str(path) == caught.value.path
         assert [] == queued(db)
         assert not db.in_transaction
+
+
+@pytest.mark.parametrize(("looks", "stored"), [([], 0), ([True], 0), ([True, True], 1)])
+def test_whoever_stood_still_for_too_long_is_told_that_nothing_was_stored(
+    store: SqliteStore, looks: list[bool], stored: int
+) -> None:
+    """Before the turn, within it, and within its commit: then it is stored, and must not be acknowledged."""
+    left = iter(looks)
+    store.connection.is_confirmed = lambda: next(left, False)
+
+    assert LAPSED == refusal(store, far_initiator().message(0, b"hello"))
+    assert (stored, False) == (len(queued(store.connection)), store.connection.in_transaction)
+
+
+def test_whoever_is_not_confirmed_finds_nothing_and_lends_nothing(store: SqliteStore) -> None:
+    store.connection.is_confirmed = lambda: False
+
+    assert LAPSED == refusal(store)
+    with pytest.raises(DemotedError, match=LAPSED):
+        store.lend()
 
 
 def test_the_log_is_copied_back_by_the_daemon_before_an_application_has_to(store: SqliteStore, path: Path) -> None:

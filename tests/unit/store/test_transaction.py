@@ -12,7 +12,17 @@ import pytest
 from broker.errors import DemotedError
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, queues
-from broker.store.transaction import BUSY_SECONDS, LOCK_PAUSE, begin_within, commit, epoch, roll_back, writing
+from broker.store.transaction import (
+    BUSY_SECONDS,
+    LAPSED,
+    LOCK_PAUSE,
+    begin_within,
+    check_epoch,
+    commit,
+    epoch,
+    roll_back,
+    writing,
+)
 
 
 @pytest.fixture
@@ -153,3 +163,42 @@ def test_a_connection_writes_in_its_own_epoch_only(path: Path) -> None:
         assert 4 == epoch(db)
         assert not db.in_transaction
         assert 1 == db.execute("SELECT count(*) FROM broker_route").fetchone()[0]
+
+
+def _write(db: sqlite3.Connection) -> None:
+    with writing(db):
+        db.execute("DELETE FROM broker_route")
+
+
+def _begin_and_commit(db: sqlite3.Connection) -> None:
+    begin_within(db, 1.0)
+    db.execute("DELETE FROM broker_route")
+    commit(db)
+
+
+@pytest.mark.parametrize("way", [_write, _begin_and_commit])
+@pytest.mark.parametrize("looks", [[False], [True, False]], ids=["at the begin", "before the commit"])
+def test_a_connection_writes_only_while_its_role_is_confirmed(
+    path: Path, way: Callable[[sqlite3.Connection], None], looks: list[bool]
+) -> None:
+    """Looked at when a transaction begins, and again right before it is committed."""
+    with closing(open_store(path)) as db:
+        left = iter(looks)
+        db.is_confirmed = lambda: next(left)
+
+        with pytest.raises(DemotedError, match=LAPSED) as caught:
+            way(db)
+        roll_back(db)
+
+        assert str(path) == caught.value.path
+        assert (None, 1) == (next(left, None), db.execute("SELECT count(*) FROM broker_route").fetchone()[0])
+
+
+def test_a_connection_whose_role_is_confirmed_writes(path: Path) -> None:
+    with closing(open_store(path)) as db:
+        db.is_confirmed = lambda: True
+
+        _write(db)
+        check_epoch(db)
+
+        assert 0 == db.execute("SELECT count(*) FROM broker_route").fetchone()[0]
