@@ -5,8 +5,9 @@ The applications of a fault run: each is a process in the namespace of its host,
 
 One that begins dialogs sends on several of them side by side, in transactions of a few messages, of all sizes; some of
 its dialogs have a lifetime of seconds. One that answers sends each message's answer in the transaction in which it
-receives it, and ends the dialog behind the last. What they did is in their histories (`tests.chaos.history`). Each may
-be killed at any moment and started again: it reads in its own history where it was.
+receives it, and ends the dialog behind the last, some of them with an error of its own. What they did is in their
+histories (`tests.chaos.history`). Each may be killed at any moment and started again: it reads in its own history where
+it was.
 
 A run goes through phases, each with histories of its own; `Orders` is the file in which the harness says which one it
 is, and whether new messages are to be sent.
@@ -14,14 +15,13 @@ is, and whether new messages are to be sent.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import signal
 import sqlite3
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from tests.chaos.history import (
     read_history,
 )
 from tests.chaos.job import Job, Orders, history_of
+from tests.chaos.talk import CLOSE, MESSAGE, answer_all, body_of, received_event, sent_event
 
 WAIT_SECONDS = 0.1  # for a message, between two looks at the orders
 REST_SECONDS = 0.2  # after the file could not be used
@@ -49,9 +50,6 @@ MESSAGES = (6, 30)  # on a dialog, least and most
 LIFETIME = 3600.0
 BRIEF_SECONDS = (3.0, 6.0)  # lifetime of a brief dialog
 BRIEF_SHARE = 0.15
-SIZES = ((100, 2000), (2000, 20_000), (100_000, 200_000))  # bytes, least and most
-SIZE_WEIGHTS = (90, 9, 1)
-MESSAGE, CLOSE = "//chaos/Message", "//chaos/Close"
 
 
 class Work:
@@ -61,6 +59,7 @@ class Work:
         self.job = job
         self.is_stopped = False
         self.phase = ""
+        self.idle_at = 0.0  # when it last began a look that found nothing, monotonic seconds
         self._path = Path(job.database)
         self._history: History | None = None
         self._db: sqlite3.Connection | None = None
@@ -116,6 +115,14 @@ class Work:
         self._history = History(path, self.job.name, self.job.database)
         self.phase = phase
         return [entry.event for entry in read_history(path)]
+
+    def receive(self) -> list[broker.Message]:
+        """What waits in the queue, or comes soon; notes when there was nothing."""
+        began = time.monotonic()
+        messages = broker.receive(self.db, queue=self.job.queue, wait=WAIT_SECONDS)
+        if not messages:
+            self.idle_at = began
+        return messages
 
     def rest(self, error: Exception) -> None:
         """The file cannot be used now: begin again with another connection, a little later."""
@@ -216,6 +223,7 @@ class Initiator:
         job = self._work.job
         is_brief = self._dice.random() < BRIEF_SHARE
         lifetime = round(self._dice.uniform(*BRIEF_SECONDS)) if is_brief else LIFETIME
+        until = time.time() + lifetime
         dialog = broker.begin_dialog(
             self._work.db,
             from_service=job.service,
@@ -223,26 +231,41 @@ class Initiator:
             lifetime=lifetime,
             encryption=service in job.sealed,
         )
-        until = dialog.lifetime.timestamp()
+        until_most, said_until = time.time() + lifetime, dialog.lifetime.timestamp()
         note = f"{service} {dialog.conversation_handle}"
-        return Event(What.BEGAN, str(dialog.conversation_id), until=until, note=note)
+        return Event(
+            What.BEGAN,
+            str(dialog.conversation_id),
+            until=until,
+            until_most=until_most,
+            said_until=said_until,
+            note=note,
+        )
 
     def _add(self, conversation: str, handle: str) -> None:
         total = random.Random(conversation).randint(*MESSAGES)
         self._dialogs[conversation] = Begun(handle, conversation, total)
 
     def _receive(self) -> None:
-        work, over = self._work, []
+        work, over = self._work, dict[str, broker.Dialog]()
         with work.transaction() as events:
-            for message in broker.receive(work.db, queue=work.job.queue, wait=WAIT_SECONDS):
-                told = received_event(message, is_initiator=True)
+            for message in work.receive():
+                told = received_event(message, is_initiator=True, idle_at=work.idle_at)
                 events.append(told)
                 if told.what in (What.END, What.ERROR):
-                    message.dialog.end()
-                    events.append(Event(What.ENDED, told.conversation))
-                    over.append(told.conversation)
+                    over[told.conversation] = message.dialog
+            for conversation, dialog in over.items():
+                self._receive_rest(dialog, events)
+                dialog.end()
+                events.append(Event(What.ENDED, conversation))
         for conversation in over:
             self._dialogs.pop(conversation, None)
+
+    def _receive_rest(self, dialog: broker.Dialog, events: list[Event]) -> None:
+        """What waits of a dialog that is over: an error is received before it."""
+        work = self._work
+        while rest := broker.receive(work.db, queue=work.job.queue, conversation=dialog):
+            events += [received_event(one, is_initiator=True, idle_at=work.idle_at) for one in rest]
 
 
 class Target:
@@ -258,7 +281,7 @@ class Target:
         """One transaction that receives and answers."""
         work = self._work
         with work.transaction() as events:
-            answer_all(broker.receive(work.db, queue=work.job.queue, wait=WAIT_SECONDS), events)
+            answer_all(work.receive(), events, idle_at=work.idle_at)
 
 
 class Mirror:
@@ -285,68 +308,6 @@ class Mirror:
 
 
 KINDS: dict[str, Callable[[Work], Actor]] = {"initiator": Initiator, "target": Target, "mirror": Mirror}
-
-
-def answer_all(messages: Iterable[broker.Message], events: list[Event]) -> None:
-    """Answer each of these, and end each dialog behind its last; what was done is put behind `events`."""
-    over: set[str] = set()
-    for message in messages:
-        told = received_event(message, is_initiator=False)
-        events.append(told)
-        if told.conversation in over:
-            continue
-        if told.what is What.RECEIVED and not _answer(message, told, events):
-            continue
-        if told.what is not What.RECEIVED or message.type == CLOSE:
-            message.dialog.end()
-            events.append(Event(What.ENDED, told.conversation, is_initiator=False))
-            over.add(told.conversation)
-
-
-def _answer(message: broker.Message, told: Event, events: list[Event]) -> bool:
-    """Whether the dialog could take it."""
-    body = body_of(told.conversation, told.number, is_initiator=False)
-    try:
-        number = message.dialog.send(body, type=MESSAGE)
-    except broker.ConversationError as error:
-        if error.number not in (8429, 8489):
-            raise
-        return False
-    events.append(sent_event(told.conversation, number, body, is_initiator=False))
-    return True
-
-
-def body_of(conversation: str, number: int, *, is_initiator: bool) -> bytes:
-    """The body of a message: another one for each, the same whenever it is asked for."""
-    begin = f"{conversation} {'request' if is_initiator else 'answer'} {number} ".encode()
-    dice = random.Random(begin)
-    size = dice.randint(*dice.choices(SIZES, SIZE_WEIGHTS)[0])
-    return begin + dice.randbytes(size)
-
-
-def sent_event(conversation: str, number: int, body: bytes, *, is_initiator: bool) -> Event:
-    """A message that was sent."""
-    return Event(What.SENT, conversation, is_initiator=is_initiator, number=number, digest=digest_of(body))
-
-
-def received_event(message: broker.Message, *, is_initiator: bool) -> Event:
-    """What was received."""
-    conversation = str(message.dialog.conversation_id)
-    stored_at = message.message_enqueue_time.timestamp()
-    if message.is_end:
-        return Event(What.END, conversation, is_initiator=is_initiator, stored_at=stored_at)
-    if message.is_error:
-        code, note = message.error_code or 0, message.error_description or ""
-        return Event(What.ERROR, conversation, is_initiator=is_initiator, number=code, stored_at=stored_at, note=note)
-    number, digest = message.message_sequence_number, digest_of(bytes(message.body))
-    return Event(
-        What.RECEIVED, conversation, is_initiator=is_initiator, number=number, digest=digest, stored_at=stored_at
-    )
-
-
-def digest_of(body: bytes) -> str:
-    """What a body is known by."""
-    return hashlib.sha256(body).hexdigest()[:24]
 
 
 def main(job: Job) -> None:

@@ -12,6 +12,8 @@ from broker.journal.survey import FileState, Fitness, files, survey
 from broker.store.balance import read_balance
 
 BUSY_SECONDS = 20.0
+MESSAGE = ("conversation_id", "from_target", "sequence_number", "outcome")
+DELIVERED = "delivered"
 
 
 def ledger_faults(name: str, path: Path, *, is_over: bool) -> Iterator[str]:
@@ -32,6 +34,28 @@ def ledger_faults(name: str, path: Path, *, is_over: bool) -> Iterator[str]:
         yield f"ledger of {name}: {balance.unaccounted} unaccounted: {told}"
     elif balance.held and is_over:
         yield f"ledger of {name}: {balance.held} held: {told}"
+
+
+def read_sent(path: Path) -> int:
+    """How many messages were sent in a database since its file was made, as its ledger says."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
+        return read_balance(db).sent
+
+
+def delivered(directory: Path) -> set[tuple[bytes, bool, int]] | None:
+    """
+    Messages that a journal says were delivered: conversation id, whether the target sent it, sequence number. None
+    where it says itself that it has lost records, or cannot be read, which `journal_faults` tells.
+    """
+    found: set[tuple[bytes, bool, int]] = set()
+    for state in survey(files(directory)) if directory.exists() else ():
+        if state.shed or state.fitness is not Fitness.GOOD:
+            return None
+        with Reading(state.path) as reading:
+            for piece in (piece for group in reading.groups for piece in reading.pieces(group, MESSAGE)):
+                is_so = (row for row in zip(*piece.to_pydict().values(), strict=True) if row[3] == DELIVERED)
+                found |= {(conversation, from_target, number) for conversation, from_target, number, _ in is_so}
+    return found
 
 
 def journal_faults(directory: Path, *, is_used: bool) -> Iterator[str]:

@@ -20,16 +20,20 @@ from pathlib import Path
 from broker.demo.topology import TimedOutError
 from broker.errors import BrokerError
 from tests.chaos import pair
+from tests.chaos.account import Accounts
 from tests.chaos.bookkeeping import journal_faults, ledger_faults
 from tests.chaos.cast import SEALED, STOCK
+from tests.chaos.chapter import Judged, read_chapter, wait_entered
 from tests.chaos.configuration import journal_of
 from tests.chaos.daemon_log import DaemonLogs
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.faults.fault import Fault, NoVictimError
 from tests.chaos.fleet import Fleet, wait_until
-from tests.chaos.history import Entry, What, read_history, together
+from tests.chaos.history import Entry, What
 from tests.chaos.job import Orders
-from tests.chaos.judge import Circumstances, judge
+from tests.chaos.judge import Circumstances, Span, judge
+from tests.chaos.path import Paths
+from tests.chaos.possession import Possessions
 from tests.chaos.progress import Progress
 from tests.chaos.stuck import describe
 
@@ -80,6 +84,11 @@ class Campaign:
         self._phases = 0
         self._occasions: Counter[str] = Counter()
         self._stuck: set[str] = set()
+        self._astray: list[tuple[str, Span]] = []  # of all phases: what a clock's jump does lasts a while
+        self._judged = Judged()
+        self._paths = Paths(fleet)
+        self._accounts = Accounts(fleet)
+        self._possessions = Possessions(fleet)
         self._logs = DaemonLogs(
             [daemon.log for daemon in fleet.daemons.values()],
             [fleet.directory / "applications" / f"{name}.log" for name in fleet.applications],
@@ -102,11 +111,11 @@ class Campaign:
 
     def close(self) -> list[str]:
         """End everything, and look at what can only be looked at then: what is wrong, in sentences."""
-        self.fleet.close()
-        found = self._logs.unexpected([])
+        found = self.fleet.close() + self._judged.added()
+        found += self._logs.unexpected({})
         for name in self.fleet.names:
             found += journal_faults(journal_of(self.fleet, name), is_used=name not in STOCK)  # a mirror has none
-        return found
+        return [*found, *self._accounts.journal_faults(), *self._possessions.grown()]
 
     def _phase(self, name: str, names: Sequence[str]) -> Report:
         self._phases += 1
@@ -117,29 +126,42 @@ class Campaign:
         self.fleet.traffic.begin()
         began = time.monotonic()
         progress = Progress(self.fleet.histories / phase)
-        Orders(phase, is_sending=True).write(self.fleet.orders)
-        pair.tell_roles(self.fleet)
         faults: list[Fault] = []
         is_over = False
         try:
-            self._answered(progress, since=began, seconds=WARM_SECONDS, what="traffic everywhere")
+            self._enter(phase, report)
+            self._answered(progress, since=time.monotonic(), seconds=WARM_SECONDS, what="traffic everywhere")
+            self._paths.look()
             faults = self._chosen(names, dice, report)
             report.recovery = self._strike(faults, dice, progress, report)
             Orders(phase, is_sending=False).write(self.fleet.orders)
             is_over = True
             self._settled(progress)
+            report.wrong += self.fleet.ended()
             report.wrong += pair.contradictions(self.fleet)
             report.wrong += self._ledger_faults()
         except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
             report.wrong.append(f"{type(error).__name__}: {error}")
             report.wrong += describe(self.fleet, self._stuck, self.fleet.histories / phase)
-        self._judge(phase, faults, report, is_over=is_over)
-        report.wrong += self._logs.unexpected([one.name for one in faults])
+        befallen = {one.name: one.hosts for one in faults}
+        self._accounts.add(self._judge(phase, faults, report, is_over=is_over), befallen)
+        if not report.wrong:
+            report.wrong += self._accounts.ledger_faults()
+            self._possessions.look()
+        report.wrong += self._logs.unexpected(befallen)
         self.fleet.traffic.sample()
         report.dialogs, report.messages = progress.dialogs, progress.messages
         report.resent, report.duplicates = self.fleet.traffic.resent, self.fleet.traffic.duplicates
         report.seconds = time.monotonic() - began
         return report
+
+    def _enter(self, phase: str, report: Report) -> None:
+        """Everybody is in the phase before anybody sends in it, and nobody has said more in the last one."""
+        Orders(phase, is_sending=False).write(self.fleet.orders)
+        pair.tell_roles(self.fleet)
+        wait_entered(self.fleet, phase)
+        report.wrong += self._judged.added()
+        Orders(phase, is_sending=True).write(self.fleet.orders)
 
     def _chosen(self, names: Sequence[str], dice: random.Random, report: Report) -> list[Fault]:
         """Faults whose victims are different ones; whichever finds none is left out, and told as such."""
@@ -167,14 +189,17 @@ class Campaign:
         self.fleet.pause(dice.uniform(*HOLD_SECONDS))
         self.fleet.traffic.sample()
         left_out = [told for told in report.faults if "left out" in told]
-        report.faults = [_told(*one) for one in zip(faults, before, strict=True)] + left_out
-        report.is_felt = any(fault.is_felt for fault in faults)
+        bitten = [fault.has_bitten() for fault in faults]
+        report.faults = [_told(*one) for one in zip(faults, before, bitten, strict=True)] + left_out
+        report.is_felt = any(fault.is_felt and bit for fault, bit in zip(faults, bitten, strict=True))
         for fault in faults:
             fault.stop()
         ended = time.monotonic()
         report.wrong += [f"{name} has ended by itself" for name in self.fleet.revive()]
         self._answered(progress, since=ended, seconds=RECOVER_SECONDS, what="answers after the faults")
-        return time.monotonic() - ended
+        recovery = time.monotonic() - ended
+        self._paths.wait_whole()
+        return recovery
 
     def _answered(self, progress: Progress, *, since: float, seconds: float, what: str) -> None:
         names = [f"application-{name}" for home in self.fleet.initiators for name in home.hosts]
@@ -211,27 +236,30 @@ class Campaign:
             self._stuck = left
             raise TimedOutError(f"{error}: {len(left)} are not, such as {min(left, default='none')}") from None
 
-    def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, is_over: bool) -> None:
-        """With `is_over` everything had the time to arrive."""
-        paths = sorted((self.fleet.histories / phase).glob("*.history"))
+    def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, is_over: bool) -> list[Entry]:
+        """What was done in the phase; with `is_over` everything had the time to arrive."""
         if (
             report.wrong
         ):  # what is under way could still come: what is there is judged all the same, when it stands still
             for application in self.fleet.applications.values():
                 application.stop()
+        self._astray += [(database, fault.span) for fault in faults for database in fault.astray]
         known = Circumstances(
             held=self.fleet.held(),
             waiting=self.fleet.waiting(),
             is_over=is_over,
             lateness=SLACK_SECONDS,
-            hidden=[fault.span for fault in faults if fault.hides],
-            astray={database: fault.span for fault in faults for database in fault.astray},
+            hidden=[span for fault in faults for span in fault.hidden],
+            astray=self._astray,
             utc_at_zero=time.time() - time.monotonic(),
             copies=self.fleet.copies,
+            services=self.fleet.services,
         )
-        entries = together([read_history(path) for path in paths])
+        entries = read_chapter(self.fleet.histories / phase)
+        self._judged.close(self.fleet.histories / phase, entries)
         report.wrong += [str(verdict) for verdict in judge(entries, known)]
         report.wrong += [f"in clear: dialog {one}" for one in sorted(self.fleet.in_clear(self._to_be_sealed(entries)))]
+        return entries
 
     def _ledger_faults(self) -> Iterator[str]:
         for home in self.fleet.homes:
@@ -253,9 +281,10 @@ class Campaign:
         return begun & received
 
 
-def _told(fault: Fault, before: int | None) -> str:
+def _told(fault: Fault, before: int | None, has_bitten: bool) -> str:  # noqa: FBT001 - from a tuple
     """What a fault does, and how many frames what it befalls has carried before it began, and while it lasted."""
     told, frames = f"{fault.name}: {fault.told}", fault.frames
+    told += "" if has_bitten else ", but it did not bite"
     if before is None or frames is None:
         return told
     nothing = "" if fault.is_felt else ", so it hit nothing"

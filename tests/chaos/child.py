@@ -12,11 +12,16 @@ from tests.chaos.job import Job, Orders, history_of
 from tests.chaos.network.host import Host
 
 ROOT = Path(__file__).parents[2]
-STOP_SECONDS = 20.0
+STOP_SECONDS = 90.0  # longer than one waits for a locked file
+GOOD_ENDS = (0, -signal.SIGTERM)  # the latter while it is still starting
 
 
 class Application:
-    """One application as a child process in its host's namespace."""
+    """
+    One application as a child process in its host's namespace.
+
+    Shape: `bad_ends` sentences on how it ended when it was told to, and not in good order.
+    """
 
     def __init__(self, host: Host, job: Job, path: Path) -> None:
         self.host = host
@@ -24,6 +29,7 @@ class Application:
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
         self.is_wanted = False
+        self.bad_ends: list[str] = []
 
     @property
     def is_running(self) -> bool:
@@ -48,14 +54,18 @@ class Application:
 
     def stop(self) -> None:
         """End it for good, and have every question that it leaves answered."""
-        self.is_wanted = False
+        was_wanted, self.is_wanted = self.is_wanted, False
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(STOP_SECONDS)
+            code = self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
+            self.bad_ends.append(f"{self.job.name} has not ended {STOP_SECONDS:g} s after SIGTERM")
             self.kill()
+        else:
+            if was_wanted and code not in GOOD_ENDS:
+                self.bad_ends.append(f"{self.job.name} has ended with exit code {code}")
         orders = Orders.read(Path(self.job.orders))
         path = history_of(Path(self.job.histories), orders.phase, self.job.name)
         answer_open_question(path, self.job.name, Path(self.job.database))

@@ -51,7 +51,7 @@ def sections(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
         made[f"databases.{home.name}"] = values | fleet.sealing.settings(home.name)
         if len(home.hosts) > 1:
             role = {"mirroring": "command", "role_command": ["cat", str(fleet.role_file(name))]}
-            made[f"databases.{home.name}"] |= role | {"role_interval": "200ms", "role_timeout": "3s"}
+            made[f"databases.{home.name}"] |= role | {"role_interval": "200ms", "role_timeout": "6s"}
     return made
 
 

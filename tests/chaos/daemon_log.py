@@ -2,8 +2,8 @@
 What the logs of a fault run may not have: errors that its faults do not explain, tracebacks, and what libraries say of
 tasks that nobody waited for.
 
-Of an error that comes again and again the first line is written at once, and then one a minute: so what a fault
-explains is explained for a while longer.
+A fault explains what those say that it befell, and nobody else. Of an error that comes again and again the first line
+is written at once, and then one a minute: so what a fault explains is explained for a while longer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ERRORS = ("error", "critical")
+Befallen = Mapping[str, Collection[str]]
+"""The hosts that a fault befell, by its name."""
 WORDS = (
     "Traceback (most recent call last)",
     "never retrieved",
@@ -44,12 +46,20 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By the name of a fault: events that it may cause, each with the reason."""
+ALWAYS: Mapping[str, str] = {
+    "worker is deaf": "for 1.5 s, on a busy machine; what is deaf for longer is replaced, which is another event",
+}
+KILLS: Mapping[str, int] = {"kill": 1, "kill-worker": 3, "lost-principal": 1, "memory": 3}
+"""By the name of a fault: how many processes of a daemon it kills at most, each of which may leave half a line."""
+ALLOWED_WORDS: Mapping[str, Mapping[str, str]] = {
+    "descriptors": {"Too many open files": "whatever needed one, a request say"},
+}
+"""By the name of a fault: parts of lines that it may cause, each with the reason."""
 _UVLOOP = "said by uvloop when a daemon ends that once could not start its role command for want of descriptors"
 ALLOWED_AT_THE_END: Mapping[str, Mapping[str, str]] = {
     "descriptors": {
         "UVProcessTransport is open in __dealloc__": _UVLOOP,
         "'uvloop.loop.UVHandle.__dealloc__'": _UVLOOP,
-        "Too many open files": "whatever needed one, a request say; nothing but the fault takes them away",
     }
 }
 """By the name of a fault: parts of lines that a daemon may say then and later on, each with the reason."""
@@ -67,22 +77,27 @@ class DaemonLogs:
     def __init__(self, daemons: Iterable[Path], applications: Iterable[Path]) -> None:
         self._daemons, self._applications = list(daemons), list(applications)
         self._offsets: Counter[Path] = Counter()
-        self._faults: list[tuple[float, Collection[str]]] = []
-        self._ever: set[str] = set()
+        self._faults: list[tuple[float, Befallen]] = []
+        self._ever: set[tuple[str, str]] = set()
+        self._torn: Counter[str] = Counter()
 
-    def unexpected(self, faults: Collection[str]) -> list[str]:
+    def unexpected(self, faults: Befallen) -> list[str]:
         """What came since the last call that these faults, and those of the last minutes, do not explain."""
         now = time.monotonic()
-        self._faults = [(at, names) for at, names in self._faults if now - at < LATER_SECONDS] + [(now, faults)]
-        names = {name for _, names in self._faults for name in names}
-        self._ever.update(faults)
-        found = [
-            f"log of {path.parent.name}: {one}"
-            for path in self._daemons
-            for one in wrong(self._news(path), names, ever=self._ever)
-        ]
+        self._faults = [(at, each) for at, each in self._faults if now - at < LATER_SECONDS] + [(now, faults)]
+        for name, hosts in faults.items():
+            self._ever.update((name, host) for host in hosts)
+            self._torn.update(dict.fromkeys(hosts, KILLS.get(name, 0)))
+        found = [f"log of {path.parent.name}: {one}" for path in self._daemons for one in self._wrong(path)]
         texts = ((path, line) for path in self._applications for line in self._news(path))
         return found + [f"log of {path.stem}: {_short(line)}" for path, line in texts if has_word(line)]
+
+    def _wrong(self, path: Path) -> Iterator[str]:
+        host, news = path.parent.name, self._news(path)
+        names = {name for _, faults in self._faults for name, hosts in faults.items() if host in hosts}
+        torn = self._torn[host]
+        self._torn[host] = max(0, torn - sum(is_torn(line) for line in news))
+        return wrong(news, names, ever={name for name, befallen in self._ever if befallen == host}, torn=torn)
 
     def _news(self, path: Path) -> list[str]:
         """Whole lines that have come since; what is begun is read the next time."""
@@ -96,20 +111,35 @@ class DaemonLogs:
         return data.decode(errors="replace").splitlines()
 
 
-def wrong(lines: Iterable[str], faults: Collection[str], *, ever: Collection[str] = ()) -> Iterator[str]:
-    """Those of a daemon's lines that these faults, and those that `ever` were, do not explain, each kind once."""
-    last_words = [text for name in ever for text in ALLOWED_AT_THE_END.get(name, ())]
-    allowed = {event for name in faults for event in ALLOWED.get(name, ())}
+def wrong(lines: Iterable[str], faults: Collection[str], *, ever: Collection[str] = (), torn: int = 0) -> Iterator[str]:
+    """
+    Those of a daemon's lines that its faults do not explain, each kind once.
+
+    Args:
+        lines: Of one daemon.
+        faults: That befell it in the last minutes.
+        ever: That befell it at any time.
+        torn: How many lines may be half ones, as their process was killed.
+    """
+    words = [text for name in faults for text in ALLOWED_WORDS.get(name, ())]
+    words += [text for name in ever for text in ALLOWED_AT_THE_END.get(name, ())]
+    allowed = {event for name in faults for event in ALLOWED.get(name, ())} | {*ALWAYS}
     seen: set[str] = set()
     for line in lines:
         told = _object(line)
         event = str(told.get("event", "")) if told else line
-        if event in allowed or event in seen or any(text in line for text in last_words):
+        if event in seen or any(text in line for text in words):
             continue
-        is_text = told is None and not line.startswith("{")  # else it was torn, by the end of its process
-        if is_text or has_word(line) or (told or {}).get("level") in ERRORS:
+        if is_torn(line) and torn and not has_word(line):
+            torn -= 1
+        elif told is None or has_word(line) or (told.get("level") in ERRORS and event not in allowed):
             seen.add(event)
             yield _short(line)
+
+
+def is_torn(line: str) -> bool:
+    """Whether it began as a line of a daemon, and is none."""
+    return line.startswith("{") and _object(line) is None
 
 
 def has_word(line: str) -> bool:

@@ -44,6 +44,7 @@ from tests.chaos.child import Application
 from tests.chaos.configuration import PORT, sections, write_scripts
 from tests.chaos.job import Job, Orders
 from tests.chaos.judge import Message
+from tests.chaos.leaving import DRAINED, LEFT_BEHIND, bad_ends, leave
 from tests.chaos.network.impairment import Fault as Ability
 from tests.chaos.network.network import Network
 from tests.chaos.sealing import Sealing
@@ -52,9 +53,7 @@ from tests.support.certificates import Pair, authority, make
 
 DISK_BYTES = 96 << 20  # of the host whose disk gets full
 START_SECONDS = 300.0
-STOP_SECONDS = 20.0
-LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy
-POLL_SECONDS = 0.05
+BUSY_SECONDS = 20.0
 
 
 class Fleet:
@@ -78,6 +77,7 @@ class Fleet:
         self.applications: dict[str, Application] = {}
         self.traffic = Traffic(self)
         self._excused: set[str] = set()
+        self._is_up = False
         self._frozen: dict[str, list[int]] = {}
         for path in (self.histories, self.tls, directory / "applications"):
             path.mkdir(parents=True)
@@ -168,24 +168,30 @@ class Fleet:
         for name, application in self.applications.items():
             if name != STOCK[1]:
                 application.start()
+        self._is_up = True
 
     def stop(self, name: str) -> None:
         """
-        SIGTERM, and wait for the end of a daemon; with SIGABRT one that has not ended tells in its log where it is.
+        SIGTERM in the middle of traffic, and wait for the end of a daemon.
 
         Raises:
-            TimedOutError: it did not end.
+            BadEndError: it did not end in time, or with another exit code than those of a drain.
         """
-        daemon = self.daemons[name]
-        os.kill(daemon.pid, signal.SIGTERM)
-        deadline = time.monotonic() + LEAVE_SECONDS
-        while daemon.is_running:
-            if time.monotonic() > deadline:
-                os.kill(daemon.pid, signal.SIGABRT)
-                raise TimedOutError(
-                    f"{name} has not ended {LEAVE_SECONDS:g} s after SIGTERM; its log tells where it is"
-                )
-            time.sleep(POLL_SECONDS)
+        self.daemons[name].terminate()
+        leave(name, self.daemons[name], codes=[DRAINED, LEFT_BEHIND])
+
+    def ended(self) -> list[str]:
+        """Sentences on daemons and applications that should run and do not, nothing being done to them."""
+        daemons = [f"{name} has ended by itself" for name, one in self.daemons.items() if not one.is_running]
+        applications = [one for one in self.applications.values() if one.is_wanted and not one.is_running]
+        return daemons + [f"{one.job.name} has ended by itself" for one in applications] + self.bad_ends()
+
+    def bad_ends(self) -> list[str]:
+        """Sentences on applications that have not ended in good order when they were told to, each once."""
+        found = [told for one in self.applications.values() for told in one.bad_ends]
+        for one in self.applications.values():
+            one.bad_ends.clear()
+        return found
 
     def revive(self) -> list[str]:
         """Start again what does not run, and wait; the names of what had ended without an excuse."""
@@ -235,17 +241,16 @@ class Fleet:
             time.sleep(min(left, 1.0))
             self.traffic.sample()
 
-    def close(self) -> None:
-        """End all, whatever state they are in."""
+    def close(self) -> list[str]:
+        """End all, whatever state they are in; sentences on what had ended before, or does not end as it should."""
+        found = self.ended() if self._is_up else []
+        self._is_up = False
         for application in self.applications.values():
             application.stop()
-        running = [daemon for daemon in self.daemons.values() if daemon.is_running]
         for name in list(self._frozen):
             self.thaw(name)
-        for daemon in running:
-            daemon.terminate()
-        for daemon in running:  # a second SIGTERM would end a drain, and journals with it
-            daemon.end()
+        found += bad_ends({name: daemon for name, daemon in self.daemons.items() if daemon.is_running})
+        return found + self.bad_ends()
 
     # --- looking ---
 
@@ -290,6 +295,11 @@ class Fleet:
         """The database of each file."""
         return {str(self.file(home, name)): home.name for home in self.homes for name in home.hosts}
 
+    @property
+    def services(self) -> dict[str, str]:
+        """The service of each file."""
+        return {str(self.file(home, name)): home.service for home in self.homes for name in home.hosts}
+
     def in_clear(self, conversations: Collection[str]) -> set[str]:
         """Those of these conversations, all with a target that has certificates, that are not sealed there."""
         home = next(home for home in self.targets if home.hosts == (BILLING,))
@@ -299,7 +309,7 @@ class Fleet:
     def rows(self, home: Home, query: str) -> list[tuple[Any, ...]]:
         """What the file that counts answers."""
         path = self.file(home, self.serving(home))
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=STOP_SECONDS)) as db:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
             return db.execute(query).fetchall()
 
     # --- configurations ---

@@ -49,9 +49,12 @@ class Event:
     One thing that was done.
 
     Shape: `conversation` the conversation id, the same at both sides; `is_initiator` the side on which it was done;
-    `number` the message's sequence number, or the code of an ERROR; `digest` of its body; `until` UTC seconds at which
-    the lifetime of the dialog is over, of BEGAN; `stored_at` UTC seconds at which the daemon had it, of RECEIVED;
-    `note` the far service of BEGAN, the handle of its own side in it, or the role of ROLE.
+    `number` the message's sequence number, or the code of an ERROR, or that of the error with which it ENDED, -1 = with
+    none; `digest` of its body. Of BEGAN: `until`, `until_most` UTC seconds between which the lifetime of the dialog is
+    over, as its application asked for it by its own clock, before the call and behind it; `said_until` as it was told.
+    Of what came: `stored_at` UTC seconds at which the daemon had it, as it says; `idle_at` monotonic seconds at which
+    its application last began a look that found nothing in its queue, 0 = it knows of none. `note` the far service of
+    BEGAN and the handle of its own side, the role of ROLE, what is said beside an error.
     """
 
     what: What
@@ -60,7 +63,10 @@ class Event:
     number: int = -1
     digest: str = ""
     until: float = 0.0
+    until_most: float = 0.0
+    said_until: float = 0.0
     stored_at: float = 0.0
+    idle_at: float = 0.0
     note: str = ""
 
 
@@ -165,20 +171,24 @@ def answer_open_question(path: Path, application: str, database: Path) -> None:
         history.close()
 
 
-def read_history(path: Path) -> Iterator[Entry]:
+def read_history(path: Path, *, may_be_open: bool = False) -> Iterator[Entry]:
     """
     What was committed, in order.
+
+    Args:
+        path: Of the history.
+        may_be_open: What is under way counts for nothing yet: whoever writes may be in the middle of it.
 
     Raises:
         OpenQuestionError: it is not known of an intent what became of it.
     """
-    yield from read_text(path.read_bytes(), str(path))
+    yield from read_text(path.read_bytes(), str(path), may_be_open=may_be_open)
 
 
-def read_text(text: bytes, name: str) -> Iterator[Entry]:
+def read_text(text: bytes, name: str, *, may_be_open: bool = False) -> Iterator[Entry]:
     """The same of a text; `name` for the error."""
     text = text[: text.rfind(b"\n") + 1]
-    if still := _open(text):
+    if not may_be_open and (still := _open(text)):
         raise OpenQuestionError(f"{name}: it is not known what became of {sorted(still)}")
     lines = list(_lines(text))
     committed = {line["number"] for line in lines if line["kind"] == "outcome" and line["is_committed"]}

@@ -5,7 +5,9 @@ Pure: histories in, verdicts out. It knows nothing of the system but what it pro
 received once, in order, by the side that it is for, before the lifetime of its dialog is over, or both sides are told
 that the dialog has failed; and it is not told so without a reason.
 
-A message is known by its dialog, the side that sent it, and the digest of its body, which no two messages share.
+A message is known by its dialog, the side that sent it, and the digest of its body, which no two messages share. What
+is promised is asked of what the applications did: the order is that in which they sent, the lifetime the one that they
+asked for, by their own clocks. What the system says of numbers, lifetimes and instants has to agree with that.
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ from enum import StrEnum
 from tests.chaos.history import Entry, What
 
 LIFETIME_EXCEEDED = -8489
+
+CLOCK_SECONDS = 0.2  # two looks at one clock of a host may disagree by that much, where nobody has stepped it
+TOLD_SECONDS = CLOCK_SECONDS + 1.0  # a target is told a lifetime in whole seconds, so its own may be shorter
+SETTLE_SECONDS = 60.0  # behind a clock's jump forward nothing is ended for so long
+COMMIT_SECONDS = 12.0  # from the instant that a daemon notes until its commit, on a machine that hardly goes on
 
 Message = tuple[str, bool, int]
 """Conversation id, whether the initiator's side sent it, sequence number."""
@@ -38,6 +45,8 @@ class Kind(StrEnum):
     LATE = "delivered after the lifetime"
     FAILED = "failed without a reason"
     SPLIT = "divided between databases"
+    MISDELIVERED = "delivered to somebody else"
+    LIFETIME = "another lifetime than was asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +73,32 @@ class Circumstances:
 
     Shape: `held` messages that their senders' databases still keep, None = nobody has looked; `waiting` messages in the
     queues of their receivers, who have not asked for them yet; `lateness` seconds that a message may be on its way
-    without any clock noticing, and `hidden` spans in which one may be for all of the span; `astray` by database the
-    span in which its wall clock was not right, so that its instants prove nothing of the dialogs that it had then;
+    without any clock noticing, and `hidden` spans in which one may be for all of the span; `astray` databases, each
+    with a span in which its wall clock was not right, so that its instants prove nothing of the dialogs that it had
+    then;
     `is_over` whether everything was given the time to arrive; `copies` the name of what is one database for all, by
-    each of its files, where it has several. Spans are monotonic seconds, and `utc_at_zero` UTC seconds at their 0.
+    each of its files, where it has several; `services` the service of each file, where that is known. Spans are
+    monotonic seconds, and `utc_at_zero` UTC seconds at their 0.
     """
 
     held: Collection[Message] | None = None
     waiting: Collection[Message] = ()
     lateness: float = 2.0
     hidden: Sequence[Span] = ()
-    astray: Mapping[str, Span] = field(default_factory=dict)
+    astray: Sequence[tuple[str, Span]] = ()
     utc_at_zero: float = 0.0
     is_over: bool = True
     copies: Mapping[str, str] = field(default_factory=dict)
+    services: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Way:
-    """One direction of a dialog."""
+    """One direction of a dialog. Shape: `places` by digest, how many were sent before; `count` of what was sent."""
 
     sent: dict[str, Entry] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    count: int = 0
     received: dict[str, Entry] = field(default_factory=dict)
     ended: Entry | None = None
     end: Entry | None = None
@@ -109,19 +123,13 @@ class _Judge:
         self._ways: dict[tuple[str, bool], _Way] = defaultdict(_Way)
         self._errors: dict[str, list[Entry]] = defaultdict(list)
         self._roles: dict[str, str] = {}
-        self._astray = set(self._dialogs_astray())
+        self._astray = set(self._dialogs_astray(0.0))
+        self._unsettled = set(self._dialogs_astray(SETTLE_SECONDS))
 
     def verdicts(self) -> Iterator[Verdict]:
-        for (
-            entry
-        ) in self._entries:  # whoever receives has to find what was sent, whatever the clocks of two processes say
-            event = entry.event
-            if event.what is What.BEGAN:
-                self._began[event.conversation] = entry
-            elif event.what is What.SENT:
-                self._way(entry, is_sender=True).sent[event.digest] = entry
-            elif event.what is What.ENDED:
-                self._way(entry, is_sender=True).ended = entry
+        # Whoever receives has to find what was sent, whatever the clocks of two processes say.
+        for entry in self._entries:
+            yield from self._do(entry)
         for entry in self._entries:
             yield from self._look(entry)
         if self._known.is_over:
@@ -131,6 +139,23 @@ class _Judge:
             for conversation, errors in self._errors.items():
                 if conversation in self._began:
                     yield from self._untold(conversation, errors)
+
+    def _do(self, entry: Entry) -> Iterator[Verdict]:
+        """What an application did itself; of that only what it was told meanwhile can be wrong."""
+        event = entry.event
+        if event.what is What.BEGAN:
+            self._began[event.conversation] = entry
+            more, unsure = event.said_until - event.until, event.until_most - event.until
+            if event.conversation not in self._astray and not -CLOCK_SECONDS <= more <= unsure + CLOCK_SECONDS:
+                yield _verdict(Kind.LIFETIME, entry, f"it is told one that is {more:+.1f} s longer")
+        elif event.what is What.SENT:
+            way = self._way(entry, is_sender=True)
+            if event.number != way.count:
+                yield _verdict(Kind.MISNUMBERED, entry, f"it is message {way.count} of its side")
+            way.sent[event.digest], way.places[event.digest] = entry, way.count
+            way.count += 1
+        elif event.what is What.ENDED:
+            self._way(entry, is_sender=True).ended = entry
 
     def _look(self, entry: Entry) -> Iterator[Verdict]:
         what = entry.event.what
@@ -163,41 +188,66 @@ class _Judge:
                 yield _verdict(Kind.MISNUMBERED, sent, f"received as message {event.number}", entry)
             yield from self._order(way, sent, entry)
             yield from self._lifetime(sent, entry)
-            yield from self._place(way, entry)
+            yield from self._place(entry)
             way.received[event.digest] = entry
 
     def _order(self, way: _Way, sent: Entry, entry: Entry) -> Iterator[Verdict]:
         before = next(reversed(way.received.values()), None)
-        last = way.sent[before.event.digest] if before is not None else None
-        if before is not None and last is not None and last.event.number > sent.event.number:
-            yield _verdict(Kind.REORDERED, sent, f"received behind message {last.event.number}", before, entry)
+        last = way.places[before.event.digest] if before is not None else -1
+        if before is not None and last > way.places[entry.event.digest]:
+            yield _verdict(Kind.REORDERED, sent, f"received behind message {last}", before, entry)
         elif way.end is not None:
             yield _verdict(Kind.REORDERED, sent, "received behind the end of the dialog", way.end, entry)
         elif (error := self._failed_before(entry)) is not None:
             yield _verdict(Kind.REORDERED, sent, "stored when the dialog had failed there", error, entry)
 
-    def _place(self, way: _Way, entry: Entry) -> Iterator[Verdict]:
-        """A dialog stays with the database that had its first message."""
-        first = next(iter(way.received.values()), entry)
-        names = [self._known.copies.get(one.database, one.database) for one in (first, entry)]
-        if names[0] != names[1]:
-            yield _verdict(Kind.SPLIT, entry, f"{names[0]} has received this dialog before", first)
+    def _place(self, entry: Entry) -> Iterator[Verdict]:
+        """
+        A dialog is for the database that began it, and for one that has the service it was begun to; and it stays with
+        the one that had its first message.
+        """
+        began, here = self._began[entry.event.conversation], self._name(entry)
+        if entry.event.is_initiator:
+            if here != self._name(began):
+                yield _verdict(Kind.MISDELIVERED, entry, f"{self._name(began)} began this dialog", began)
+            return
+        asked, has = began.event.note.partition(" ")[0], self._known.services.get(entry.database)
+        if has not in (None, asked):
+            yield _verdict(Kind.MISDELIVERED, entry, f"it is for {asked}, and {here} has {has}", began)
+        first = next(iter(self._way(entry, is_sender=False).received.values()), entry)
+        if self._name(first) != here:
+            yield _verdict(Kind.SPLIT, entry, f"{self._name(first)} has received this dialog before", first)
+
+    def _name(self, entry: Entry) -> str:
+        return self._known.copies.get(entry.database, entry.database)
 
     def _lifetime(self, sent: Entry, entry: Entry) -> Iterator[Verdict]:
-        began, known, stored_at = self._began[entry.event.conversation], self._known, entry.event.stored_at
-        late, came_at = stored_at - began.event.until, stored_at - known.utc_at_zero
-        hidden = sum(max(0.0, min(until, came_at) - max(since, sent.at)) for since, until in known.hidden)
-        if entry.event.conversation not in self._astray and late > known.lateness + hidden:
-            yield _verdict(Kind.LATE, sent, f"stored {late:.1f} s after the lifetime of its dialog", began, entry)
+        """By when it was stored, as the daemon says; and as far as its sender and its receiver know better."""
+        began, known, event = self._began[entry.event.conversation], self._known, entry.event
+        if event.conversation in self._unsettled:
+            return
+        said = event.stored_at - known.utc_at_zero
+        for came_at, slack, who in (
+            (said, 0.0, "as its daemon says"),
+            (max(sent.at, event.idle_at), COMMIT_SECONDS, "at the earliest"),
+        ):
+            late = came_at + known.utc_at_zero - began.event.until_most
+            hidden = sum(max(0.0, min(until, came_at) - max(since, sent.at)) for since, until in known.hidden)
+            if late > known.lateness + slack + hidden:
+                yield _verdict(Kind.LATE, sent, f"stored {late:.1f} s after its dialog's lifetime, {who}", began, entry)
+                return
 
     def _end(self, entry: Entry) -> Iterator[Verdict]:
         way = self._way(entry, is_sender=False)
-        if way.ended is None:
-            yield _verdict(Kind.INVENTED, entry, "the far side has not ended this dialog")
+        if way.ended is None or way.ended.event.number >= 0:
+            yield _verdict(Kind.INVENTED, entry, "the far side has not ended this dialog, or with an error")
         elif way.end is not None:
             yield _verdict(Kind.DOUBLED, way.ended, "its end was received twice", way.end, entry)
         elif (error := self._failed_before(entry)) is not None:
             yield _verdict(Kind.REORDERED, way.ended, "its end was stored when it had failed there", error, entry)
+        if way.ended is not None and entry.event.conversation in self._began:
+            yield from self._lifetime(way.ended, entry)
+            yield from self._place(entry)
         way.end = entry
 
     def _error(self, entry: Entry) -> Iterator[Verdict]:
@@ -207,21 +257,26 @@ class _Judge:
             yield _verdict(Kind.INVENTED, entry, "nobody began this dialog")
         elif first is not None:
             yield _verdict(Kind.DOUBLED, entry, "an error of this dialog was received before", first)
-        elif entry.event.number != LIFETIME_EXCEEDED:
-            yield _verdict(Kind.FAILED, entry, f"error {entry.event.number}: {entry.event.note}", began)
-        elif (
-            entry.event.conversation not in self._astray
-            and entry.event.stored_at < began.event.until - self._known.lateness
-        ):
+        elif entry.event.number == LIFETIME_EXCEEDED:
+            slack = CLOCK_SECONDS if entry.event.is_initiator else TOLD_SECONDS
             early = began.event.until - entry.event.stored_at
-            yield _verdict(Kind.FAILED, entry, f"error {LIFETIME_EXCEEDED} {early:.1f} s before its time", began)
+            if entry.event.conversation not in self._astray and early > slack:
+                yield _verdict(Kind.FAILED, entry, f"error {LIFETIME_EXCEEDED} {early:.1f} s before its time", began)
+        else:
+            ended = self._way(entry, is_sender=False).ended
+            if ended is None or (ended.event.number, ended.event.note) != (entry.event.number, entry.event.note):
+                yield _verdict(Kind.FAILED, entry, f"error {entry.event.number}: {entry.event.note}", began)
+            else:
+                yield from self._lifetime(ended, entry)
+        if began is not None:
+            yield from self._place(entry)
 
     def _missing(self, conversation: str, way: _Way, *, is_initiator: bool) -> Iterator[Verdict]:
         """What was sent and not received. Who sent it has to know that the dialog failed; a gap is never right."""
-        numbers = [way.sent[digest].event.number for digest in way.received]
+        places = [way.places[digest] for digest in way.received]
         is_told = self._is_told(conversation, way, is_initiator=is_initiator) and way.end is None
         for digest, sent in way.sent.items():
-            if digest in way.received or (is_told and sent.event.number > max(numbers, default=-1)):
+            if digest in way.received or (is_told and way.places[digest] > max(places, default=-1)):
                 continue
             held, message = self._known.held, (conversation, is_initiator, sent.event.number)
             if message in self._known.waiting:
@@ -235,8 +290,11 @@ class _Judge:
             yield _verdict(Kind.LOST, way.ended, "nobody has received the end of the dialog")
 
     def _is_told(self, conversation: str, way: _Way, *, is_initiator: bool) -> bool:
-        """Whether a side knows that its dialog failed, or did not care: it had ended, and not because the other had."""
-        errors = self._errors.get(conversation, ())
+        """
+        Whether a side knows that its dialog failed, or did not care: it had ended, and not because the other had. An
+        error with which the other side has ended excuses nothing: it comes behind everything that was sent.
+        """
+        errors = [one for one in self._errors.get(conversation, ()) if one.event.number < 0]
         has_ended = way.ended is not None and self._ways[conversation, not is_initiator].end is None
         return any(one.event.is_initiator is is_initiator for one in errors) or (bool(errors) and has_ended)
 
@@ -261,8 +319,8 @@ class _Judge:
         is_astray = entry.event.conversation in self._astray
         return error if error is not None and not is_astray and error.event.stored_at < entry.event.stored_at else None
 
-    def _dialogs_astray(self) -> Iterator[str]:
-        """Those that a database had while its clock was not right."""
+    def _dialogs_astray(self, behind: float) -> Iterator[str]:
+        """Those that a database had while its clock was not right, or for so many seconds behind."""
         lives: dict[str, list[Entry]] = defaultdict(list)
         for entry in self._entries:
             if entry.event.conversation:
@@ -270,8 +328,9 @@ class _Judge:
         slack = self._known.lateness
         for conversation, life in lives.items():
             begin, end = (pick(entry.at for entry in life) for pick in (min, max))
-            spans = [self._known.astray[one] for one in {entry.database for entry in life} & set(self._known.astray)]
-            if any(begin <= until + slack and since - slack <= end for since, until in spans):
+            databases = {entry.database for entry in life}
+            spans = [span for database, span in self._known.astray if database in databases]
+            if any(begin <= until + behind + slack and since - slack <= end for since, until in spans):
                 yield conversation
 
     def _way(self, entry: Entry, *, is_sender: bool) -> _Way:

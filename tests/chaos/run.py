@@ -7,7 +7,8 @@ NAME is one of a fault, "mixture" for the next mixture of the seed, or "mixture-
 every fault alone, then mixtures by the seed until the minutes are over. The first phase in which
 anything is wrong ends the run: it prints the seed, what the judge says, and where histories, journals, logs and
 database files are. Exit code: 0 nothing was wrong; 1 something was; 2 nothing could be tried: the directory holds
-another run, or hosts of the kind that was asked for cannot be made. With BROKER_TEST_COMPLETE these are namespaces.
+another run, hosts of the kind that was asked for cannot be made, or they cannot do a fault that was asked for by its
+name. With BROKER_TEST_COMPLETE these are namespaces, and whoever names no fault asks for all of them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stack.callback(fleet.close)
         campaign = Campaign(fleet, seed)
         _tell_left_out(campaign)
+        if missing := impossible(campaign, asked):
+            click.echo(f"these hosts cannot do {', '.join(missing)}", err=True)
+            return 2
         fleet.start("000-start")
         try:
             is_well = run_phases(campaign, asked.fault, asked.minutes * 60.0) and _ends_well(campaign)
@@ -72,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not asked.keep:
         shutil.rmtree(directory, ignore_errors=True)
     return 0
+
+
+def impossible(campaign: Campaign, asked: argparse.Namespace) -> list[str]:
+    """Faults that were asked for and cannot be done; a mixture is of those that can, unless nothing may be left out."""
+    named = [name for name in asked.fault if name in FAULTS]
+    is_complete = os.environ.get("BROKER_TEST_COMPLETE") and asked.network != "loopback"
+    needed = list(FAULTS) if is_complete and len(named) < max(1, len(asked.fault)) else named
+    return [name for name in needed if name not in campaign.possible]
 
 
 def again(asked: argparse.Namespace, seed: int) -> str:

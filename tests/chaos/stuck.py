@@ -28,7 +28,7 @@ _TOMBSTONES = (
 
 def describe(fleet: Fleet, conversations: Collection[str], histories: Path) -> list[str]:
     """A few lines about each of these dialogs, of the first few."""
-    entries = together([read_history(path) for path in sorted(histories.glob("*.history"))])
+    entries = together([read_history(path, may_be_open=True) for path in sorted(histories.glob("*.history"))])
     return [line for one in sorted(conversations)[:SHOWN] for line in _lines(fleet, one, entries)]
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.chaos.account import Accounts
 from tests.chaos.bookkeeping import journal_faults, ledger_faults
+from tests.chaos.history import Entry, Event, What
 from tests.support.journalled import visit, write
 from tests.support.shop import Shop
 
@@ -82,3 +88,59 @@ def test_a_journal_without_a_record_is_told(tmp_path: Path, *, is_there: bool) -
 
     assert ["journal: gateway: no record"] == list(journal_faults(tmp_path / "gateway", is_used=True))
     assert [] == list(journal_faults(tmp_path / "gateway", is_used=False))
+
+
+DIALOG = uuid.uuid4()
+
+
+def entry(what: What, number: int = 0, *, application: str = "application-shop", database: str = "shop.db") -> Entry:
+    event = Event(what, str(DIALOG), is_initiator=False, number=number)
+    return Entry(application, database, 1, time.monotonic(), event)
+
+
+def accounts(path: Path, entries: list[Entry], faults: Mapping[str, list[str]] | None = None) -> Accounts:
+    home = SimpleNamespace(name="shop", hosts=("shop", "mirror"))
+    fleet: Any = SimpleNamespace(
+        homes=[home], copies={"shop.db": "shop"}, serving=lambda _: "", file=lambda *_: path, directory=path.parent
+    )
+    made = Accounts(fleet)
+    made.add(entries, faults or {})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("done", "told"),
+    [
+        ([What.SENT, What.SENT], []),
+        ([What.SENT, What.ENDED], []),
+        ([What.SENT] * 3, ["ledger of shop: 2 sent, and 3 by its applications, who ended 0 dialogs"]),
+        ([What.SENT], ["ledger of shop: 2 sent, and 1 by its applications, who ended 0 dialogs"]),
+    ],
+)
+def test_a_ledger_says_what_its_applications_sent(shop: Shop, done: list[What], told: list[str]) -> None:
+    assert told == list(accounts(shop.path, [entry(what) for what in done]).ledger_faults())
+
+
+@pytest.mark.parametrize(
+    ("faults", "count"), [({}, 1), ({"kill": ["gateway-1"]}, 1), ({"delay": ["shop"]}, 1), ({"kill": ["mirror"]}, 0)]
+)
+def test_a_message_that_the_journal_does_not_know_is_told_where_it_lost_nothing(
+    tmp_path: Path, faults: Mapping[str, list[str]], count: int
+) -> None:
+    row = visit(conversation_id=DIALOG.bytes, from_target=False, sequence_number=0, outcome="delivered")
+    write(tmp_path / "journals" / "shop" / "shop-1.parquet", row, row | {"sequence_number": 2, "outcome": "duplicate"})
+    write(tmp_path / "journals" / "mirror" / "mirror-1.parquet", row | {"sequence_number": 1})
+    made = accounts(tmp_path / "shop.db", [entry(What.RECEIVED, number) for number in range(3)], faults)
+
+    told = list(made.journal_faults())
+
+    expected = (
+        f"journal: shop: 1 of 3 messages that were received are not delivered there, such as 2 of dialog {DIALOG}"
+    )
+    assert [expected] * count == told
+
+
+def test_a_journal_that_has_lost_records_is_not_asked(tmp_path: Path) -> None:
+    write(tmp_path / "journals" / "shop" / "shop-1.parquet", visit(), shed=1)
+
+    assert [] == list(accounts(tmp_path / "shop.db", [entry(What.RECEIVED)]).journal_faults())

@@ -55,6 +55,14 @@ def test_a_question_that_is_open_is_no_answer(tmp_path: Path) -> None:
         list(read_history(tmp_path / "h"))
 
 
+def test_what_is_under_way_counts_for_nothing_yet(tmp_path: Path) -> None:
+    history = History(tmp_path / "h", "orders", "orders.db")
+    history.tell(SENT)
+    history.intend([SENT])
+
+    assert [SENT] == [entry.event for entry in read_history(tmp_path / "h", may_be_open=True)]
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_question_that_was_left_is_answered_by_the_database(tmp_path: Path, *, is_committed: bool) -> None:
     db = shop(tmp_path / "shop.db")

@@ -25,6 +25,12 @@ def entries(*told: tuple[str, Event]) -> list[Entry]:
     return made
 
 
+def began(conversation: str = DIALOG, *, said_until: float = UNTIL) -> Event:
+    """It took a tenth of a second."""
+    note = "//chaos/Billing handle"
+    return Event(What.BEGAN, conversation, until=UNTIL - 0.1, until_most=UNTIL, said_until=said_until, note=note)
+
+
 def sent(number: int, *, is_initiator: bool = True) -> Event:
     return Event(What.SENT, DIALOG, is_initiator=is_initiator, number=number, digest=f"{is_initiator}{number}")
 
@@ -38,8 +44,12 @@ def error(code: int, *, is_initiator: bool = True, stored_at: float = UNTIL + 0.
     return Event(What.ERROR, DIALOG, is_initiator=is_initiator, number=code, stored_at=stored_at)
 
 
-BEGAN = ("orders", Event(What.BEGAN, DIALOG, until=UNTIL))
+BEGAN = ("orders", began())
 TARGET_ENDED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False))
+TARGET_FAILED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False, number=31, note="not wanted"))
+INITIATOR_ENDED = ("orders", Event(What.ENDED, DIALOG))
+TOLD = Event(What.ERROR, DIALOG, number=31, note="not wanted", stored_at=5.0)  # of that
+SERVICES = {"billing": "//chaos/Billing", "billing-2": "//chaos/Billing", "parcel-1": "//chaos/Parcel"}
 TWO_SENT = [BEGAN, ("orders", sent(0)), ("orders", sent(1))]
 TWO_THERE = [*TWO_SENT, ("billing", received(0)), ("billing", received(1))]
 SOUND = [
@@ -50,6 +60,15 @@ SOUND = [
     ("orders", Event(What.END, DIALOG)),
     ("orders", Event(What.ENDED, DIALOG)),
     ("billing", Event(What.END, DIALOG, is_initiator=False)),
+]
+ANSWERED = [*TWO_THERE, ("billing", sent(0, is_initiator=False)), ("orders", received(0, by_initiator=True))]
+ENDED_WITH_ERROR = [
+    *TWO_THERE,
+    ("billing", sent(0, is_initiator=False)),
+    TARGET_FAILED,
+    ("orders", TOLD),
+    ("orders", received(0, by_initiator=True)),
+    ("orders", Event(What.ENDED, DIALOG)),
 ]
 EXPIRED = [*TWO_SENT, ("billing", received(0)), ("orders", error(-8489)), ("billing", error(-8489, is_initiator=False))]
 
@@ -244,13 +263,116 @@ CASES = {
     ),
     "late in a dialog that was over before the clock of its target was wrong": (
         [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3.0))],
-        Circumstances(astray={"billing": (5.0, 60.0)}),
+        Circumstances(astray=[("billing", (5.0, 60.0))]),
         [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
     ),
     "late while the clock of another database was wrong": (
         [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3.0))],
-        Circumstances(astray={"stock": (0.0, 60.0)}),
+        Circumstances(astray=[("stock", (0.0, 60.0))]),
         [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
+    ),
+    "late as its receiver knows, whatever its daemon says": (
+        [*TWO_SENT[:2], ("billing", replace(received(0), idle_at=UNTIL + 15.0))],
+        None,
+        [(Kind.LATE, 0, [("orders", 2), ("orders", 1), ("billing", 1)])],
+    ),
+    "an end after the lifetime": (
+        [*ANSWERED, TARGET_ENDED, ("orders", Event(What.END, DIALOG, stored_at=UNTIL + 2.5))],
+        None,
+        [(Kind.LATE, -1, [("billing", 4), ("orders", 1), ("orders", 5)])],
+    ),
+    "an error of the far side after the lifetime": (
+        [*ANSWERED, TARGET_FAILED, ("orders", replace(TOLD, stored_at=UNTIL + 2.5)), INITIATOR_ENDED],
+        None,
+        [(Kind.LATE, -1, [("billing", 4), ("orders", 1), ("orders", 5)])],
+    ),
+    "a lifetime that nobody asked for": (
+        [("orders", began(said_until=UNTIL + 0.3)), *TWO_THERE[1:]],
+        None,
+        [(Kind.LIFETIME, -1, [("orders", 1)])],
+    ),
+    "a lifetime that is too short": (
+        [("orders", began(said_until=UNTIL - 0.4)), *TWO_THERE[1:]],
+        None,
+        [(Kind.LIFETIME, -1, [("orders", 1)])],
+    ),
+    "failed at its initiator a little before the lifetime": (
+        [*TWO_THERE, TARGET_ENDED, ("orders", error(-8489, stored_at=UNTIL - 0.4))],
+        None,
+        [(Kind.FAILED, -1, [("orders", 4), ("orders", 1)])],
+    ),
+    "failed at its target before the lifetime by more than it was told": (
+        [*TWO_THERE, ("billing", error(-8489, is_initiator=False, stored_at=UNTIL - 1.4)), ("orders", error(-8489))],
+        None,
+        [(Kind.FAILED, -1, [("billing", 3), ("orders", 1)])],
+    ),
+    "sent in another order than the numbers say": (
+        [
+            BEGAN,
+            ("orders", replace(sent(0), number=1)),
+            ("orders", replace(sent(1), number=0)),
+            ("billing", replace(received(1), number=0)),
+            ("billing", replace(received(0), number=1)),
+        ],
+        None,
+        [
+            (Kind.MISNUMBERED, 1, [("orders", 2)]),
+            (Kind.MISNUMBERED, 0, [("orders", 3)]),
+            (Kind.REORDERED, 1, [("orders", 2), ("billing", 1), ("billing", 2)]),
+        ],
+    ),
+    "all of one number": (
+        [
+            *TWO_SENT[:2],
+            ("orders", replace(sent(1), number=0)),
+            ("billing", replace(received(1), number=0)),
+            ("billing", received(0)),
+        ],
+        None,
+        [
+            (Kind.MISNUMBERED, 0, [("orders", 3)]),
+            (Kind.REORDERED, 0, [("orders", 2), ("billing", 1), ("billing", 2)]),
+        ],
+    ),
+    "delivered to another service": (
+        [*TWO_SENT[:2], ("parcel-1", received(0))],
+        Circumstances(services=SERVICES),
+        [(Kind.MISDELIVERED, 0, [("parcel-1", 1), ("orders", 1)])],
+    ),
+    "an answer delivered to another initiator": (
+        [*TWO_THERE, ("billing", sent(0, is_initiator=False)), ("orders-2", received(0, by_initiator=True))],
+        None,
+        [(Kind.MISDELIVERED, 0, [("orders-2", 1), ("orders", 1)])],
+    ),
+    "an end delivered to another initiator": (
+        [*ANSWERED, TARGET_ENDED, ("orders-2", Event(What.END, DIALOG))],
+        None,
+        [(Kind.MISDELIVERED, -1, [("orders-2", 1), ("orders", 1)])],
+    ),
+    "an error delivered to another service": (
+        [*EXPIRED[:-1], ("parcel-1", error(-8489, is_initiator=False))],
+        Circumstances(services=SERVICES, copies={"parcel-1": "billing"}),
+        [(Kind.MISDELIVERED, -1, [("parcel-1", 1), ("orders", 1)])],
+    ),
+    "an error of the far side that it did not tell": (
+        [*ANSWERED, TARGET_FAILED, ("orders", replace(TOLD, number=32)), INITIATOR_ENDED],
+        None,
+        [(Kind.FAILED, -1, [("orders", 5), ("orders", 1)])],
+    ),
+    "told of the end where the far side told of an error": (
+        [*ANSWERED, TARGET_FAILED, ("orders", Event(What.END, DIALOG)), ("orders", Event(What.ENDED, DIALOG))],
+        None,
+        [(Kind.INVENTED, -1, [("orders", 5)])],
+    ),
+    "an error of the far side was lost": (
+        [*ANSWERED, TARGET_FAILED],
+        None,
+        [(Kind.LOST, -1, [("billing", 4)])],
+    ),
+    "an answer before an error of the far side was lost": (
+        [*ENDED_WITH_ERROR[:-2], ENDED_WITH_ERROR[-1]],
+        None,
+        [(Kind.LOST, 0, [("billing", 3)])],
     ),
 }
 
@@ -266,6 +388,16 @@ def test_each_wrong_is_found_and_named(name: str) -> None:
 
 SOUND_HISTORIES = {
     "a whole dialog": SOUND,
+    "one that its target ended with an error": ENDED_WITH_ERROR,
+    "one that failed though its target had ended it with an error": [
+        *TWO_THERE, ("billing", sent(0, is_initiator=False)), TARGET_FAILED, ("orders", error(-8489)),
+    ],
+    "one that failed at its target sooner, by what it was told": [
+        *TWO_SENT, ("billing", error(-8489, is_initiator=False, stored_at=UNTIL - 1.1)), ("orders", error(-8489)),
+    ],
+    "stored before the look that found nothing, when a daemon needed seconds to commit": [
+        *TWO_SENT[:2], ("billing", replace(received(0), idle_at=UNTIL + 10.0)),
+    ],
     "one that failed at its lifetime": EXPIRED,
     "sent in a file that is read later": [BEGAN, ("billing", received(0)), ("orders", sent(0))],
     "a mirror that became the principal": [
@@ -308,7 +440,37 @@ def test_two_files_of_one_database_divide_nothing() -> None:
 def test_a_clock_that_was_wrong_proves_nothing_about_lifetimes() -> None:
     told = [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3600))]
 
-    assert [] == judge(entries(*told), Circumstances(astray={"billing": (1.0, 1.5)}))
+    assert [] == judge(entries(*told), Circumstances(astray=[("billing", (1.0, 1.5))]))
+
+
+def test_what_was_sent_long_after_the_lifetime_is_late_whatever_its_daemon_says() -> None:
+    told = entries(*TWO_SENT[:2], ("billing", received(0)))
+    told[1:] = [replace(entry, at=UNTIL + 15.0) for entry in told[1:]]
+
+    assert [Kind.LATE] == [verdict.kind for verdict in judge(told)]
+
+
+def test_a_clock_that_has_just_jumped_ends_nothing_yet() -> None:
+    told = [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 3.0))]
+
+    assert [] == judge(entries(*told), Circumstances(astray=[("billing", (-90.0, -59.0))]))
+    assert [] != judge(entries(*told), Circumstances(astray=[("billing", (-90.0, -63.0))]))
+
+
+def test_a_clock_that_was_wrong_proves_nothing_about_what_was_asked_for() -> None:
+    told = [("orders", began(said_until=UNTIL + 1800.0)), *TWO_THERE[1:]]
+
+    assert [] == judge(entries(*told), Circumstances(astray=[("orders", (0.0, 5.0))]))
+
+
+def test_a_dialog_received_by_who_has_the_service_is_where_it_should_be() -> None:
+    assert [] == judge(entries(*SOUND), Circumstances(services=SERVICES))
+
+
+def test_an_initiator_with_two_files_hears_its_answers_in_both() -> None:
+    told = [*TWO_THERE, ("billing", sent(0, is_initiator=False)), ("orders-2", received(0, by_initiator=True))]
+
+    assert [] == judge(entries(*told), Circumstances(copies={"orders": "orders", "orders-2": "orders"}))
 
 
 def test_what_a_fault_can_have_hidden_is_not_late() -> None:
@@ -329,7 +491,7 @@ def long_history(dialogs: int = 6, messages: int = 20) -> list[tuple[str, Event]
     """A sound one, of several dialogs side by side, each message answered."""
     told: list[tuple[str, Event]] = []
     names = [f"0d000000-0000-4000-8000-00000000000{number}" for number in range(dialogs)]
-    told += [("orders", Event(What.BEGAN, name, until=UNTIL)) for name in names]
+    told += [("orders", began(name)) for name in names]
     for number in range(messages):
         for name in names:
             for application, is_initiator in (("orders", True), ("billing", False)):
@@ -421,7 +583,31 @@ def renumber(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
     return Kind.MISNUMBERED
 
 
-MUTATIONS = [drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail, divert, renumber]
+def misdeliver(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice([place for place in places(told, What.RECEIVED) if told[place][0] == "orders"])
+    told[place] = "orders-2", told[place][1]
+    return Kind.MISDELIVERED
+
+
+def number_anew(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    """As if two had been sent in the other order, by all that the system says."""
+    one = dice.choice(places(told, What.SENT))
+    like = told[one][1]
+    name, side = like.conversation, like.is_initiator
+    sent_there = [
+        place
+        for place in places(told, What.SENT)
+        if (told[place][1].conversation, told[place][1].is_initiator) == (name, side) and place != one
+    ]
+    other = dice.choice(sent_there)
+    told[one], told[other] = told[other], told[one]
+    return Kind.REORDERED
+
+
+MUTATIONS = [
+    *(drop, double, exchange, corrupt, confuse, delay, unsend, mislead, fail, divert, renumber),
+    *(misdeliver, number_anew),
+]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.__name__)

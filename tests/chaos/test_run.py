@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from tests.chaos.campaign import Campaign, Report, dice_for
-from tests.chaos.run import ATTEMPTS, again, main, parser, run_phases
+from tests.chaos.faults.catalog import FAULTS
+from tests.chaos.run import ATTEMPTS, again, impossible, main, parser, run_phases
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +59,27 @@ def test_hosts_that_cannot_be_made_end_the_run_where_nothing_may_be_left_out(
 
     assert 2 == code
     assert "no hosts: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "is_complete", "expected"),
+    [
+        ("", True, ["clock-step"]),
+        ("--fault mixture", True, ["clock-step"]),
+        ("--fault kill --fault mixture-2", True, ["clock-step"]),
+        ("--fault kill", True, []),
+        ("--fault kill --fault clock-step", False, ["clock-step"]),
+        ("--network loopback", True, []),
+        ("", False, []),
+    ],
+)
+def test_a_fault_that_was_asked_for_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, words: str, expected: list[str], *, is_complete: bool
+) -> None:
+    monkeypatch.setenv("BROKER_TEST_COMPLETE", "1" if is_complete else "")
+    campaign = SimpleNamespace(possible=[name for name in FAULTS if name != "clock-step"])
+
+    assert expected == impossible(cast("Campaign", campaign), parser().parse_args(words.split()))
 
 
 class Phases:

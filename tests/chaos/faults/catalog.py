@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.faults import handover, machine, network, operator, process
+from tests.chaos.faults import handover, machine, network, operator, overtaking, process
 from tests.chaos.faults.fault import Fault
 
 _KINDS: tuple[type[Fault], ...] = (
@@ -33,5 +33,6 @@ _KINDS: tuple[type[Fault], ...] = (
     operator.LostPrincipal,
     handover.FrozenPartner,
     handover.IsolatedPartner,
+    overtaking.Overtaken,
 )
 FAULTS = {kind.name: kind for kind in _KINDS}

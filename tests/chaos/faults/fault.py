@@ -78,6 +78,11 @@ class Fault(ABC):
         self.span = (self.span[0], time.monotonic())
 
     @property
+    def hidden(self) -> list[tuple[float, float]]:
+        """Spans in which a message may have been held somewhere without any clock of the broker noticing."""
+        return [self.span] if self.hides else []
+
+    @property
     def frames(self) -> int | None:
         """Frames that what it befalls has carried in this phase; None where it befalls everybody."""
         traffic = self.fleet.traffic
@@ -89,6 +94,15 @@ class Fault(ABC):
     def is_felt(self) -> bool:
         """Whether somebody can have felt it: what carries nothing does not, but for the mirror of the pair."""
         return self.frames != 0 or self.victims == {self.fleet.mirror}
+
+    def has_bitten(self) -> bool:
+        """Whether it does what it says, by what can be seen of it; asked while it lasts."""
+        return True
+
+    @property
+    def hosts(self) -> set[str]:
+        """Whose logs may tell of it."""
+        return self.victims or set(self.fleet.names)
 
     def pick(self, candidates: Iterable[T], frames: Callable[[T], int]) -> T:
         """One of those that have carried anything in this phase, or of all if none has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ class _Partner(Fault):
         self.take_all(STOCK)
         principal = self.fleet.principal
         self._troubled = self.dice.sample(STOCK, 2)
+        self._still: list[tuple[float, float]] = []
         first, second = self._troubled
         return f"{principal} hands over while {first} {self.what}, and back while {second} does"
 
@@ -48,13 +50,23 @@ class FrozenPartner(_Partner):
 
     def hand_over(self, troubled: str) -> None:
         """It goes on while everybody waits for it."""
+        since = time.monotonic()
         self.fleet.freeze(troubled)
-        thawing = threading.Timer(self.dice.uniform(*self.SECONDS), self.fleet.thaw, [troubled])
+        thawing = threading.Timer(self.dice.uniform(*self.SECONDS), self._thaw, [troubled, since])
         thawing.start()
         try:
             pair.fail_over(self.fleet)
         finally:
             thawing.join()
+
+    @property
+    def hidden(self) -> list[tuple[float, float]]:
+        """While one of them stood still."""
+        return self._still
+
+    def _thaw(self, name: str, since: float) -> None:
+        self.fleet.thaw(name)
+        self._still.append((since, time.monotonic()))
 
 
 class IsolatedPartner(_Partner):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from datetime import datetime
 
 from tests.chaos.cast import BILLING, INITIATORS
 from tests.chaos.faults.fault import Fault
@@ -10,6 +12,8 @@ from tests.chaos.network.descriptors import Descriptors
 from tests.chaos.network.impairment import Fault as Ability
 
 HOUR = 3600.0
+ATTEMPTS = 10  # at what others undo at the same moment
+CLOCK_SECONDS = 0.5  # by which what is told of a clock may be off
 
 
 class FullDisk(Fault):
@@ -24,7 +28,15 @@ class FullDisk(Fault):
 
     def begin(self) -> None:
         """Not a byte is left."""
-        self.fleet.network.hosts[BILLING].disk.fill()
+        disk = self.fleet.network.hosts[BILLING].disk
+        self._was_full = False
+        for _ in range(ATTEMPTS):
+            disk.fill()
+            self._was_full = self._was_full or disk.free_bytes == 0
+
+    def has_bitten(self) -> bool:
+        """The file system has said so."""
+        return self._was_full
 
     def end(self) -> None:
         """Room again."""
@@ -49,6 +61,13 @@ class ClockStep(Fault):
         """Another time."""
         self.fleet.network.hosts[self._victim].clock.step(self._step)
 
+    def has_bitten(self) -> bool:
+        """The daemon tells the other time."""
+        daemon, earliest = self.fleet.daemons[self._victim], time.time() + self._step
+        told = daemon.status()
+        clock = datetime.fromisoformat(told["started_at"]).timestamp() + float(told["uptime_s"])
+        return earliest - CLOCK_SECONDS <= clock <= time.time() + self._step + CLOCK_SECONDS
+
     def end(self) -> None:
         """The right time."""
         self.fleet.network.hosts[self._victim].clock.restore()
@@ -70,10 +89,15 @@ class Exhaustion(Fault):
         self._limits = [Descriptors(pid) for pid in self.fleet.processes(self._victim)]
         for limit in self._limits:
             limit.exhaust(spare=self.dice.choice([0, 1, 3]))
+        self._was_lowered = all(limit.is_lowered for limit in self._limits)
         hosts = self.fleet.network.hosts
         if self.fleet.network.can(Ability.RESET):
             for name in self.fleet.neighbours(self._victim):
                 self.fleet.network.reset(hosts[self._victim], hosts[name])
+
+    def has_bitten(self) -> bool:
+        """The limits of all its processes were lower."""
+        return self._was_lowered
 
     def end(self) -> None:
         """As many as before."""
@@ -97,12 +121,16 @@ class MemoryLimit(Fault):
     def begin(self) -> None:
         """What is used now, and a little room."""
         memory = self.fleet.network.hosts[self._victim].memory
-        for _ in range(10):
+        for _ in range(ATTEMPTS):
             try:
                 memory.limit(memory.used + self.ROOM)
             except OSError:  # it has grown meanwhile
                 continue
             return
+
+    def has_bitten(self) -> bool:
+        """The limit is there; it is not where the host grew each time that one was set."""
+        return self.fleet.network.hosts[self._victim].memory.is_limited
 
     def end(self) -> None:
         """No limit; whoever was killed is started again by the run."""

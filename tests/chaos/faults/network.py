@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, fields
+from itertools import permutations, product
 from typing import ClassVar
 
 from tests.chaos.cast import BILLING, INITIATORS, PARCELS, STOCK
 from tests.chaos.faults.fault import Fault
 from tests.chaos.network.host import Host
+from tests.chaos.network.impairment import Counts, Impairment, ImpossibleError
 from tests.chaos.network.impairment import Fault as Ability
-from tests.chaos.network.impairment import Impairment
 
 
-class _Way(Fault):
+class _Between(Fault):
+    """
+    Something between hosts. Shape: `between` pairs of them; `shows` of what the network counts what grows by the fault.
+    """
+
+    shows: ClassVar[tuple[str, ...]] = ("cut",)
+    between: list[tuple[str, str]]
+
+    def start(self) -> None:
+        """It begins, at this moment."""
+        self._before = self._counts()
+        super().start()
+
+    def has_bitten(self) -> bool:
+        """Packets have met it; loopback, where there are none, has nothing to tell."""
+        now = self._counts()
+        return now is None or self._before is None or all(now[one] > self._before[one] for one in self.shows)
+
+    def _counts(self) -> dict[str, int] | None:
+        network, hosts = self.fleet.network, self.fleet.network.hosts
+        ways = [way for pair in self.between for way in permutations(pair, 2)]
+        try:
+            told = [astuple(network.counts(hosts[here], hosts[there])) for here, there in ways]
+        except ImpossibleError:
+            return None
+        names = [one.name for one in fields(Counts)]
+        return dict(zip(names, map(sum, zip(*told, strict=True)), strict=True))
+
+
+class _Way(_Between):
     """The ways between one gateway and one of its neighbours."""
 
     def choose(self) -> str:
         """A gateway alone; the neighbour may have other troubles."""
         near = self.take(self.fleet.gateways)
         far = self.pick(self.fleet.neighbours(near), lambda far: self.fleet.traffic.between(near, far))
-        self.ways = [(near, far)]
+        self.ways = self.between = [(near, far)]
         one, other = self.dice.sample([near, far], 2)
         self._ends: tuple[Host, Host] = self.fleet.network.hosts[one], self.fleet.network.hosts[other]
         return f"{one} to {other}"
@@ -28,7 +59,7 @@ class _Way(Fault):
         self.fleet.network.mend(*self._ends)
 
 
-class Partition(Fault):
+class Partition(_Between):
     """The hosts fall into two parts: a gateway and one end of the dialogs cannot hear the rest."""
 
     name = "partition"
@@ -38,7 +69,7 @@ class Partition(Fault):
         """A gateway, and all its neighbours of one side."""
         self._gateway = self.take(self.fleet.gateways)
         self._part = self.dice.choice([INITIATORS, (BILLING, *STOCK, *PARCELS)])
-        self.ways = [(self._gateway, name) for name in self._part]
+        self.ways = self.between = [(self._gateway, name) for name in self._part]
         return f"{self._gateway} from {', '.join(self._part)}"
 
     def begin(self) -> None:
@@ -53,7 +84,7 @@ class Partition(Fault):
             self.fleet.network.mend(hosts[self._gateway], hosts[name])
 
 
-class Isolate(Fault):
+class Isolate(_Between):
     """A host hears nobody, and nobody hears it."""
 
     name = "isolate"
@@ -62,6 +93,7 @@ class Isolate(Fault):
     def choose(self) -> str:
         """Any host."""
         self._victim = self.take(self.fleet.names)
+        self.between = list(product([self._victim], self.fleet.neighbours(self._victim)))
         return self._victim
 
     def begin(self) -> None:
@@ -92,6 +124,7 @@ class Reset(_Way):
 
     name = "reset"
     needs = frozenset({Ability.RESET})
+    shows = ()
     TIMES = 8
 
     def begin(self) -> None:
@@ -104,15 +137,17 @@ class Reset(_Way):
         """No more."""
 
 
-class _Everywhere(Fault):
+class _Everywhere(_Between):
     """The ways of one gateway to and from everybody."""
 
     hides = True
+    shows: ClassVar[tuple[str, ...]] = ("carried",)
     how: ClassVar[Impairment]
 
     def choose(self) -> str:
         """A gateway."""
         self._victim = self.take(self.fleet.gateways)
+        self.between = list(product([self._victim], self.fleet.neighbours(self._victim)))
         return f"{self._victim}, all ways"
 
     def begin(self) -> None:
@@ -142,6 +177,7 @@ class Loss(_Everywhere):
 
     name = "loss"
     needs = frozenset({Ability.LOSS})
+    shows = ("lost",)
     how = Impairment(loss=0.05)
 
 
@@ -150,6 +186,7 @@ class Scramble(_Everywhere):
 
     name = "scramble"
     needs = frozenset({Ability.DUPLICATION, Ability.REORDERING})
+    shows = ("duplicated", "reordered")
     how = Impairment(duplication=0.1, reordering=0.1)
 
 
@@ -166,6 +203,7 @@ class SmallMtu(_Everywhere):
 
     name = "small-mtu"
     needs = frozenset({Ability.MTU})
+    shows = ("too_large",)
     how = Impairment(mtu=700, is_mtu_told=True)
 
 
@@ -174,4 +212,5 @@ class BlackHole(_Everywhere):
 
     name = "mtu-black-hole"
     needs = frozenset({Ability.MTU})
+    shows = ("too_large",)
     how = Impairment(mtu=700)

@@ -25,6 +25,7 @@ class Reload(Fault):
     def choose(self) -> str:
         """Two gateways or ends."""
         self._chosen = [self.take(self.fleet.names), self.take(self.fleet.names)]
+        self._changed: set[str] = set()
         return " and ".join(self._chosen)
 
     def begin(self) -> None:
@@ -33,6 +34,10 @@ class Reload(Fault):
             for name in self._chosen:
                 self._write(name, is_changed=number % 2 == 0)
             self.fleet.pause(0.3)
+
+    def has_bitten(self) -> bool:
+        """Each of them has said that something had changed."""
+        return self._changed == set(self._chosen)
 
     def end(self) -> None:
         """As before."""
@@ -45,7 +50,8 @@ class Reload(Fault):
         for plain, changed in self.CHANGES:
             text = text.replace(plain, changed) if is_changed else text.replace(changed, plain)
         daemon.config.write_text(text, encoding="utf-8")
-        daemon.admin.request("POST", "/v1/reload", {})
+        if daemon.admin.request("POST", "/v1/reload", {})["changed"]:
+            self._changed.add(name)
 
 
 class RouteChange(Fault):

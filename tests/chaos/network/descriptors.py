@@ -19,6 +19,11 @@ class Descriptors:
         """How many it has open."""
         return len(self._numbers())
 
+    @property
+    def is_lowered(self) -> bool:
+        """Whether it has another limit than in the beginning. Raises ProcessLookupError."""
+        return resource.prlimit(self._pid, resource.RLIMIT_NOFILE) != self._former
+
     def limit(self, count: int) -> None:
         """Numbers below `count` alone from now on: whoever wants more gets EMFILE. Raises ProcessLookupError."""
         resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (count, self._former[1]))

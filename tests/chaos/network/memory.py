@@ -15,6 +15,7 @@ from tests.chaos.network.tag import find_tag
 
 ROOT = Path("/sys/fs/cgroup/memory")
 UNLIMITED = -1
+LEAST_UNLIMITED = 1 << 60  # bytes; what the kernel says of a group without a limit is above
 
 
 def groups(tag: str) -> list[Path]:
@@ -55,6 +56,11 @@ class Memory:
             OSError: EBUSY, more is in use and cannot be given up.
         """
         (self._group / "memory.limit_in_bytes").write_text(str(UNLIMITED if count is None else count), encoding="ascii")
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit now."""
+        return int((self._group / "memory.limit_in_bytes").read_text(encoding="ascii")) < LEAST_UNLIMITED
 
     @property
     def used(self) -> int:

@@ -55,11 +55,14 @@ def opener() -> Iterator[Opener]:
 def test_an_exhausted_process_opens_nothing_until_it_is_restored(opener: Opener) -> None:
     descriptors = Descriptors(opener.process.pid)
 
+    assert not descriptors.is_lowered
     descriptors.exhaust()
 
+    assert descriptors.is_lowered
     assert errno.EMFILE == opener.open(1)
     descriptors.restore()
     assert 0 == opener.open(1)
+    assert not descriptors.is_lowered
 
 
 @pytest.mark.parametrize(("times", "expected"), [(3, 0), (4, errno.EMFILE)])

@@ -20,7 +20,9 @@ def start(host: Host) -> subprocess.Popen[bytes]:
 def test_a_limit_kills_who_takes_more_and_nobody_elsewhere(net: NamespaceNetwork) -> None:
     greedy, other = start(net.hosts["near"]), start(net.hosts["far"])
 
+    before = net.hosts["near"].memory.is_limited
     net.hosts["near"].memory.limit(LIMIT)
+    assert (False, True) == (before, net.hosts["near"].memory.is_limited)
     greedy.communicate(b"\n", 20)
     told, _ = other.communicate(b"\n", 20)
 
@@ -36,6 +38,7 @@ def test_a_limit_that_is_lifted_kills_nobody(net: NamespaceNetwork) -> None:
     process = start(net.hosts["far"])
 
     memory.limit(None)
+    assert not memory.is_limited
     told, _ = process.communicate(b"\n", 20)
 
     assert (0, b"had it\n", 0) == (process.returncode, told, memory.kills)
