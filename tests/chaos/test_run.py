@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.campaign import Campaign, Report, dice_for
 from tests.chaos.faults.catalog import FAULTS
-from tests.chaos.run import ATTEMPTS, again, impossible, main, parser, run_phases
+from tests.chaos.run import ATTEMPTS, MIXTURES_MIN, again, impossible, main, parser, run_phases
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +93,17 @@ class Phases:
     def alone(self, name: str) -> Report:
         self.asked.append(name)
         return self._reports.pop(0)
+
+    def mixture(self, index: int) -> Report:
+        return self.alone(f"mixture-{index}")
+
+
+def test_mixtures_come_also_when_each_fault_alone_has_taken_all_the_time() -> None:
+    phases = Phases(*[Report("any", is_felt=True)] * (1 + MIXTURES_MIN))
+
+    assert run_phases(cast("Campaign", phases), [], 0.0)
+
+    assert ["kill", *(f"mixture-{number + 1}" for number in range(MIXTURES_MIN))] == phases.asked
 
 
 def test_a_phase_that_hits_nothing_comes_again_and_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
