@@ -44,6 +44,7 @@ from broker.routing.facts import Facts, hosted
 from broker.routing.fate import Fate
 from broker.routing.plan import Flow, Plan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.store import fault
 from broker.store.database import open_watch
 from broker.wire.layout import NO_GUID
 
@@ -214,7 +215,7 @@ def _read(home: Home) -> Iterator[Flow]:
         with closing(open_watch(home.path)) as db:
             yield from flows_of_database(db, home.broker_instance)
     except sqlite3.Error as error:
-        raise StoreUnavailableError(str(home.path), str(error)) from error
+        raise StoreUnavailableError(str(home.path), fault.sentence(error)) from error
 
 
 def _told_decision(decision: Decision, facts: Facts, names: Names) -> str:
