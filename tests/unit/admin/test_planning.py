@@ -465,7 +465,9 @@ async def test_services_are_followed_up_to_a_bound(plan: Plan, monkeypatch: pyte
 async def test_a_file_that_cannot_be_read_is_named(plan: Plan, instance: Instance) -> None:
     instance.endpoints["orders"].path.unlink()
 
-    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the file cannot be opened: it has to be a plain file"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"orders\.db: the file cannot be opened: it has to be a plain file"
+    ):
         await plan("DROP ROUTE far")
 
 
