@@ -29,7 +29,6 @@ from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.setting import DialogSettings
-from broker.net.link_state import LinkState
 from broker.routing.route import RouteProperties
 from broker.store.balance import read_balance
 from broker.store.database import open_store
@@ -298,16 +297,7 @@ class _Stage:
             balance = read_balance(side.db)
             assert (balance.unaccounted, balance.held) == (0, 0), balance
         for name, instance in self.instances.items():
-            self.blows.watch.check_rules(instance)
-            forwarder = instance.forwarder
-            assert forwarder.unaccounted == 0, f"{name}: frames unaccounted for"
-            assert (forwarder.pool.used_bytes, forwarder.pool.frames) == (0, 0), f"{name}: frames are held"
-            links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
-            peers = [link.peer_name for link in links]
-            assert len(peers) == len(set(peers)), f"{name}: two connections to one peer: {peers}"
-            assert all(not link.kept_bytes and not link.is_paused for link in links), f"{name}: a link stands still"
-            if instance.endpoint is not None:
-                assert instance.endpoint.problem == ""
+            self.blows.watch.check_rest(name, instance)
         self._count()
 
     def _count(self) -> None:

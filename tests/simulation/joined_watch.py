@@ -129,6 +129,18 @@ class Watch:
         broken = {kind: count for kind, count in instance.peers.faults.items() if kind not in NOT_BY_RULES}
         assert broken == {}, f"{instance.part.name} has met peers that broke the rules: {broken}"
 
+    def check_rest(self, name: str, instance: Instance) -> None:
+        """At the end of everything: nothing is held or unaccounted for, and no link or store stands still."""
+        self.check_rules(instance)
+        forwarder = instance.forwarder
+        assert forwarder.unaccounted == 0, f"{name}: frames unaccounted for"
+        assert (forwarder.pool.used_bytes, forwarder.pool.frames) == (0, 0), f"{name}: frames are held"
+        links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
+        peers = [link.peer_name for link in links]
+        assert len(peers) == len(set(peers)), f"{name}: two connections to one peer: {peers}"
+        assert all(not link.kept_bytes and not link.is_paused for link in links), f"{name}: a link stands still"
+        assert instance.endpoint is None or instance.endpoint.problem == ""
+
 
 def _stranded(instance: Instance) -> Iterator[tuple[str, int, str, str]]:
     """Who holds frames from outside, in which life, for whom, and who leads on instead and takes them at once."""

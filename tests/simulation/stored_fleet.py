@@ -28,7 +28,6 @@ from broker.application.dialog import begin_dialog
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
 from broker.dialog.setting import DialogSettings
-from broker.net.link_state import LinkState
 from broker.store.balance import read_balance
 from broker.store.database import open_store
 from broker.store.transaction import epoch
@@ -362,15 +361,7 @@ class Fleet:
             balance = read_balance(clerk.db)
             assert (balance.unaccounted, balance.held) == (0, 0), balance
         for name, instance in self.instances.items():
-            self.watch.check_rules(instance)
-            forwarder = instance.forwarder
-            assert forwarder.unaccounted == 0, f"{name}: frames unaccounted for"
-            assert (forwarder.pool.used_bytes, forwarder.pool.frames) == (0, 0), f"{name}: frames are held"
-            links = [link for link in instance.peers.links.values() if link.state is LinkState.LOGGED_IN]
-            peers = [link.peer_name for link in links]
-            assert len(peers) == len(set(peers)), f"{name}: two connections to one peer: {peers}"
-            assert all(not link.kept_bytes and not link.is_paused for link in links), f"{name}: a link stands still"
-            assert instance.endpoint is None or instance.endpoint.problem == ""
+            self.watch.check_rest(name, instance)
         most = FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE * len(self.clerks)
         assert self.outcome.frames <= most, (self.outcome.frames, self.outcome.needed)
 
