@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -65,7 +65,7 @@ class Dialling:
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._tables: tuple[RouteTable, ...] = ()
-        self._named: frozenset[NetworkAddress] | None = frozenset()  # by routes; None when nobody has looked yet
+        self._named: Mapping[NetworkAddress, None] | None = {}  # by routes; None when nobody has looked yet
 
     def want(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
         """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
@@ -105,10 +105,11 @@ class Dialling:
             self.want(address)
 
     @property
-    def named(self) -> frozenset[NetworkAddress]:
-        """What routes name; of each table the first `ROUTES_MAX` are looked at, once for each change of a table."""
+    def named(self) -> Mapping[NetworkAddress, None]:
+        """What routes name, in order; of each table the first `ROUTES_MAX` are looked at, once for each change."""
         if self._named is None:
-            self._named = frozenset(_addresses_of(self._tables))
+            in_order = sorted(set(_addresses_of(self._tables)), key=lambda one: (one.host, one.port))
+            self._named = dict.fromkeys(in_order)
         return self._named
 
     async def close(self) -> None:

@@ -9,12 +9,12 @@ The fields are a contract, told in docs/admin.md.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +151,8 @@ def _forwarding(forwarder: Forwarder, *, is_enabled: bool) -> dict[str, Any]:
 def _addresses(instance: Running) -> dict[str, Any]:
     """Those that were dialled or are served, and the first of those that routes name and nobody has dialled yet."""
     peers, outboxes = instance.peers, instance.forwarder.outboxes
-    known = peers.known_addresses | outboxes.keys()
-    untried = heapq.nsmallest(UNTRIED_MAX, peers.dialling.named - known - instance.forwarder.here.own, key=str)
+    known, own = peers.known_addresses | outboxes.keys(), instance.forwarder.here.own
+    untried = islice((one for one in peers.dialling.named if one not in known and one not in own), UNTRIED_MAX)
     return {
         str(address): {
             "health": peers.health_of(address).name.lower(),
