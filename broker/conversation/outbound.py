@@ -133,6 +133,11 @@ class Outbound:
         """When `look` or `time_out` is due."""
         return min(self.resend_at, self.look_at)
 
+    @property
+    def sent_at(self) -> float:
+        """When the first of what is in flight was sent; -NEVER with nothing in flight."""
+        return next((fragment.sent_at for fragment in self._passed if fragment.stage is Stage.OUT), -NEVER)
+
     def offer(self, fragment: Outgoing) -> None:
         """Add the fragment that follows the last one."""
         self.load_from = after(fragment.place, fragment.flags)

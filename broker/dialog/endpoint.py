@@ -281,7 +281,7 @@ class Endpoint:
             wants=self.transmitter.wants(),  # before the next line: it may make room
             load_max_bytes=self.transmitter.load_max_bytes,
             known=self.transmitter.senders.__contains__,
-            first_frames=self.transmitter.first_frames,
+            first_frames=self.transmitter.settings.first_frames,
             housekeeping=self._housekeeping if is_time_to_keep else None,
             is_probe=bool(self.problem),
             statuses=self.transmitter.statuses(),

@@ -14,6 +14,7 @@ from broker.store.sending import Loaded, Want
 
 LOADED_MAX_BYTES = 64 * 1024 * 1024  # bodies in memory, all dialogs together
 LOAD_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time: a turn of the writer thread stays short
+TURN_WANTS = 1000  # dialogs that one turn loads for, likewise: what is found and what has come waits for its end
 ENVELOPE_MAX = 64 * 1024  # what fragment 0 may have beside its payload; names have 512 bytes at most
 
 
@@ -50,20 +51,25 @@ class Loading:
                 self._hungry[sender.endpoint_id] = None
 
     def wants(self) -> list[Want]:
-        """What to load in the next turn, none while there is no room."""
+        """What to load in the next turn, for those who have waited longest; none while there is no room."""
         if self._hungry and self.max_bytes < self._fragment_bytes:
             self._relieve()
         if not self.max_bytes:
             return []
-        hungry, self._hungry = self._hungry, {}
-        wants = []
-        for endpoint_id in hungry:
+        wants: list[Want] = []
+        looked_at: list[int] = []
+        for endpoint_id in self._hungry:
+            if len(wants) == TURN_WANTS:
+                break
+            looked_at.append(endpoint_id)
             sender = self._senders[endpoint_id]
             if sender.is_resting:
                 continue
             sender.is_loading = True
             frames, size = sender.outbound.room
             wants.append(Want(endpoint_id, sender.outbound.load_from, max(1, frames), min(size, LOAD_BYTES)))
+        for endpoint_id in looked_at:
+            del self._hungry[endpoint_id]
         return wants
 
     def loaded(self, sender: Sender, loaded: Loaded) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from broker.conversation.contact import Contact, Place
 from broker.conversation.outbound import Held, Outbound
 from broker.conversation.round_trip import NEVER
+from broker.dialog.frontier import Frontier
 from broker.dialog.trips import Trips, note_trip
 from broker.forwarding.outbox import Destination
 
@@ -44,11 +45,19 @@ class Sender:
         """Whether its fragments were unloaded for the sake of others until they are sent again."""
         return not self.outbound.loaded and self.outbound.resend_at != NEVER
 
-    def acknowledge(self, place: Place, now: float, held_there: tuple[Held, ...], trips: Trips) -> int:
-        """As `Outbound.acknowledge`; how long the answer took is noted under the next hop."""
+    def turn_at(self, frontier: Frontier) -> float:
+        """Until when it only stands in a line, as `Frontier` has it, though no longer than the longest wait."""
+        sent_at, cap = self.outbound.sent_at, self.outbound.round_trip.backoff.cap
+        return min(frontier.turn_at(self.contact.far_service, sent_at), sent_at + cap)
+
+    def acknowledge(
+        self, place: Place, now: float, held_there: tuple[Held, ...], trips: Trips, frontier: Frontier
+    ) -> int:
+        """As `Outbound.acknowledge`; how long the answer took is noted under the next hop, and how far that got."""
         trip = self.outbound.round_trip
         trip.latest = None
         done = self.outbound.acknowledge(place, now, held_there)
         if trip.latest is not None:
             note_trip(trips, self.next_hop, trip.latest)
+            frontier.note(self.contact.far_service, now - trip.latest, now)
         return done

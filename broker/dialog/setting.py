@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from broker.conversation.contact import Travel
 from broker.conversation.round_trip import Backoff
+from broker.conversation.window import FIRST_FRAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,8 @@ class DialogSettings:
     window: int
     fragment_size: int
     window_bytes: int = 8 * 1024 * 1024
+
+    @property
+    def first_frames(self) -> int:
+        """How much of a dialog is loaded when it begins to wait: as `Outbound.room` has it."""
+        return min(self.window, 2 * FIRST_FRAMES)

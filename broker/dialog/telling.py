@@ -9,6 +9,7 @@ not change with every frame. When nothing waits any more the sentence is removed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 from broker.conversation.contact import Place
 from broker.dialog.sender import Sender
@@ -49,8 +50,7 @@ class Telling:
         """What to write in the next turn, by endpoint_id; None removes what is there."""
         statuses: dict[int, str | None] = dict.fromkeys(self._over)
         self._over.clear()
-        for _ in range(min(STATUSES_MAX, len(self._due))):
-            endpoint_id, (due, acknowledged) = next(iter(self._due.items()))
+        for endpoint_id, (due, acknowledged) in list(islice(self._due.items(), STATUSES_MAX)):
             if due > now:
                 break
             sender = self._senders[endpoint_id]

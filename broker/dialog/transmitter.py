@@ -18,10 +18,11 @@ from collections.abc import Callable
 from broker.conversation.contact import Contact, Fragment, Place, Seal
 from broker.conversation.outbound import Held, Outbound
 from broker.conversation.round_trip import NEVER, RoundTrip
-from broker.conversation.window import FIRST_FRAMES, Window
+from broker.conversation.window import Window
 from broker.dialog.alarm import Alarms
 from broker.dialog.detour import FINAL, detour
 from broker.dialog.framing import Framing
+from broker.dialog.frontier import Frontier
 from broker.dialog.loading import LOADED_MAX_BYTES, Loading
 from broker.dialog.sender import Sender
 from broker.dialog.setting import DialogSettings
@@ -96,6 +97,7 @@ class Transmitter:
         self._waiting: dict[int, None] = {}  # senders that have something to send and no way to, in order
         self._loading = Loading(self.senders, settings.fragment_size, waits=self._waiting.__contains__)
         self._alarms = Alarms(self._on_alarm)
+        self._frontier = Frontier()
         self._telling = Telling(self.senders, self.status)
         self._witness = Witness(forwarder.ring)
         self._decisions: dict[int, Decision] = {}
@@ -122,11 +124,6 @@ class Transmitter:
     def load_max_bytes(self) -> int:
         """How much more may be loaded, all dialogs together."""
         return self._loading.max_bytes
-
-    @property
-    def first_frames(self) -> int:
-        """How much of a dialog is loaded when it begins to wait: as `Outbound.room` has it."""
-        return min(self.settings.window, 2 * FIRST_FRAMES)
 
     def wants(self) -> list[Want]:
         """What to load in the next turn, none while there is no room."""
@@ -156,7 +153,8 @@ class Transmitter:
             return
         outbound, now = sender.outbound, self._loop.time()
         self._witness.acknowledge(endpoint_id, place, now=now, wall=time.time())
-        self.acknowledged[sender.contact.service_name] += sender.acknowledge(place, now, held_there, self.round_trips)
+        done = sender.acknowledge(place, now, held_there, self.round_trips, self._frontier)
+        self.acknowledged[sender.contact.service_name] += done
         self._loading.charge(sender)
         sender.advice = ""
         if outbound.loaded or sender.has_more or sender.is_loading:
@@ -368,7 +366,9 @@ class Transmitter:
         sender.armed_at = NEVER
         now = self._loop.time()
         outbound = sender.outbound
-        if outbound.resend_at <= now:
+        if outbound.resend_at <= now < (turn_at := sender.turn_at(self._frontier)):
+            self._arm(sender, turn_at)
+        elif outbound.resend_at <= now:
             self._loading.time_out(sender)
             if endpoint_id in self._decisions:
                 self._decisions[endpoint_id] = detour(self._decisions[endpoint_id], self.forwarder.outbox)

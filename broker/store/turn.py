@@ -25,6 +25,7 @@ from broker.store.sending import Found, Loaded, Want, find_in_writer, load_in_wr
 from broker.store.transaction import check_epoch, writing
 from broker.wire.frame import Fault
 
+FOUND_LOADED = 1000  # dialogs at most that are loaded in the turn that finds them: the others ask for it
 _PROBE = (  # takes more pages than may be lying about
     "INSERT INTO broker_fragment VALUES (-1, 0, 0, 0, zeroblob(65536))",
     "DELETE FROM broker_fragment WHERE endpoint_id = -1",
@@ -142,7 +143,7 @@ def _load(db: sqlite3.Connection, turn: Turn, fragment_size: int, result: TurnRe
     """What was wanted; and of dialogs that begin to wait what they may send at once, which saves them a turn."""
     room = turn.load_max_bytes
     wants = [(want, True) for want in turn.wants]
-    for found in result.found:
+    for found in result.found[:FOUND_LOADED]:
         if not turn.known(found.endpoint_id):
             place = (found.first_sequence, 0)
             wants.append((Want(found.endpoint_id, place, turn.first_frames, FIRST_BYTES), False))

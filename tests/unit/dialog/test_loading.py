@@ -147,6 +147,19 @@ def test_who_makes_room_for_others_wants_nothing_itself(monkeypatch: pytest.Monk
     assert ([2], True) == ([want.endpoint_id for want in wants], silent.is_resting)
 
 
+def test_one_turn_loads_for_so_many_and_the_others_are_asked_for_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who rests takes no place of theirs."""
+    monkeypatch.setattr(module, "TURN_WANTS", 2)
+    desk = Desk(6)
+    for sender in desk.senders.values():
+        desk.loading.look(sender)
+    desk.senders[1].outbound.resend_at = 5.0
+
+    turns = [[want.endpoint_id for want in desk.loading.wants()] for _ in range(4)]
+
+    assert turns == [[2, 3], [4, 5], [6], []]
+
+
 def test_nobody_wants_anything_after_the_end() -> None:
     desk = Desk()
     desk.loading.look(desk.senders[1])

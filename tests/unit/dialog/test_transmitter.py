@@ -21,6 +21,7 @@ from broker.conversation.outbound import Outgoing
 from broker.conversation.round_trip import FLOOR, Backoff
 from broker.dialog import loading
 from broker.dialog import transmitter as module
+from broker.dialog.frontier import SILENCE
 from broker.dialog.setting import DialogSettings
 from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, Transmitter
 from broker.dialog.turns import FRAME_COST, QUANTUM_BYTES
@@ -423,6 +424,53 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
     assert waits == [1, 2, 4, 8, 8]
     assert [want.place for want in stage.wanted].count((0, 0)) == 6
     assert (stage.transmitter.sent, stage.transmitter.resent) == (Counter(Orders=2), Counter(Orders=10))
+
+
+@virtual_time
+async def test_who_stands_in_a_line_sends_nothing_again() -> None:
+    """The far side takes a dialog every half second, so the last of ten is answered five times later than expected."""
+    stage = Stage()
+    for endpoint_id in range(1, 11):
+        stage.send(endpoint_id, b"x")
+        await settle()
+
+    for endpoint_id in range(1, 11):
+        await asyncio.sleep(FIRST_WAIT / 2)
+        stage.acknowledge(endpoint_id, 1)
+
+    assert (stage.transmitter.resent, stage.transmitter.senders) == (Counter(), {})
+
+
+@virtual_time
+async def test_who_was_overtaken_in_the_line_sends_again_as_always() -> None:
+    stage = Stage()
+    for endpoint_id in (1, 2, 3):
+        stage.send(endpoint_id, b"x")
+        await settle()
+    await asyncio.sleep(FIRST_WAIT / 2)
+    stage.acknowledge(3, 1)
+    stage.link.take()
+
+    await asyncio.sleep(FIRST_WAIT / 2 + 0.01)
+
+    assert stage.transmitter.resent == Counter(Orders=2)
+
+
+@virtual_time
+async def test_line_that_does_not_move_is_not_waited_for() -> None:
+    stage = Stage()
+    for endpoint_id in (1, 2, 3):
+        stage.send(endpoint_id, b"x")
+        await settle()
+    await asyncio.sleep(FIRST_WAIT / 2)
+    stage.acknowledge(1, 1)
+
+    resent = []
+    for _ in range(4):
+        await asyncio.sleep(0.9 * SILENCE / 2)
+        resent.append(stage.transmitter.resent["Orders"])
+
+    assert resent == [0, 0, 2, 2]
 
 
 @virtual_time

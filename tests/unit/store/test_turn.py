@@ -14,6 +14,7 @@ import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.window import FIRST_BYTES
+from broker.store import turn as module
 from broker.store.database import broker_instance
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt
@@ -107,6 +108,19 @@ def test_dialog_that_begins_to_wait_is_loaded_in_the_turn_that_finds_it(db: sqli
 
     want = Want(1, (0, 0), 1, FIRST_BYTES)
     assert [(want, [(0, 0)])] == [(one.want, [m.place for m in one.fragments]) for one in result.loaded]
+
+
+def test_of_many_that_begin_to_wait_the_first_are_loaded_and_the_others_only_found(
+    db: sqlite3.Connection, dialog: Dialog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOUND_LOADED", 1)
+    with db:
+        begin_dialog(db, from_service="Orders", to_service="//far/Billing").send(b"another")
+
+    result = do(db, replace(NOTHING, find_after=0, known=lambda _: False))
+
+    found = [one.endpoint_id for one in result.found]
+    assert (len(found), found[:1]) == (2, [loaded.want.endpoint_id for loaded in result.loaded])
 
 
 def test_what_the_loop_loads_itself_is_only_found(db: sqlite3.Connection, dialog: Dialog) -> None:
