@@ -16,6 +16,7 @@ HEADS = {
     "of_offered_pct": "of offered %",
     "cpu_us": "CPU us",
     "messages_s": "messages/s",
+    "resent": "sent again",
     "received_s": "received/s",
     "exchanges_s": "exchanges/s",
     "syncs": "syncs",

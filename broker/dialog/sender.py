@@ -19,7 +19,8 @@ class Sender:
 
     Shape: `stored` what every frame acknowledges; `priority` 1 .. 10; `credit` bytes it may send in its turn, below 0
     when it has sent more than its share; `charged` bytes of it that count as loaded; `outlet` the link to which its
-    frames in flight were given; `armed_at` when its alarm rings; `advice` what the next hop said of the last frame it
+    frames in flight were given; `armed_at` when its alarm rings; `heard_at` when a round trip
+    of it was measured last; `advice` what the next hop said of the last frame it
     refused; `hindrance` why its frames cannot be sealed, empty while they can; `next_hop` the address of `outlet`, None
     in this very instance.
     """
@@ -36,6 +37,7 @@ class Sender:
     is_queued: bool = False
     armed_at: float = NEVER
     outlet: object = None
+    heard_at: float = -NEVER
     advice: str = ""
     hindrance: str = ""
     next_hop: Destination | None = None
@@ -48,7 +50,7 @@ class Sender:
     def turn_at(self, frontier: Frontier) -> float:
         """Until when it only stands in a line, as `Frontier` has it, though no longer than the longest wait."""
         sent_at, cap = self.outbound.sent_at, self.outbound.round_trip.backoff.cap
-        return min(frontier.turn_at(self.contact.far_service, sent_at), sent_at + cap)
+        return min(frontier.turn_at(self.contact.far_service, sent_at, self.heard_at), sent_at + cap)
 
     def acknowledge(
         self, place: Place, now: float, held_there: tuple[Held, ...], trips: Trips, frontier: Frontier
@@ -60,4 +62,5 @@ class Sender:
         if trip.latest is not None:
             note_trip(trips, self.next_hop, trip.latest)
             frontier.note(self.contact.far_service, now - trip.latest, now)
+            self.heard_at = now
         return done

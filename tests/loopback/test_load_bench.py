@@ -111,6 +111,7 @@ def test_open_dialogs_are_begun_used_kept_over_restarts_and_ended(net: Ends, mon
     ] == list(told)
     assert all(one["sender_mib"] > 0 and one["target_db_mib"] > 0 for one in told.values())
     assert 0 < told["3 new dialogs, one after the other"]["p50_ms"]
+    assert all(0 <= one["resent"] <= 10 * 60 for subject, one in told.items() if "messages_s" in one)
 
 
 def test_a_hop_whose_knee_is_above_all_that_is_offered_is_told(

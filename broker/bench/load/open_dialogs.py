@@ -3,7 +3,8 @@ Open dialogs: what a hundred thousand of them cost while they are begun, rest, a
 
 Application, daemon, gateway, the target's daemon and application, each a process; both databases on the disk
 (`synchronous=FULL`). In each phase it is told how long it took until everything had been received at the other end, how
-much memory both daemons have, how large both databases are and how busy both daemons were.
+many of the initiator's messages were sent again until then, how much memory both daemons have, how large both databases
+are and how busy both daemons were.
 """
 
 from __future__ import annotations
@@ -180,10 +181,11 @@ class _Phases:
     def run(self, name: str, work: Callable[[], object], messages: int) -> None:
         """Do it, and tell how long it took; `messages` of it, if it has any."""
         self._tell(name)
-        before, begun = self._busy(), time.monotonic()
+        sent_again, before, begun = self._sent_again(), self._busy(), time.monotonic()
         work()
         seconds = time.monotonic() - begun
         values = {"seconds": seconds} | ({"messages_s": messages / seconds} if messages else {})
+        values["resent"] = float(self._sent_again() - sent_again)
         busy = {name: 100 * (after - before[name]) / seconds for name, after in self._busy().items()}
         time.sleep(SETTLE_SECONDS)
         self._add(name, values | busy)
@@ -215,6 +217,11 @@ class _Phases:
                     raise
         seconds = time.monotonic() - stopped
         self._add(f"restart of the {daemon.name}", {"stop_ms": 1e3 * (stopped - begun), "seconds": seconds})
+
+    def _sent_again(self) -> int:
+        """Of the initiator's messages, since its daemon was started."""
+        services: dict[str, dict[str, int]] = self._net.sender.status()["databases"]["orders"]["services"]
+        return sum(counts["resent"] for counts in services.values())
 
     def _busy(self) -> dict[str, float]:
         """CPU seconds of each daemon so far."""

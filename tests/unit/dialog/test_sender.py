@@ -76,7 +76,7 @@ def test_answer_tells_how_far_its_service_has_got_unless_it_may_be_to_an_earlier
 
         sender.acknowledge((1, 0), 12.0, (), Counter(), frontier)
 
-    assert [frontier.turn_at(f"B{is_resent}", 10.5) for is_resent in (True, False)] == [-NEVER, 12.0 + SILENCE]
+    assert [frontier.turn_at(f"B{is_resent}", 10.5, -NEVER) for is_resent in (True, False)] == [-NEVER, 12.0 + SILENCE]
 
 
 def _outbound(*, cap: float) -> Outbound:

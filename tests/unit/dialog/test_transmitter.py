@@ -457,6 +457,21 @@ async def test_who_was_overtaken_in_the_line_sends_again_as_always() -> None:
 
 
 @virtual_time
+async def test_who_is_alone_in_the_line_sends_again_as_always() -> None:
+    """The last of its messages is lost: its own acknowledgements are no reason to wait for others."""
+    stage = Stage()
+    stage.send(1, b"a", b"b", b"c")
+    await settle()
+    await asyncio.sleep(0.1)
+    stage.acknowledge(1, 2)
+    stage.link.take()
+
+    await asyncio.sleep(0.6)
+
+    assert stage.link.take() == [(2, 0)]
+
+
+@virtual_time
 async def test_line_that_does_not_move_is_not_waited_for() -> None:
     stage = Stage()
     for endpoint_id in (1, 2, 3):
