@@ -18,7 +18,7 @@ from broker.conversation.well_known import END_DIALOG, ERROR, error_body
 from broker.errors import ConversationError
 from broker.store.ledger import Reason, fail, remove
 from broker.store.rows import ask, plain
-from broker.store.tombstone import close
+from broker.store.tombstone import close, forget_key
 from broker.wire.layout import Flag
 
 DESCRIPTION_MAX = 3000  # characters of an error's description; the original's nvarchar(3000)
@@ -92,6 +92,7 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
             raise ConversationError(8426, f"the conversation handle {handle} is not found")
         _forget_unread(db, endpoint_id)
         fail(db, endpoint_id, Reason.CLEANUP)
+        forget_key(db, endpoint_id)
         remove(db, endpoint_id)
 
 

@@ -64,11 +64,16 @@ def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> 
         reason: Under which the ledger counts what was never acknowledged; see `broker.store.ledger.Reason`.
     """
     db.execute(_BURY, (now, REPLAY_GUARD, endpoint_id))
-    db.execute(_FORGET_KEY, (endpoint_id,))
+    forget_key(db, endpoint_id)
     fail(db, endpoint_id, reason)
     for table in ("broker_message", "broker_failure"):
         db.execute(f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above
     remove(db, endpoint_id)
+
+
+def forget_key(db: sqlite3.Connection, endpoint_id: int) -> None:
+    """How a side was sealed is forgotten with its row, which is there still, unless its tombstone needs it."""
+    db.execute(_FORGET_KEY, (endpoint_id,))
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from tests.chaos.bookkeeping import delivered, read_sent
+from tests.chaos.bookkeeping import delivered, delivered_frames, read_sent
 from tests.chaos.cast import Home
 from tests.chaos.configuration import journal_of
 from tests.chaos.fleet import Fleet
@@ -71,6 +71,17 @@ class Accounts:
                 yield (
                     f"journal: {home.name}: {len(missing)} of {len(wanted)} messages that were received"
                     f" are not delivered there, such as {number} of dialog {uuid.UUID(bytes=conversation)}"
+                )
+
+    def twice(self) -> Iterator[str]:
+        """Fragments that both partners of a pair with one file have delivered; one of them was a mirror then."""
+        for home in self._fleet.homes if self._fleet.has_lock else ():
+            told = [delivered_frames(journal_of(self._fleet, name)) for name in home.hosts]
+            if len(told) > 1 and (both := set.intersection(*(one or set() for one in told))):
+                conversation, _, number, _ = min(both)
+                yield (
+                    f"journal: {home.name}: both partners have delivered {len(both)} frames,"
+                    f" such as {number} of dialog {uuid.UUID(bytes=conversation)}"
                 )
 
     def _delivered(self, home: Home) -> set[Key] | None:

@@ -12,8 +12,8 @@ from broker.journal.survey import FileState, Fitness, files, survey
 from broker.store.balance import read_balance
 
 BUSY_SECONDS = 20.0
-MESSAGE = ("conversation_id", "from_target", "sequence_number", "outcome")
-DELIVERED = "delivered"
+FRAME = ("conversation_id", "from_target", "sequence_number", "fragment_number", "outcome", "kind")
+DELIVERED = ("delivered", "message")  # an acknowledgement has an outcome too
 
 
 def ledger_faults(name: str, path: Path, *, is_over: bool) -> Iterator[str]:
@@ -47,14 +47,22 @@ def delivered(directory: Path) -> set[tuple[bytes, bool, int]] | None:
     Messages that a journal says were delivered: conversation id, whether the target sent it, sequence number. None
     where it says itself that it has lost records, or cannot be read, which `journal_faults` tells.
     """
-    found: set[tuple[bytes, bool, int]] = set()
+    found = delivered_frames(directory)
+    return None if found is None else {frame[:3] for frame in found}
+
+
+def delivered_frames(directory: Path) -> set[tuple[bytes, bool, int, int]] | None:
+    """The same of each fragment of a message, with its number."""
+    found: set[tuple[bytes, bool, int, int]] = set()
     for state in survey(files(directory)) if directory.exists() else ():
         if state.shed or state.fitness is not Fitness.GOOD:
             return None
         with Reading(state.path) as reading:
-            for piece in (piece for group in reading.groups for piece in reading.pieces(group, MESSAGE)):
-                is_so = (row for row in zip(*piece.to_pydict().values(), strict=True) if row[3] == DELIVERED)
-                found |= {(conversation, from_target, number) for conversation, from_target, number, _ in is_so}
+            for piece in (piece for group in reading.groups for piece in reading.pieces(group, FRAME)):
+                rows = zip(*piece.to_pydict().values(), strict=True)
+                found |= {
+                    (one, is_from, *place) for one, is_from, *place, how, kind in rows if (how, kind) == DELIVERED
+                }
     return found
 
 

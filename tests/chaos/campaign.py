@@ -31,11 +31,12 @@ from tests.chaos.faults.fault import Fault, NoVictimError
 from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Entry, What
 from tests.chaos.job import Orders
-from tests.chaos.judge import Circumstances, Span, judge
+from tests.chaos.judge import judge
 from tests.chaos.path import Paths
 from tests.chaos.possession import Possessions
 from tests.chaos.progress import Progress
 from tests.chaos.stuck import describe
+from tests.chaos.verdict import Circumstances, Span
 
 WARM_SECONDS = 30.0
 HOLD_SECONDS = (3.0, 8.0)
@@ -115,7 +116,7 @@ class Campaign:
         found += self._logs.unexpected({})
         for name in self.fleet.names:
             found += journal_faults(journal_of(self.fleet, name), is_used=name not in STOCK)  # a mirror has none
-        return [*found, *self._accounts.journal_faults(), *self._possessions.grown()]
+        return [*found, *self._accounts.journal_faults(), *self._accounts.twice(), *self._possessions.grown()]
 
     def _phase(self, name: str, names: Sequence[str]) -> Report:
         self._phases += 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 INITIATORS = ("initiator-1", "initiator-2")
 BILLING = "billing"
 STOCK = ("stock-1", "stock-2")  # one database, a mirrored pair
+COMMAND, LOCK = "command", "lock"  # who decides about its roles: `mirroring`
 PARCELS = ("parcel-1", "parcel-2")  # two databases of one service, among which dialogs are balanced
 SEALED = (INITIATORS[0], BILLING)  # whose databases have certificates: dialogs between them are sealed
 READER = PARCELS[1]  # whose messages are given to a reader (`broker.reader`)

@@ -40,7 +40,7 @@ def wait_entered(fleet: Fleet, phase: str) -> None:
 
 def read_chapter(directory: Path) -> list[Entry]:
     """
-    What was committed in a phase, by time.
+    What was committed in a phase, by time, and what was sent and rolled back.
 
     Raises:
         OpenQuestionError: of a transaction nobody has said within ANSWER_SECONDS what became of it.
@@ -48,7 +48,7 @@ def read_chapter(directory: Path) -> list[Entry]:
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
-            return together([read_history(path) for path in sorted(directory.glob("*.history"))])
+            return together([read_history(path, with_undone=True) for path in sorted(directory.glob("*.history"))])
         except OpenQuestionError:  # it is between its commit and the line that tells of it
             if time.monotonic() > deadline:
                 raise

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.conversation.well_known import DEFAULT
 from tests.chaos.cast import CROWDED, QUEUE, WORKERS, Home
+from tests.chaos.talk import LEVELS
 
 if TYPE_CHECKING:
     from tests.chaos.fleet import Fleet
@@ -25,6 +27,14 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "journal": {"file_age": "10s", "keep_age": "1h", "keep_size": "256MiB"},
 }
 GRANTS = ("GRANT CONNECT ON ENDPOINT::[*] TO public;", "GRANT SEND ON SERVICE::[*] TO public;")
+
+
+PRIORITIES = [
+    f"CREATE BROKER PRIORITY [{contract}] FOR CONVERSATION"
+    f" SET (CONTRACT_NAME = [{contract}], PRIORITY_LEVEL = {level});"
+    for contract, level in LEVELS.items()
+    if contract != DEFAULT
+]
 
 
 def sections(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
@@ -49,7 +59,9 @@ def sections(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
         values = {"path": str(fleet.file(home, name)), "scripts": [f"{home.name}*.sql"]}
         values["broker_instance"] = home.instance
         made[f"databases.{home.name}"] = values | fleet.sealing.settings(home.name)
-        if len(home.hosts) > 1:
+        if len(home.hosts) > 1 and fleet.has_lock:
+            made[f"databases.{home.name}"] |= {"mirroring": "lock"}
+        elif len(home.hosts) > 1:
             role = {"mirroring": "command", "role_command": ["cat", str(fleet.role_file(name))]}
             made[f"databases.{home.name}"] |= role | {"role_interval": "200ms", "role_timeout": "6s"}
     return made
@@ -71,6 +83,7 @@ def write_scripts(fleet: Fleet, name: str) -> None:
         lines = [
             f"CREATE QUEUE {QUEUE};\nCREATE SERVICE [{home.service}] ON QUEUE {QUEUE};",
             f"GRANT SEND ON SERVICE::[{home.service}] TO public;",
+            *PRIORITIES,
             *(route(fleet, name, one, by=gateway) for one in far for gateway in fleet.gateways),
         ]
         if home in fleet.initiators:

@@ -49,7 +49,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
 ALWAYS: Mapping[str, str] = {
     "worker is deaf": "for 1.5 s, on a busy machine; what is deaf for longer is replaced, which is another event",
 }
-KILLS: Mapping[str, int] = {"kill": 1, "kill-worker": 3, "lost-principal": 1, "memory": 3}
+KILLS: Mapping[str, int] = {"kill": 1, "kill-worker": 3, "lost-principal": 1, "memory": 3, "failover-overtaken": 1}
 """By the name of a fault: how many processes of a daemon it kills at most, each of which may leave half a line."""
 ALLOWED_WORDS: Mapping[str, Mapping[str, str]] = {
     "descriptors": {"Too many open files": "whatever needed one, a request say"},

@@ -27,10 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from broker.demo.topology import Daemon, TimedOutError, wait_for
+from broker.store.role_file import read_reign
 from tests.chaos.cast import (
     BILLING,
+    COMMAND,
     CROWDED,
     INITIATORS,
+    LOCK,
     PARCELS,
     QUEUE,
     READER,
@@ -43,12 +46,13 @@ from tests.chaos.cast import (
 from tests.chaos.child import Application
 from tests.chaos.configuration import PORT, sections, write_scripts
 from tests.chaos.job import Job, Orders
-from tests.chaos.judge import Message
 from tests.chaos.leaving import DRAINED, LEFT_BEHIND, bad_ends, leave
 from tests.chaos.network.impairment import Fault as Ability
 from tests.chaos.network.network import Network
+from tests.chaos.reign import Watch
 from tests.chaos.sealing import Sealing
 from tests.chaos.traffic import Traffic
+from tests.chaos.verdict import Message
 from tests.support.certificates import Pair, authority, make
 
 DISK_BYTES = 96 << 20  # of the host whose disk gets full
@@ -60,12 +64,16 @@ class Fleet:
     """
     All of it.
 
-    Shape: `daemons`, `applications` by host; `traffic` what the daemons have counted in this phase.
+    Shape: `daemons`, `applications` by host; `traffic` what the daemons have counted in this phase; `watch` what the
+    partners of a pair with a lock say of themselves.
     """
 
-    def __init__(self, directory: Path, network: Network, *, gateways: int = 3) -> None:
+    def __init__(
+        self, directory: Path, network: Network, *, gateways: int = 3, seed: int = 0, pair: str = COMMAND
+    ) -> None:
         self.directory = directory
         self.network = network
+        self.seed, self.pair = seed, pair
         self.gateways = tuple(f"gateway-{number}" for number in range(1, gateways + 1))
         self.initiators, self.targets = make_initiators(), make_targets()
         self.homes = [*self.initiators, *self.targets]
@@ -75,7 +83,7 @@ class Fleet:
         self.authority = authority("fault run CA")
         self.daemons: dict[str, Daemon] = {}
         self.applications: dict[str, Application] = {}
-        self.traffic = Traffic(self)
+        self.traffic, self.watch = Traffic(self), Watch(self)
         self._excused: set[str] = set()
         self._is_up = False
         self._frozen: dict[str, list[int]] = {}
@@ -88,6 +96,8 @@ class Fleet:
             has_clock = clocked and name in (INITIATORS[1], BILLING)
             network.host(name, disk_bytes=DISK_BYTES if small and name == BILLING else None, has_clock=has_clock)
         self.trust(self.authority)
+        if self.has_lock:
+            (network.hosts[STOCK[0]].directory / "shared").mkdir()
         for name in self.names:
             self.certify(name, self.authority)
             self._add(name)
@@ -101,7 +111,9 @@ class Fleet:
         return [home for home in self.homes if name in home.hosts]
 
     def file(self, home: Home, name: str) -> Path:
-        """The file of a database on a host."""
+        """The file of a database on a host; a pair with a lock has one, which lies at the first partner."""
+        if self.has_lock and len(home.hosts) > 1:
+            return self.network.hosts[home.hosts[0]].directory / "shared" / f"{home.name}.db"
         return self.network.hosts[name].directory / f"{home.name}.db"
 
     def address(self, near: str, far: str) -> str:
@@ -116,8 +128,16 @@ class Fleet:
         return list(self.gateways)
 
     @property
+    def has_lock(self) -> bool:
+        """Whether the pair has one file, and a lock decides about its roles."""
+        return self.pair == LOCK
+
+    @property
     def principal(self) -> str:
-        """The host of the pair whose role file says so."""
+        """The host of the pair whose role file says so, or the file of the pair that has one."""
+        if self.has_lock:
+            reign = read_reign(self.file(next(home for home in self.homes if home.hosts == STOCK), STOCK[0]))
+            return STOCK[0] if reign is None else reign.principal
         return next((name for name in STOCK if self.role_file(name).read_text().startswith("principal")), STOCK[0])
 
     @property
@@ -160,7 +180,7 @@ class Fleet:
         """Everything, in an order in which nobody is missed."""
         Orders(phase, is_sending=False).write(self.orders)
         for name, role in zip(STOCK, ("principal 1", "mirror"), strict=True):
-            self.role_file(name).write_text(role, encoding="ascii")
+            self.role_file(name).write_text(role, encoding="ascii")  # nobody asks, where there is a lock
         for daemon in self.daemons.values():
             daemon.start(wait=False)
         for daemon in self.daemons.values():
@@ -332,6 +352,8 @@ class Fleet:
                 service=home.service,
                 targets=list(dict.fromkeys(one.service for one in far)),
                 sealed=[one.service for one in far if {name, *one.hosts} == set(SEALED)],
+                given=[one.service for one in far if READER in one.hosts],
+                seed=self.seed,
             )
             self.applications[name] = Application(host, job, self.directory / "applications" / f"{name}.json")
 

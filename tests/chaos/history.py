@@ -31,7 +31,10 @@ NOTE = "INSERT OR REPLACE INTO applied (history, number) VALUES (?, ?)"
 
 
 class What(StrEnum):
-    """What an application does, or is told. FOUND: it saw that something was stored where nothing may be."""
+    """
+    What an application does, or is told. FOUND: it saw that something was stored where nothing may be. CLEANED: it
+    ended its side WITH CLEANUP. SET: a conversation timer, whose message is TIMER. UNDONE: sent, and rolled back.
+    """
 
     BEGAN = "began"
     SENT = "sent"
@@ -39,7 +42,11 @@ class What(StrEnum):
     FOUND = "found"
     END = "end"  # the far side's
     ENDED = "ended"  # its own
+    CLEANED = "cleaned up"
     ERROR = "error"
+    SET = "set a timer"
+    TIMER = "timer"
+    UNDONE = "undone"
     ROLE = "role"
 
 
@@ -50,11 +57,15 @@ class Event:
 
     Shape: `conversation` the conversation id, the same at both sides; `is_initiator` the side on which it was done;
     `number` the message's sequence number, or the code of an ERROR, or that of the error with which it ENDED, -1 = with
-    none; `digest` of its body. Of BEGAN: `until`, `until_most` UTC seconds between which the lifetime of the dialog is
-    over, as its application asked for it by its own clock, before the call and behind it; `said_until` as it was told.
-    Of what came: `stored_at` UTC seconds at which the daemon had it, as it says; `idle_at` monotonic seconds at which
-    its application last began a look that found nothing in its queue, 0 = it knows of none. `note` the far service of
-    BEGAN and the handle of its own side, the role of ROLE, what is said beside an error.
+    none; `digest` of its body, and `beside` that, as JSON: its type and its headers. Of BEGAN: `until`, `until_most`
+    UTC seconds between which the lifetime of the dialog is over, as its application asked for it by its own clock,
+    before the call and behind it; `said_until` as it was told. Of SET: the same, of the instant at which the timer is
+    due. Of what came: `stored_at` UTC seconds at which the daemon had it, as it says; `idle_at` monotonic seconds at
+    which its application last began a look that found nothing in its queue, 0 = it knows of none; `call` those at which
+    the RECEIVE that gave it began, another for each, 0 = it is not known; of TIMER `until` UTC seconds at which it was
+    received, by its application's clock. Of BEGAN and of what came: `priority` 1 .. 10, 0 = nothing is known; `group`
+    the conversation group. `asked_group` the one that was asked for, where it was received by group. `note` the far
+    service of BEGAN and the handle of its own side, the role of ROLE, what is said beside an error.
     """
 
     what: What
@@ -67,7 +78,17 @@ class Event:
     said_until: float = 0.0
     stored_at: float = 0.0
     idle_at: float = 0.0
+    call: float = 0.0
+    priority: int = 0
+    group: str = ""
+    asked_group: str = ""
+    beside: str = ""
     note: str = ""
+
+    @property
+    def side(self) -> tuple[str, bool]:
+        """The side of the dialog on which it was done."""
+        return self.conversation, self.is_initiator
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,32 +192,38 @@ def answer_open_question(path: Path, application: str, database: Path) -> None:
         history.close()
 
 
-def read_history(path: Path, *, may_be_open: bool = False) -> Iterator[Entry]:
+def read_history(path: Path, *, may_be_open: bool = False, with_undone: bool = False) -> Iterator[Entry]:
     """
     What was committed, in order.
 
     Args:
         path: Of the history.
         may_be_open: What is under way counts for nothing yet: whoever writes may be in the middle of it.
+        with_undone: And what was sent by transactions that were not committed, as UNDONE.
 
     Raises:
         OpenQuestionError: it is not known of an intent what became of it.
     """
-    yield from read_text(path.read_bytes(), str(path), may_be_open=may_be_open)
+    yield from read_text(path.read_bytes(), str(path), may_be_open=may_be_open, with_undone=with_undone)
 
 
-def read_text(text: bytes, name: str, *, may_be_open: bool = False) -> Iterator[Entry]:
+def read_text(text: bytes, name: str, *, may_be_open: bool = False, with_undone: bool = False) -> Iterator[Entry]:
     """The same of a text; `name` for the error."""
     text = text[: text.rfind(b"\n") + 1]
     if not may_be_open and (still := _open(text)):
         raise OpenQuestionError(f"{name}: it is not known what became of {sorted(still)}")
     lines = list(_lines(text))
-    committed = {line["number"] for line in lines if line["kind"] == "outcome" and line["is_committed"]}
+    outcomes = {line["number"]: line["is_committed"] for line in lines if line["kind"] == "outcome"}
     for place, line in enumerate(lines, 1):
-        if line["kind"] == "intent" and line["number"] in committed:
-            for told in line["events"]:
-                event = Event(**{**told, "what": What(told["what"])})
-                yield Entry(line["application"], line["database"], place, line["at"], event)
+        if line["kind"] != "intent" or line["number"] not in outcomes:
+            continue
+        is_committed = outcomes[line["number"]]
+        for told in line["events"]:
+            what = What(told["what"])
+            if not is_committed and not (with_undone and what is What.SENT):
+                continue
+            event = Event(**{**told, "what": what if is_committed else What.UNDONE})
+            yield Entry(line["application"], line["database"], place, line["at"], event)
 
 
 def together(histories: Sequence[Iterable[Entry]]) -> list[Entry]:

@@ -13,8 +13,9 @@ class Job:
     What one application is.
 
     Shape: `kind` "initiator", "target", "reader" or "mirror"; `histories` directory with one for each phase; `orders`
-    the file; `targets` services to which dialogs are begun, `sealed` those with which they have to be sealed; `mark`
-    the queuing_order up to which a mirror's queue is known.
+    the file; `targets` services to which dialogs are begun, `sealed` those with which they have to be sealed, `given`
+    those of which a reader is given the messages; `mark` the queuing_order up to which a mirror's queue is known;
+    `seed` of what it leaves to chance.
     """
 
     name: str
@@ -26,7 +27,9 @@ class Job:
     service: str = ""
     targets: list[str] = field(default_factory=list)
     sealed: list[str] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
     mark: int = 0
+    seed: int = 0
 
     def write(self, path: Path) -> None:
         """Write it to a file that `read` reads."""

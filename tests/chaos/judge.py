@@ -13,95 +13,42 @@ asked for, by their own clocks. What the system says of numbers, lifetimes and i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from tests.chaos.aside import Asides
 from tests.chaos.history import Entry, What
+from tests.chaos.timers import Timers
+from tests.chaos.verdict import CLOCK_SECONDS, Circumstances, Kind, Verdict, verdict_of
 
-LIFETIME_EXCEEDED = -8489
-
-CLOCK_SECONDS = 0.2  # two looks at one clock of a host may disagree by that much, where nobody has stepped it
+LIFETIME_EXCEEDED, PEER_GONE = -8489, -8462
+CAME = (What.RECEIVED, What.END, What.ERROR, What.TIMER)
 TOLD_SECONDS = CLOCK_SECONDS + 1.0  # a target is told a lifetime in whole seconds, so its own may be shorter
 SETTLE_SECONDS = 60.0  # behind a clock's jump forward nothing is ended for so long
 COMMIT_SECONDS = 12.0  # from the instant that a daemon notes until its commit, on a machine that hardly goes on
 
-Message = tuple[str, bool, int]
-"""Conversation id, whether the initiator's side sent it, sequence number."""
-Span = tuple[float, float]
-"""From, until."""
-
-
-class Kind(StrEnum):
-    """What can be wrong."""
-
-    LOST = "lost"
-    GONE = "acknowledged but gone"
-    DOUBLED = "doubled"
-    REORDERED = "reordered"
-    MISNUMBERED = "another sequence number"
-    INVENTED = "invented"
-    TO_MIRROR = "delivered to a mirror"
-    LATE = "delivered after the lifetime"
-    FAILED = "failed without a reason"
-    SPLIT = "divided between databases"
-    MISDELIVERED = "delivered to somebody else"
-    LIFETIME = "another lifetime than was asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Shape: `number` of the message in its direction, -1 = none; `lines` (application, line) of what proves it."""
-
-    kind: Kind
-    application: str
-    conversation: str
-    number: int
-    lines: tuple[tuple[str, int], ...]
-    why: str = ""
-
-    def __str__(self) -> str:
-        where = ", ".join(f"{application}:{line}" for application, line in self.lines)
-        message = f"message {self.number} of " if self.number >= 0 else ""
-        return f"{self.kind}: {self.application}: {message}dialog {self.conversation}: {self.why} ({where})"
-
-
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """
-    What else is known.
-
-    Shape: `held` messages that their senders' databases still keep, None = nobody has looked; `waiting` messages in the
-    queues of their receivers, who have not asked for them yet; `lateness` seconds that a message may be on its way
-    without any clock noticing, and `hidden` spans in which one may be for all of the span; `astray` databases, each
-    with a span in which its wall clock was not right, so that its instants prove nothing of the dialogs that it had
-    then;
-    `is_over` whether everything was given the time to arrive; `copies` the name of what is one database for all, by
-    each of its files, where it has several; `services` the service of each file, where that is known. Spans are
-    monotonic seconds, and `utc_at_zero` UTC seconds at their 0.
-    """
-
-    held: Collection[Message] | None = None
-    waiting: Collection[Message] = ()
-    lateness: float = 2.0
-    hidden: Sequence[Span] = ()
-    astray: Sequence[tuple[str, Span]] = ()
-    utc_at_zero: float = 0.0
-    is_over: bool = True
-    copies: Mapping[str, str] = field(default_factory=dict)
-    services: Mapping[str, str] = field(default_factory=dict)
-
 
 @dataclass(slots=True)
 class _Way:
-    """One direction of a dialog. Shape: `places` by digest, how many were sent before; `count` of what was sent."""
+    """
+    One direction of a dialog, and what the side that sends in it did at last.
+
+    Shape: `places` by digest, how many were sent before; `count` of what was sent; `undone` what was rolled back.
+    """
 
     sent: dict[str, Entry] = field(default_factory=dict)
+    undone: dict[str, Entry] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     count: int = 0
     received: dict[str, Entry] = field(default_factory=dict)
     ended: Entry | None = None
+    cleaned: Entry | None = None
     end: Entry | None = None
+
+    @property
+    def over(self) -> Entry | None:
+        """Its side ended it, in any way."""
+        return self.cleaned or self.ended
 
 
 def judge(entries: Sequence[Entry], circumstances: Circumstances | None = None) -> list[Verdict]:
@@ -125,6 +72,8 @@ class _Judge:
         self._roles: dict[str, str] = {}
         self._astray = set(self._dialogs_astray(0.0))
         self._unsettled = set(self._dialogs_astray(SETTLE_SECONDS))
+        self._asides = Asides(self._began)
+        self._timers = Timers(known.utc_at_zero, self._unsettled)
 
     def verdicts(self) -> Iterator[Verdict]:
         # Whoever receives has to find what was sent, whatever the clocks of two processes say.
@@ -136,9 +85,12 @@ class _Judge:
             for (conversation, is_initiator), way in list(self._ways.items()):
                 if conversation in self._began:
                     yield from self._missing(conversation, way, is_initiator=is_initiator)
+                    yield from self._unaware(conversation, way, is_initiator=is_initiator)
             for conversation, errors in self._errors.items():
                 if conversation in self._began:
                     yield from self._untold(conversation, errors)
+            over = {key: way.over for key, way in self._ways.items() if way.over is not None}
+            yield from self._timers.lost(over, {one.event.side for errors in self._errors.values() for one in errors})
 
     def _do(self, entry: Entry) -> Iterator[Verdict]:
         """What an application did itself; of that only what it was told meanwhile can be wrong."""
@@ -147,24 +99,37 @@ class _Judge:
             self._began[event.conversation] = entry
             more, unsure = event.said_until - event.until, event.until_most - event.until
             if event.conversation not in self._astray and not -CLOCK_SECONDS <= more <= unsure + CLOCK_SECONDS:
-                yield _verdict(Kind.LIFETIME, entry, f"it is told one that is {more:+.1f} s longer")
+                yield verdict_of(Kind.LIFETIME, entry, f"it is told one that is {more:+.1f} s longer")
+            yield from self._asides.begun(entry)
         elif event.what is What.SENT:
             way = self._way(entry, is_sender=True)
             if event.number != way.count:
-                yield _verdict(Kind.MISNUMBERED, entry, f"it is message {way.count} of its side")
+                yield verdict_of(Kind.MISNUMBERED, entry, f"it is message {way.count} of its side")
             way.sent[event.digest], way.places[event.digest] = entry, way.count
             way.count += 1
+        elif event.what is What.UNDONE:
+            self._way(entry, is_sender=True).undone[event.digest] = entry
         elif event.what is What.ENDED:
             self._way(entry, is_sender=True).ended = entry
+        elif event.what is What.CLEANED:
+            self._way(entry, is_sender=True).cleaned = entry
+        elif event.what is What.SET:
+            self._timers.set(entry)
 
     def _look(self, entry: Entry) -> Iterator[Verdict]:
         what = entry.event.what
-        if what in (What.RECEIVED, What.END, What.ERROR) and self._roles.get(entry.database) == "mirror":
-            yield _verdict(Kind.TO_MIRROR, entry, "received where the database is a mirror")
+        if what in CAME:
+            if self._roles.get(entry.database) == "mirror":
+                yield verdict_of(Kind.TO_MIRROR, entry, "received where the database is a mirror")
+            own = self._way(entry, is_sender=True).cleaned
+            if own is not None and (own.application, own.line < entry.line) == (entry.application, True):
+                yield verdict_of(Kind.REORDERED, entry, "received behind its own end WITH CLEANUP", own)
+            yield from self._asides.look(entry, self._way(entry, is_sender=False).sent.get(entry.event.digest))
         if what is What.ROLE:
             self._roles[entry.database] = entry.event.note
         elif what is What.FOUND:
-            yield _verdict(Kind.TO_MIRROR, entry, "stored where the database is a mirror")
+            what_of_it = f": {entry.event.note}" if entry.event.note else ""
+            yield verdict_of(Kind.TO_MIRROR, entry, f"stored where the database is a mirror{what_of_it}")
         elif what is What.RECEIVED:
             yield from self._received(entry)
         elif what is What.END:
@@ -172,20 +137,24 @@ class _Judge:
         elif what is What.ERROR:
             yield from self._error(entry)
             self._errors[entry.event.conversation].append(entry)
+        elif what is What.TIMER:
+            yield from self._timers.fired(entry)
 
     def _received(self, entry: Entry) -> Iterator[Verdict]:
         event = entry.event
         way = self._way(entry, is_sender=False)
         sent = way.sent.get(event.digest)
-        if event.conversation not in self._began:
-            yield _verdict(Kind.INVENTED, entry, "nobody began this dialog")
+        if sent is None and (undone := way.undone.get(event.digest)) is not None:
+            yield verdict_of(Kind.UNDONE, undone, "received, though it was rolled back", entry)
+        elif event.conversation not in self._began:
+            yield verdict_of(Kind.INVENTED, entry, "nobody began this dialog")
         elif sent is None:
-            yield _verdict(Kind.INVENTED, entry, "nobody sent this on this dialog")
+            yield verdict_of(Kind.INVENTED, entry, "nobody sent this on this dialog")
         elif (first := way.received.get(event.digest)) is not None:
-            yield _verdict(Kind.DOUBLED, sent, "received twice", first, entry)
+            yield verdict_of(Kind.DOUBLED, sent, "received twice", first, entry)
         else:
             if event.number != sent.event.number:
-                yield _verdict(Kind.MISNUMBERED, sent, f"received as message {event.number}", entry)
+                yield verdict_of(Kind.MISNUMBERED, sent, f"received as message {event.number}", entry)
             yield from self._order(way, sent, entry)
             yield from self._lifetime(sent, entry)
             yield from self._place(entry)
@@ -195,11 +164,11 @@ class _Judge:
         before = next(reversed(way.received.values()), None)
         last = way.places[before.event.digest] if before is not None else -1
         if before is not None and last > way.places[entry.event.digest]:
-            yield _verdict(Kind.REORDERED, sent, f"received behind message {last}", before, entry)
+            yield verdict_of(Kind.REORDERED, sent, f"received behind message {last}", before, entry)
         elif way.end is not None:
-            yield _verdict(Kind.REORDERED, sent, "received behind the end of the dialog", way.end, entry)
+            yield verdict_of(Kind.REORDERED, sent, "received behind the end of the dialog", way.end, entry)
         elif (error := self._failed_before(entry)) is not None:
-            yield _verdict(Kind.REORDERED, sent, "stored when the dialog had failed there", error, entry)
+            yield verdict_of(Kind.REORDERED, sent, "stored when the dialog had failed there", error, entry)
 
     def _place(self, entry: Entry) -> Iterator[Verdict]:
         """
@@ -209,14 +178,14 @@ class _Judge:
         began, here = self._began[entry.event.conversation], self._name(entry)
         if entry.event.is_initiator:
             if here != self._name(began):
-                yield _verdict(Kind.MISDELIVERED, entry, f"{self._name(began)} began this dialog", began)
+                yield verdict_of(Kind.MISDELIVERED, entry, f"{self._name(began)} began this dialog", began)
             return
         asked, has = began.event.note.partition(" ")[0], self._known.services.get(entry.database)
         if has not in (None, asked):
-            yield _verdict(Kind.MISDELIVERED, entry, f"it is for {asked}, and {here} has {has}", began)
+            yield verdict_of(Kind.MISDELIVERED, entry, f"it is for {asked}, and {here} has {has}", began)
         first = next(iter(self._way(entry, is_sender=False).received.values()), entry)
         if self._name(first) != here:
-            yield _verdict(Kind.SPLIT, entry, f"{self._name(first)} has received this dialog before", first)
+            yield verdict_of(Kind.SPLIT, entry, f"{self._name(first)} has received this dialog before", first)
 
     def _name(self, entry: Entry) -> str:
         return self._known.copies.get(entry.database, entry.database)
@@ -234,17 +203,19 @@ class _Judge:
             late = came_at + known.utc_at_zero - began.event.until_most
             hidden = sum(max(0.0, min(until, came_at) - max(since, sent.at)) for since, until in known.hidden)
             if late > known.lateness + slack + hidden:
-                yield _verdict(Kind.LATE, sent, f"stored {late:.1f} s after its dialog's lifetime, {who}", began, entry)
+                yield verdict_of(
+                    Kind.LATE, sent, f"stored {late:.1f} s after its dialog's lifetime, {who}", began, entry
+                )
                 return
 
     def _end(self, entry: Entry) -> Iterator[Verdict]:
         way = self._way(entry, is_sender=False)
         if way.ended is None or way.ended.event.number >= 0:
-            yield _verdict(Kind.INVENTED, entry, "the far side has not ended this dialog, or with an error")
+            yield verdict_of(Kind.INVENTED, entry, "the far side has not ended this dialog, or with an error")
         elif way.end is not None:
-            yield _verdict(Kind.DOUBLED, way.ended, "its end was received twice", way.end, entry)
+            yield verdict_of(Kind.DOUBLED, way.ended, "its end was received twice", way.end, entry)
         elif (error := self._failed_before(entry)) is not None:
-            yield _verdict(Kind.REORDERED, way.ended, "its end was stored when it had failed there", error, entry)
+            yield verdict_of(Kind.REORDERED, way.ended, "its end was stored when it had failed there", error, entry)
         if way.ended is not None and entry.event.conversation in self._began:
             yield from self._lifetime(way.ended, entry)
             yield from self._place(entry)
@@ -254,18 +225,21 @@ class _Judge:
         began = self._began.get(entry.event.conversation)
         first = self._own_error(entry)
         if began is None:
-            yield _verdict(Kind.INVENTED, entry, "nobody began this dialog")
+            yield verdict_of(Kind.INVENTED, entry, "nobody began this dialog")
         elif first is not None:
-            yield _verdict(Kind.DOUBLED, entry, "an error of this dialog was received before", first)
+            yield verdict_of(Kind.DOUBLED, entry, "an error of this dialog was received before", first)
         elif entry.event.number == LIFETIME_EXCEEDED:
             slack = CLOCK_SECONDS if entry.event.is_initiator else TOLD_SECONDS
             early = began.event.until - entry.event.stored_at
             if entry.event.conversation not in self._astray and early > slack:
-                yield _verdict(Kind.FAILED, entry, f"error {LIFETIME_EXCEEDED} {early:.1f} s before its time", began)
+                yield verdict_of(Kind.FAILED, entry, f"error {LIFETIME_EXCEEDED} {early:.1f} s before its time", began)
+        elif entry.event.number == PEER_GONE and (cleaned := self._way(entry, is_sender=False).cleaned) is not None:
+            if entry.at < cleaned.at:
+                yield verdict_of(Kind.FAILED, entry, "told that the far side has forgotten it before it had", cleaned)
         else:
             ended = self._way(entry, is_sender=False).ended
             if ended is None or (ended.event.number, ended.event.note) != (entry.event.number, entry.event.note):
-                yield _verdict(Kind.FAILED, entry, f"error {entry.event.number}: {entry.event.note}", began)
+                yield verdict_of(Kind.FAILED, entry, f"error {entry.event.number}: {entry.event.note}", began)
             else:
                 yield from self._lifetime(ended, entry)
         if began is not None:
@@ -274,7 +248,9 @@ class _Judge:
     def _missing(self, conversation: str, way: _Way, *, is_initiator: bool) -> Iterator[Verdict]:
         """What was sent and not received. Who sent it has to know that the dialog failed; a gap is never right."""
         places = [way.places[digest] for digest in way.received]
+        far = self._ways[conversation, not is_initiator]
         is_told = self._is_told(conversation, way, is_initiator=is_initiator) and way.end is None
+        is_told = is_told or self._is_left(conversation, way, far, is_initiator=is_initiator)
         for digest, sent in way.sent.items():
             if digest in way.received or (is_told and way.places[digest] > max(places, default=-1)):
                 continue
@@ -282,12 +258,13 @@ class _Judge:
             if message in self._known.waiting:
                 continue
             if held is not None and message not in held:
-                yield _verdict(Kind.GONE, sent, "its sender keeps it no more, and nobody has received it")
+                yield verdict_of(Kind.GONE, sent, "its sender keeps it no more, and nobody has received it")
             else:
-                yield _verdict(Kind.LOST, sent, "nobody has received it" + (held is not None) * ", its sender keeps it")
-        is_expected = self._ways[conversation, not is_initiator].ended is None if way.ended is not None else False
-        if way.ended is not None and is_expected and way.end is None and not is_told:
-            yield _verdict(Kind.LOST, way.ended, "nobody has received the end of the dialog")
+                yield verdict_of(
+                    Kind.LOST, sent, "nobody has received it" + (held is not None) * ", its sender keeps it"
+                )
+        if way.ended is not None and far.over is None and way.end is None and not is_told:
+            yield verdict_of(Kind.LOST, way.ended, "nobody has received the end of the dialog")
 
     def _is_told(self, conversation: str, way: _Way, *, is_initiator: bool) -> bool:
         """
@@ -298,15 +275,38 @@ class _Judge:
         has_ended = way.ended is not None and self._ways[conversation, not is_initiator].end is None
         return any(one.event.is_initiator is is_initiator for one in errors) or (bool(errors) and has_ended)
 
+    def _is_left(self, conversation: str, way: _Way, far: _Way, *, is_initiator: bool) -> bool:
+        """
+        Whether what its side sent last need not have come: one of the two sides has forgotten the dialog; or it is the
+        target's, and the initiator has ended of its own accord. A target ends only when it has everything.
+        """
+        if way.end is not None:
+            return False
+        was_told = any(one.event.is_initiator for one in self._errors.get(conversation, ()))
+        return bool(way.cleaned or far.cleaned) or (not is_initiator and far.ended is not None and not was_told)
+
+    def _unaware(self, conversation: str, way: _Way, *, is_initiator: bool) -> Iterator[Verdict]:
+        """A side whose far side has forgotten the dialog, if it ever came to be, has been told that it failed."""
+        far = self._ways[conversation, not is_initiator]
+        is_there = bool(way.received) and way.end is None and far.over is None
+        errors = self._errors.get(conversation, ())
+        if (
+            way.cleaned is not None
+            and is_there
+            and not any(one.event.is_initiator is not is_initiator for one in errors)
+        ):
+            side = "target" if is_initiator else "initiator"
+            yield verdict_of(Kind.LOST, way.cleaned, f"its {side} was never told that it failed")
+
     def _untold(self, conversation: str, errors: Sequence[Entry]) -> Iterator[Verdict]:
         """Of a dialog that failed at one side the other side, if it ever came to be, has been told, or has ended."""
         for is_initiator in (True, False):
             onward, back = self._ways[conversation, is_initiator], self._ways[conversation, not is_initiator]
             is_there = is_initiator or bool(back.received) or back.end is not None
-            is_over = onward.ended is not None or back.end is not None
+            is_over = onward.over is not None or back.end is not None
             if is_there and not is_over and not any(one.event.is_initiator is is_initiator for one in errors):
                 side = "initiator" if is_initiator else "target"
-                yield _verdict(Kind.LOST, errors[0], f"its {side} was not told that it failed")
+                yield verdict_of(Kind.LOST, errors[0], f"its {side} was not told that it failed")
 
     def _own_error(self, entry: Entry) -> Entry | None:
         """The error that the side of this entry was told before."""
@@ -336,9 +336,3 @@ class _Judge:
     def _way(self, entry: Entry, *, is_sender: bool) -> _Way:
         event = entry.event
         return self._ways[event.conversation, event.is_initiator is is_sender]
-
-
-def _verdict(kind: Kind, entry: Entry, why: str, *more: Entry) -> Verdict:
-    lines = tuple(dict.fromkeys((one.application, one.line) for one in (entry, *more)))
-    number = entry.event.number if entry.event.what in (What.SENT, What.RECEIVED, What.FOUND) else -1
-    return Verdict(kind, entry.application, entry.event.conversation, number, lines, why)

@@ -1,9 +1,10 @@
 """
 Whoever decides about the mirrored pair, and moves its file: what a cluster manager and its storage do for real ones.
 
-Each partner has a file of its own. A failover ends the applications, tells the principal that it is a mirror, waits for
-it to have stepped down, copies the file, and tells the partner. From then on an application looks into the file of the
-mirror, in which nothing may be stored; and what was received where is judged by the roles that are told here.
+A pair with a lock decides by itself (`tests.chaos.lock_pair`). Of the other kind each partner has a file of its own. A
+failover ends the applications, tells the principal that it is a mirror, waits for it to have stepped down, copies the
+file, and tells the partner. From then on an application looks into the file of the mirror, in which nothing may be
+stored; and what was received where is judged by the roles that are told here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from broker.demo.topology import TimedOutError
 from broker.errors import DaemonUnreachableError
+from tests.chaos import lock_pair
 from tests.chaos.cast import STOCK
 from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Event, History, What
@@ -32,6 +34,9 @@ def fail_over(fleet: Fleet, *, is_lost: bool = False) -> None:
     Raises:
         TimedOutError: it did not within SECONDS.
     """
+    if fleet.has_lock:
+        lock_pair.fail_over(fleet, is_lost=is_lost)
+        return
     old = fleet.principal
     new = next(name for name in STOCK if name != old)
     home = next(home for home in fleet.targets if home.hosts == STOCK)
@@ -55,6 +60,9 @@ def fail_over(fleet: Fleet, *, is_lost: bool = False) -> None:
 
 def tell_roles(fleet: Fleet, roles: dict[str, str] | None = None) -> None:
     """Put roles into the histories of this phase; of both partners as they are now when none are given."""
+    if fleet.has_lock:
+        fleet.watch.begin()
+        return
     home = next(home for home in fleet.targets if home.hosts == STOCK)
     principal = fleet.principal
     roles = roles or {name: "principal" if name == principal else "mirror" for name in STOCK}
@@ -69,6 +77,8 @@ def tell_roles(fleet: Fleet, roles: dict[str, str] | None = None) -> None:
 
 def contradictions(fleet: Fleet) -> list[str]:
     """Partners that do not say of themselves what was decided, even after SECONDS: one that claims what it lost."""
+    if fleet.has_lock:
+        return lock_pair.contradictions(fleet)
     wrong = []
     for name in STOCK:
         decided = fleet.role_file(name).read_text(encoding="ascii").split()[0]

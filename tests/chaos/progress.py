@@ -83,7 +83,7 @@ class Progress:
             self.dialogs += 1
             self.unfinished.add(conversation)
             self._services[conversation] = event["note"].rsplit(" ", 1)[0]
-        elif what == What.ENDED:
+        elif what in (What.ENDED, What.CLEANED):
             self.unfinished.discard(conversation)
         elif what == What.RECEIVED:
             sent_at = self._sent_at.get((conversation, event["number"]), 0.0)

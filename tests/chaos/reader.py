@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import broker
-from tests.chaos.application import REST_SECONDS, Work
 from tests.chaos.history import NOTE, Event, is_applied
 from tests.chaos.job import Job, Orders
 from tests.chaos.talk import answer_all
+from tests.chaos.work import REST_SECONDS, UndoneError, Work
 
 LOOK_SECONDS = 0.05  # between two looks at the file and at the orders
 GRACE_SECONDS = 5.0
@@ -46,10 +46,13 @@ class Answers:
                 self._settle(is_committed=self._is_applied(self._open))
             self._follow_orders()
             events: list[Event] = []
-            answer_all(messages, events)
+            draft = self._work.choose_draft()
+            answer_all(messages, events, draft=draft)
             if events:
                 self._open = self._work.history.intend(events)
                 db.execute(NOTE, (self._work.history.name, self._open))
+            if draft:
+                raise UndoneError
         finally:
             self._is_at_work = False
 

@@ -30,6 +30,7 @@ from pathlib import Path
 import click
 
 from tests.chaos.campaign import Campaign, Report, evidence, keep
+from tests.chaos.cast import COMMAND, LOCK
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.network.impairment import NetworkError
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except NetworkError as error:
             click.echo(f"no hosts: {error}; --network loopback does what can be done without namespaces", err=True)
             return 2
-        fleet = Fleet(directory, network, gateways=asked.gateways)
+        fleet = Fleet(directory, network, gateways=asked.gateways, seed=seed, pair=pair_of(asked, seed))
         stack.callback(fleet.close)
         campaign = Campaign(fleet, seed)
         _tell_left_out(campaign)
@@ -87,10 +88,16 @@ def impossible(campaign: Campaign, asked: argparse.Namespace) -> list[str]:
     return [name for name in needed if name not in campaign.possible]
 
 
+def pair_of(asked: argparse.Namespace, seed: int) -> str:
+    """How the mirrored pair of a run has its roles."""
+    return str(asked.pair or random.Random(f"{seed} pair").choice([COMMAND, LOCK]))
+
+
 def again(asked: argparse.Namespace, seed: int) -> str:
     """The command that repeats a run: as many hosts, of the same kind, and the same faults."""
     network = [f"--network {asked.network}"] if asked.network else []
     faults = [f"--fault {name}" for name in asked.fault]
+    network += [f"--pair {asked.pair}"] if asked.pair else []
     counts = [f"--seed {seed}", f"--minutes {asked.minutes:g}", f"--gateways {asked.gateways}"]
     return " ".join(["python -m tests.chaos.run", *counts, *network, *faults])
 
@@ -155,6 +162,8 @@ def _tell_left_out(campaign: Campaign) -> None:
     why = f" ({network.reason})" if network.reason else ""
     left = [name for name in FAULTS if name not in campaign.possible]
     click.echo(f"hosts: {network.kind}{why}" + (f"; left out: {', '.join(left)}" if left else ""))
+    one_file = "one file and a lock" if campaign.fleet.has_lock else "a file for each partner and a command"
+    click.echo(f"pair: {one_file}")
 
 
 def _name(text: str) -> str:
@@ -172,6 +181,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--minutes", type=float, default=10.0, help="how long new phases are begun; %(default)s")
     known.add_argument("--keep", help="directory, empty or new, for what is left, which stays also when all is well")
     known.add_argument("--gateways", type=int, default=3, choices=range(2, 5), help="how many; %(default)s")
+    known.add_argument("--pair", choices=[COMMAND, LOCK], help="how the mirrored pair has its roles; by the seed")
     known.add_argument("--network", choices=["namespaces", "loopback"], help="only this kind of hosts")
     return known
 

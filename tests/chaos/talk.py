@@ -1,44 +1,71 @@
 """
-What is said on the dialogs of a fault run, and how it is told in a history: bodies, answers, ends.
+What is said on the dialogs of a fault run, and how it is told in a history: bodies, headers, answers, ends.
 
 Whether a target ends a dialog with an error of its own, and what is in a body, follows from the conversation id: it is
-the same whenever it is asked for, as whoever is killed does it again.
+the same whenever it is asked for, as whoever is killed does it again. A body of a transaction that is to be rolled back
+is another one than that which is sent in its place.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import broker
+from broker.conversation.well_known import DEFAULT
 from tests.chaos.history import Event, What
 
 SIZES = ((100, 2000), (2000, 20_000), (100_000, 200_000))  # bytes, least and most
 SIZE_WEIGHTS = (90, 9, 1)
 MESSAGE, CLOSE = "//chaos/Message", "//chaos/Close"
+LAST = "//chaos/Last"  # behind it the initiator ends the dialog
+URGENT, PATIENT = "//chaos/Urgent", "//chaos/Patient"
+LEVELS = {DEFAULT: 5, URGENT: 9, PATIENT: 2}  # priority of a dialog by its contract
 ERROR_SHARE = 0.15  # of the dialogs that a target ends with an error
 ERROR_CODE = 31  # of such an error
+HEADERS_SHARE = 0.3  # of the messages
+
+Rest = Callable[[broker.Dialog], Iterable[Event]]
+"""Receives what waits of a dialog that has failed, and tells of it."""
 
 
-def answer_all(messages: Iterable[broker.Message], events: list[Event], *, idle_at: float = 0.0) -> None:
-    """Answer each of these, and end each dialog behind its last; what was done is put behind `events`."""
+def answer_all(
+    messages: Iterable[broker.Message],
+    events: list[Event],
+    *,
+    look: Event | None = None,
+    draft: str = "",
+    rest: Rest | None = None,
+) -> None:
+    """
+    Answer each of these, and end each dialog behind its last; what was done is put behind `events`.
+
+    Args:
+        messages: As they were received.
+        events: What is told.
+        look: What is told of the RECEIVE that gave them.
+        draft: Of the transaction, when it is to be rolled back.
+        rest: Asked behind an error, which comes before what waits.
+    """
     over: set[str] = set()
     for message in messages:
-        told = received_event(message, is_initiator=False, idle_at=idle_at)
+        told = received_event(message, is_initiator=False, look=look)
         events.append(told)
         if told.conversation in over:
             continue
-        if told.what is What.RECEIVED and not _answer(message, told, events):
-            continue
-        if told.what is not What.RECEIVED:
+        if told.what is What.RECEIVED:
+            if not _answer(message, told, events, draft) or message.type != CLOSE:
+                continue
+            events.append(_end(message.dialog, told.conversation))
+        else:
+            if told.what is What.ERROR and rest is not None:
+                events.extend(rest(message.dialog))
             message.dialog.end()
             events.append(Event(What.ENDED, told.conversation, is_initiator=False))
-            over.add(told.conversation)
-        elif message.type == CLOSE:
-            events.append(_end(message.dialog, told.conversation))
-            over.add(told.conversation)
+        over.add(told.conversation)
 
 
 def _end(dialog: broker.Dialog, conversation: str) -> Event:
@@ -51,51 +78,75 @@ def _end(dialog: broker.Dialog, conversation: str) -> Event:
     return Event(What.ENDED, conversation, is_initiator=False, number=ERROR_CODE, note=note)
 
 
-def _answer(message: broker.Message, told: Event, events: list[Event]) -> bool:
+def _answer(message: broker.Message, told: Event, events: list[Event], draft: str) -> bool:
     """Whether the dialog could take it."""
-    body = body_of(told.conversation, told.number, is_initiator=False)
+    body = body_of(told.conversation, told.number, is_initiator=False, draft=draft)
+    headers = headers_of(told.conversation, told.number, is_initiator=False)
     try:
-        number = message.dialog.send(body, type=MESSAGE)
+        number = message.dialog.send(body, type=MESSAGE, headers=headers)
     except broker.ConversationError as error:
         if error.number not in (8429, 8489):
             raise
         return False
-    events.append(sent_event(told.conversation, number, body, is_initiator=False))
+    events.append(sent_event(told.conversation, number, body, MESSAGE, headers, is_initiator=False))
     return True
 
 
-def body_of(conversation: str, number: int, *, is_initiator: bool) -> bytes:
+def body_of(conversation: str, number: int, *, is_initiator: bool, draft: str = "") -> bytes:
     """The body of a message: another one for each, the same whenever it is asked for."""
-    begin = f"{conversation} {'request' if is_initiator else 'answer'} {number} ".encode()
+    begin = f"{conversation} {'request' if is_initiator else 'answer'} {number} {draft}".encode()
     dice = random.Random(begin)
     size = dice.randint(*dice.choices(SIZES, SIZE_WEIGHTS)[0])
     return begin + dice.randbytes(size)
 
 
-def sent_event(conversation: str, number: int, body: bytes, *, is_initiator: bool) -> Event:
+def headers_of(conversation: str, number: int, *, is_initiator: bool) -> dict[str, str]:
+    """The headers of a message, none of most: the same whenever they are asked for."""
+    dice = random.Random(f"{conversation} {is_initiator} {number} headers")
+    if dice.random() >= HEADERS_SHARE:
+        return {}
+    return {f"chaos-{place}": f"{dice.getrandbits(64):x} ß" * dice.randint(0, 4) for place in range(dice.randint(1, 4))}
+
+
+def sent_event(
+    conversation: str, number: int, body: bytes, type_name: str, headers: Mapping[str, str], *, is_initiator: bool
+) -> Event:
     """A message that was sent."""
-    return Event(What.SENT, conversation, is_initiator=is_initiator, number=number, digest=digest_of(body))
+    beside = _beside(type_name, headers)
+    return Event(
+        What.SENT, conversation, is_initiator=is_initiator, number=number, digest=digest_of(body), beside=beside
+    )
 
 
-def received_event(message: broker.Message, *, is_initiator: bool, idle_at: float) -> Event:
-    """What was received."""
-    stored_at = message.message_enqueue_time.timestamp()
-    told = Event(
-        What.END,
-        str(message.dialog.conversation_id),
+def received_event(message: broker.Message, *, is_initiator: bool, look: Event | None = None) -> Event:
+    """What was received; `look` tells of the RECEIVE that gave it."""
+    look = look or Event(What.END)
+    told = replace(
+        look,
+        what=What.END,
+        until=look.until if message.is_timer else 0.0,
+        conversation=str(message.dialog.conversation_id),
         is_initiator=is_initiator,
-        stored_at=stored_at,
-        idle_at=idle_at,
+        stored_at=message.message_enqueue_time.timestamp(),
+        priority=message.priority,
+        group=str(message.conversation_group_id),
     )
     if message.is_end:
         return told
+    if message.is_timer:
+        return replace(told, what=What.TIMER)
     if message.is_error:
         code, note = message.error_code or 0, message.error_description or ""
         return replace(told, what=What.ERROR, number=code, note=note)
     number, digest = message.message_sequence_number, digest_of(bytes(message.body))
-    return replace(told, what=What.RECEIVED, number=number, digest=digest)
+    beside = _beside(message.type, message.headers)
+    return replace(told, what=What.RECEIVED, number=number, digest=digest, beside=beside)
 
 
 def digest_of(body: bytes) -> str:
     """What a body is known by."""
     return hashlib.sha256(body).hexdigest()[:24]
+
+
+def _beside(type_name: str, headers: Mapping[str, str]) -> str:
+    return json.dumps([type_name, dict(headers)], sort_keys=True)

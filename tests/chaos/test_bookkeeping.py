@@ -98,10 +98,17 @@ def entry(what: What, number: int = 0, *, application: str = "application-shop",
     return Entry(application, database, 1, time.monotonic(), event)
 
 
-def accounts(path: Path, entries: list[Entry], faults: Mapping[str, list[str]] | None = None) -> Accounts:
+def accounts(
+    path: Path, entries: list[Entry], faults: Mapping[str, list[str]] | None = None, *, has_lock: bool = False
+) -> Accounts:
     home = SimpleNamespace(name="shop", hosts=("shop", "mirror"))
     fleet: Any = SimpleNamespace(
-        homes=[home], copies={"shop.db": "shop"}, serving=lambda _: "", file=lambda *_: path, directory=path.parent
+        homes=[home],
+        copies={"shop.db": "shop"},
+        serving=lambda _: "",
+        file=lambda *_: path,
+        directory=path.parent,
+        has_lock=has_lock,
     )
     made = Accounts(fleet)
     made.add(entries, faults or {})
@@ -129,6 +136,7 @@ def test_a_message_that_the_journal_does_not_know_is_told_where_it_lost_nothing(
 ) -> None:
     row = visit(conversation_id=DIALOG.bytes, from_target=False, sequence_number=0, outcome="delivered")
     write(tmp_path / "journals" / "shop" / "shop-1.parquet", row, row | {"sequence_number": 2, "outcome": "duplicate"})
+    write(tmp_path / "journals" / "shop" / "shop-2.parquet", row | {"sequence_number": 2, "kind": "ack"})
     write(tmp_path / "journals" / "mirror" / "mirror-1.parquet", row | {"sequence_number": 1})
     made = accounts(tmp_path / "shop.db", [entry(What.RECEIVED, number) for number in range(3)], faults)
 
@@ -144,3 +152,28 @@ def test_a_journal_that_has_lost_records_is_not_asked(tmp_path: Path) -> None:
     write(tmp_path / "journals" / "shop" / "shop-1.parquet", visit(), shed=1)
 
     assert [] == list(accounts(tmp_path / "shop.db", [entry(What.RECEIVED)]).journal_faults())
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_lock", "count"),
+    [
+        ({}, True, 1),
+        ({}, False, 0),
+        ({"sequence_number": 1}, True, 0),
+        ({"fragment_number": 1}, True, 0),
+        ({"from_target": True}, True, 0),
+        ({"outcome": "duplicate"}, True, 0),
+        ({"kind": "ack"}, True, 0),
+    ],
+)
+def test_what_both_partners_of_a_pair_with_one_file_have_delivered_is_told(
+    tmp_path: Path, changes: Mapping[str, Any], count: int, *, has_lock: bool
+) -> None:
+    row = visit(conversation_id=DIALOG.bytes, from_target=False, outcome="delivered")
+    write(tmp_path / "journals" / "shop" / "shop-1.parquet", row)
+    write(tmp_path / "journals" / "mirror" / "mirror-1.parquet", row | dict(changes))
+
+    told = list(accounts(tmp_path / "shop.db", [], has_lock=has_lock).twice())
+
+    expected = f"journal: shop: both partners have delivered 1 frames, such as 0 of dialog {DIALOG}"
+    assert [expected] * count == told

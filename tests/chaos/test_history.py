@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_what_was_committed_is_read_as_it_was_written(tmp_path: Path) -> None:
 
     assert [SENT, Event(What.ENDED, "dialog", is_initiator=False)] == [entry.event for entry in entries]
     assert {("orders", "orders.db", 1)} == {(entry.application, entry.database, entry.line) for entry in entries}
+
+
+def test_what_was_sent_and_rolled_back_is_read_as_such_when_it_is_asked_for(tmp_path: Path) -> None:
+    history = History(tmp_path / "h", "orders", "orders.db")
+    history.settle(history.intend([SENT, Event(What.ENDED, "dialog")]), is_committed=False)
+    history.tell(SENT)
+
+    entries = list(read_history(tmp_path / "h", with_undone=True))
+
+    assert [replace(SENT, what=What.UNDONE), SENT] == [entry.event for entry in entries]
 
 
 def test_a_question_that_is_open_is_no_answer(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.history import Entry, Event, What
-from tests.chaos.judge import Circumstances, Kind, judge
+from tests.chaos.judge import judge
+from tests.chaos.verdict import Circumstances, Kind
 
 DIALOG = "0d000000-0000-4000-8000-000000000001"
 UNTIL = 1000.0
@@ -44,6 +45,11 @@ def error(code: int, *, is_initiator: bool = True, stored_at: float = UNTIL + 0.
     return Event(What.ERROR, DIALOG, is_initiator=is_initiator, number=code, stored_at=stored_at)
 
 
+def came(event: Event, *, call: float = 1.0, priority: int = 5, group: str = "") -> Event:
+    """Given by a RECEIVE."""
+    return replace(event, call=call, priority=priority, group=group)
+
+
 BEGAN = ("orders", began())
 TARGET_ENDED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False))
 TARGET_FAILED = ("billing", Event(What.ENDED, DIALOG, is_initiator=False, number=31, note="not wanted"))
@@ -70,6 +76,16 @@ ENDED_WITH_ERROR = [
     ("orders", received(0, by_initiator=True)),
     ("orders", Event(What.ENDED, DIALOG)),
 ]
+INITIATOR_FAILED = ("orders", Event(What.ENDED, DIALOG, number=32, note="called off"))
+HEARD = ("billing", Event(What.ERROR, DIALOG, is_initiator=False, number=32, note="called off", stored_at=5.0))
+END_HEARD = ("billing", Event(What.END, DIALOG, is_initiator=False))
+INITIATOR_CLEANED = ("orders", Event(What.CLEANED, DIALOG))
+TARGET_CLEANED = ("billing", Event(What.CLEANED, DIALOG, is_initiator=False))
+GONE_HEARD = ("billing", error(-8462, is_initiator=False, stored_at=5.0))
+SET = ("orders", Event(What.SET, DIALOG, until=10.0, until_most=10.1))
+TIMER = ("orders", Event(What.TIMER, DIALOG, stored_at=10.2, until=10.3))
+UNDONE = ("orders", replace(sent(1), what=What.UNDONE, digest="draft"))
+OTHER = "0d000000-0000-4000-8000-000000000002"
 EXPIRED = [*TWO_SENT, ("billing", received(0)), ("orders", error(-8489)), ("billing", error(-8489, is_initiator=False))]
 
 CASES = {
@@ -374,6 +390,172 @@ CASES = {
         None,
         [(Kind.LOST, 0, [("billing", 3)])],
     ),
+    "its target was never told that the initiator has forgotten it": (
+        [*TWO_THERE, INITIATOR_CLEANED],
+        None,
+        [(Kind.LOST, -1, [("orders", 4)])],
+    ),
+    "a gap before what was forgotten": (
+        [*TWO_SENT, ("billing", received(1)), INITIATOR_CLEANED, GONE_HEARD],
+        None,
+        [(Kind.LOST, 0, [("orders", 2)])],
+    ),
+    "its target was told that the initiator has forgotten it before it had": (
+        [*TWO_THERE, GONE_HEARD, INITIATOR_CLEANED],
+        None,
+        [(Kind.FAILED, -1, [("billing", 3), ("orders", 4)])],
+    ),
+    "told that the initiator has forgotten what it had not": (
+        [*TWO_THERE, GONE_HEARD, INITIATOR_ENDED],
+        None,
+        [(Kind.FAILED, -1, [("billing", 3), ("orders", 1)])],
+    ),
+    "an answer received behind a cleanup": (
+        [*TWO_THERE, INITIATOR_CLEANED, *ANSWERED[-2:], GONE_HEARD],
+        None,
+        [(Kind.REORDERED, 0, [("orders", 5), ("orders", 4)])],
+    ),
+    "a message before the end that its target cleaned up at was lost": (
+        [*TWO_SENT, ("billing", received(0)), INITIATOR_ENDED, END_HEARD, TARGET_CLEANED],
+        None,
+        [(Kind.LOST, 1, [("orders", 3)])],
+    ),
+    "a message before the end of its initiator was lost, and the target has ended": (
+        [*TWO_SENT, ("billing", received(0)), INITIATOR_ENDED, TARGET_ENDED],
+        None,
+        [(Kind.LOST, 1, [("orders", 3)])],
+    ),
+    "a gap in the answers to an initiator that has ended": (
+        [
+            *ANSWERED[:-2],
+            *[("billing", sent(number, is_initiator=False)) for number in (0, 1)],
+            ("orders", received(1, by_initiator=True)),
+            INITIATOR_ENDED,
+            END_HEARD,
+        ],
+        None,
+        [(Kind.LOST, 0, [("billing", 3)])],
+    ),
+    "an error of the initiator was lost": ([*TWO_THERE, INITIATOR_FAILED], None, [(Kind.LOST, -1, [("orders", 4)])]),
+    "a message before an error of the initiator was lost": (
+        [*TWO_SENT, ("billing", received(0)), INITIATOR_FAILED, HEARD, TARGET_ENDED],
+        None,
+        [(Kind.LOST, 1, [("orders", 3)])],
+    ),
+    "an error of the initiator that it did not tell": (
+        [*TWO_THERE, INITIATOR_FAILED, ("billing", replace(HEARD[1], note="other")), TARGET_ENDED],
+        None,
+        [(Kind.FAILED, -1, [("billing", 3), ("orders", 1)])],
+    ),
+    "what was rolled back was received": (
+        [*TWO_SENT, UNDONE, ("billing", received(0)), ("billing", replace(received(1), digest="draft"))],
+        Circumstances(is_over=False),
+        [(Kind.UNDONE, 1, [("orders", 4), ("billing", 2)])],
+    ),
+    "a dialog that was rolled back was received": (
+        [UNDONE, ("billing", replace(received(1), digest="draft"))],
+        None,
+        [(Kind.UNDONE, 1, [("orders", 1), ("billing", 1)])],
+    ),
+    "other headers": (
+        [BEGAN, ("orders", replace(sent(0), beside="a")), ("billing", replace(received(0), beside="b"))],
+        None,
+        [(Kind.BESIDE, 0, [("orders", 2), ("billing", 1)])],
+    ),
+    "headers were lost": (
+        [BEGAN, ("orders", replace(sent(0), beside="a")), ("billing", received(0))],
+        None,
+        [(Kind.BESIDE, 0, [("orders", 2), ("billing", 1)])],
+    ),
+    "another priority at the target": (
+        [("orders", replace(began(), priority=9)), TWO_SENT[1], ("billing", came(received(0), priority=5))],
+        None,
+        [(Kind.PRIORITY, 0, [("billing", 1), ("orders", 1)])],
+    ),
+    "the less urgent first, in one call": (
+        [
+            BEGAN,
+            ("orders", began(OTHER)),
+            ("orders", sent(0)),
+            ("orders", replace(sent(0), conversation=OTHER)),
+            ("billing", came(received(0), priority=2)),
+            ("billing", came(replace(received(0), conversation=OTHER), priority=9)),
+        ],
+        None,
+        [(Kind.URGENCY, 0, [("billing", 1), ("billing", 2)])],
+    ),
+    "an error behind what waits, in one call": (
+        [
+            *TWO_SENT,
+            ("billing", came(received(0))),
+            ("billing", came(received(1))),
+            INITIATOR_FAILED,
+            ("billing", came(HEARD[1])),
+            TARGET_ENDED,
+        ],
+        None,
+        [(Kind.URGENCY, 1, [("billing", 2), ("billing", 3)])],
+    ),
+    "another group than was asked for": (
+        [*TWO_SENT[:2], ("billing", replace(came(received(0), group="one"), asked_group="other"))],
+        None,
+        [(Kind.GROUP, 0, [("billing", 1)])],
+    ),
+    "begun in another group than it was related to": (
+        [("orders", replace(began(), group="one", asked_group="other"))],
+        None,
+        [(Kind.GROUP, -1, [("orders", 1)])],
+    ),
+    "an answer in another group than its dialog began in": (
+        [("orders", replace(began(), group="one")), *ANSWERED[1:-1], ("orders", came(ANSWERED[-1][1], group="two"))],
+        None,
+        [(Kind.GROUP, 0, [("orders", 4), ("orders", 1)])],
+    ),
+    "a target that changed its group": (
+        [*TWO_SENT, ("billing", came(received(0), group="one")), ("billing", came(received(1), group="two"))],
+        None,
+        [(Kind.GROUP, 1, [("billing", 2), ("billing", 1)])],
+    ),
+    "two targets in one group": (
+        [
+            BEGAN,
+            ("orders", began(OTHER)),
+            ("orders", sent(0)),
+            ("orders", replace(sent(0), conversation=OTHER)),
+            ("billing", came(received(0), group="one")),
+            ("billing", came(replace(received(0), conversation=OTHER), group="one")),
+        ],
+        None,
+        [(Kind.GROUP, 0, [("billing", 2), ("billing", 1)])],
+    ),
+    "a timer that never came": ([BEGAN, SET], None, [(Kind.LOST, -1, [("orders", 2)])]),
+    "a timer that never came, long before its side ended": (
+        [BEGAN, SET, INITIATOR_ENDED],
+        Circumstances(utc_at_zero=38.2),
+        [(Kind.LOST, -1, [("orders", 3)]), (Kind.LOST, -1, [("orders", 2)])],
+    ),
+    "the second of two timers never came": (
+        [BEGAN, SET, TIMER, ("orders", replace(SET[1], until=20.0, until_most=20.0))],
+        None,
+        [(Kind.LOST, -1, [("orders", 4)])],
+    ),
+    "a timer that came twice": ([BEGAN, SET, TIMER, TIMER], None, [(Kind.DOUBLED, -1, [("orders", 4), ("orders", 2)])]),
+    "a timer that nobody set": ([BEGAN, TIMER], None, [(Kind.INVENTED, -1, [("orders", 2)])]),
+    "a timer before its time, as its daemon says": (
+        [BEGAN, SET, ("orders", replace(TIMER[1], stored_at=9.7))],
+        None,
+        [(Kind.EARLY, -1, [("orders", 3), ("orders", 2)])],
+    ),
+    "a timer before its time, as its application knows": (
+        [BEGAN, SET, ("orders", replace(TIMER[1], until=9.7))],
+        None,
+        [(Kind.EARLY, -1, [("orders", 3), ("orders", 2)])],
+    ),
+    "a timer at a mirror": (
+        [BEGAN, SET, ("orders", Event(What.ROLE, note="mirror")), TIMER],
+        None,
+        [(Kind.TO_MIRROR, -1, [("orders", 4)])],
+    ),
 }
 
 
@@ -413,6 +595,52 @@ SOUND_HISTORIES = {
         ("orders", error(-8489)),
     ],
     "received in time as far as clocks can tell": [*TWO_SENT[:2], ("billing", received(0, stored_at=UNTIL + 1.5))],
+    "one that its initiator ended first": [*ANSWERED, INITIATOR_ENDED, END_HEARD, TARGET_ENDED],
+    "one that its initiator ended first, and the target forgot": [
+        *ANSWERED, INITIATOR_ENDED, END_HEARD, TARGET_CLEANED,
+    ],
+    "one that its initiator ended before the answers came": [
+        *ANSWERED, INITIATOR_ENDED, ("billing", sent(1, is_initiator=False)), END_HEARD, TARGET_ENDED,
+    ],
+    "one that both ended before they heard of it": [*ANSWERED, INITIATOR_ENDED, TARGET_ENDED],
+    "one that its initiator ended with an error, read before what waits": [
+        *TWO_SENT, ("billing", received(0)), INITIATOR_FAILED, ("billing", came(HEARD[1])),
+        ("billing", came(received(1), call=2.0)), TARGET_ENDED,
+    ],
+    "one that its initiator has forgotten before all was sent": [
+        *TWO_SENT, ("billing", received(0)), ("billing", sent(0, is_initiator=False)), INITIATOR_CLEANED, GONE_HEARD,
+        TARGET_ENDED,
+    ],
+    "one that its initiator has forgotten, and whose lifetime was over": [
+        *TWO_THERE, INITIATOR_CLEANED, ("billing", error(-8489, is_initiator=False)), TARGET_ENDED,
+    ],
+    "one that its initiator has forgotten before its target heard of it": [*TWO_SENT, INITIATOR_CLEANED],
+    "sent again when it had been rolled back": [*TWO_SENT, UNDONE, *TWO_THERE[3:]],
+    "sent again as it was when it had been rolled back": [
+        *TWO_SENT, ("orders", replace(sent(1), what=What.UNDONE)), *TWO_THERE[3:],
+    ],
+    "headers as they were sent": [
+        BEGAN, ("orders", replace(sent(0), beside="a")), ("billing", replace(received(0), beside="a")),
+    ],
+    "an error, then what is more urgent, then the rest, and another call": [
+        ("orders", replace(began(), priority=9)), *TWO_SENT[1:], INITIATOR_FAILED,
+        ("billing", came(HEARD[1], priority=9)), ("billing", came(received(0), priority=9)),
+        ("billing", came(received(1), priority=9, call=2.0)), TARGET_ENDED,
+    ],
+    "the less urgent in an earlier call": [
+        BEGAN, ("orders", began(OTHER)), ("orders", sent(0)), ("orders", replace(sent(0), conversation=OTHER)),
+        ("billing", came(received(0), priority=2)),
+        ("billing", came(replace(received(0), conversation=OTHER), priority=9, call=2.0)),
+    ],
+    "two dialogs of one group, and each target in its own": [
+        ("orders", replace(began(), group="one")), ("orders", replace(began(OTHER), group="one", asked_group="one")),
+        ("orders", sent(0)), ("orders", replace(sent(0), conversation=OTHER)),
+        ("billing", replace(came(received(0), group="a"), asked_group="a")),
+        ("billing", came(replace(received(0), conversation=OTHER), group="b")),
+    ],
+    "two timers, one after the other": [BEGAN, SET, TIMER, SET, TIMER],
+    "a timer of a dialog that failed": [*TWO_SENT, SET, ("orders", error(-8489)), INITIATOR_ENDED],
+    "a timer of a side that ended before it was due": [*TWO_THERE, SET, INITIATOR_ENDED, END_HEARD, TARGET_ENDED],
 }  # fmt: skip
 
 
@@ -429,6 +657,14 @@ def test_what_waits_in_the_queue_of_its_receiver_is_neither_lost_nor_gone() -> N
     told = [*TWO_SENT, ("billing", received(0))]
 
     assert [] == judge(entries(*told), Circumstances(held=[], waiting=[(DIALOG, True, 1)]))
+
+
+def test_a_clock_that_was_wrong_proves_nothing_about_timers() -> None:
+    early, lost = [BEGAN, SET, ("orders", replace(TIMER[1], stored_at=1.0))], [BEGAN, SET]
+
+    for told in (early, lost):
+        assert [] == judge(entries(*told), Circumstances(astray=[("orders", (1.0, 1.5))]))
+    assert [] == judge(entries(*lost), Circumstances(astray=[("orders", (-90.0, -59.0))]))
 
 
 def test_two_files_of_one_database_divide_nothing() -> None:
@@ -621,3 +857,118 @@ def test_any_one_change_of_a_sound_history_is_found(
         kind = mutation(told, random.Random(seed))
 
         assert kind in {verdict.kind for verdict in judge(entries(*told), Circumstances(held=[]))}, f"seed {seed}"
+
+
+def varied_history() -> list[tuple[str, Event]]:
+    """A sound one: two related dialogs with headers, priorities and timers, one that is cleaned up, and a draft."""
+    told: list[tuple[str, Event]] = []
+    names = [f"0d000000-0000-4000-8000-00000000000{number}" for number in range(3)]
+    levels = dict(zip(names, (9, 2, 5), strict=True))
+    told += [
+        ("orders", replace(began(name), priority=levels[name], group="group", asked_group="group")) for name in names
+    ]
+    for number in range(8):
+        call = float(number + 1)
+        for name in names[:2]:
+            told.append(("orders", Event(What.SET, name, until=call, until_most=call)))
+            told.append(("orders", Event(What.TIMER, name, stored_at=call, until=call, group="group", call=call + 0.5)))
+        one = Event(What.SENT, number=number)
+        sent_ones = [
+            replace(one, conversation=name, digest=f"{name}{number}", beside=f"{name}{number}") for name in names
+        ]
+        told += [("orders", replace(one, what=What.UNDONE, digest=f"{one.digest}draft")) for one in sent_ones]
+        told += [("orders", one) for one in sent_ones]
+        ordered = sorted(sent_ones, key=lambda one: -levels[one.conversation])
+        for one in ordered:
+            there = replace(one, what=What.RECEIVED, is_initiator=False, stored_at=1.0, group=f"of {one.conversation}")
+            told.append(("billing", came(there, call=call, priority=levels[one.conversation], group=there.group)))
+    told.append(("orders", Event(What.CLEANED, names[2])))
+    told.append(("billing", Event(What.ERROR, names[2], is_initiator=False, number=-8462, stored_at=5.0)))
+    told += [("orders", Event(What.ENDED, name)) for name in names[:2]]
+    told += [("billing", Event(What.END, name, is_initiator=False)) for name in names[:2]]
+    return told
+
+
+def change(told: list[tuple[str, Event]], place: int, **values: object) -> None:
+    told[place] = told[place][0], replace(told[place][1], **values)  # type: ignore[arg-type]
+
+
+def behead(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    change(told, dice.choice(places(told, What.RECEIVED)), beside="")
+    return Kind.BESIDE
+
+
+def demote(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    change(told, dice.choice(places(told, What.RECEIVED)), priority=dice.choice([1, 3, 10]))
+    return Kind.PRIORITY
+
+
+def overtake(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED)[::3])
+    told[place : place + 3] = reversed(told[place : place + 3])
+    return Kind.URGENCY
+
+
+def regroup(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    change(told, dice.choice(places(told, What.RECEIVED) + places(told, What.TIMER)), group="another")
+    return Kind.GROUP
+
+
+def share(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    for place in places(told, What.RECEIVED):
+        change(told, place, group="one")
+    return Kind.GROUP
+
+
+def leak(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.RECEIVED))
+    change(told, place, digest=f"{told[place][1].digest}draft")
+    return Kind.UNDONE
+
+
+def stop(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    del told[dice.choice(places(told, What.TIMER))]
+    return Kind.LOST
+
+
+def ring_again(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = places(told, What.TIMER)[-dice.randint(1, 2)]
+    told.insert(dice.randrange(place + 1, len(told)), told[place])
+    return Kind.DOUBLED
+
+
+def ring_early(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    place = dice.choice(places(told, What.TIMER))
+    change(told, place, **{dice.choice(["stored_at", "until"]): told[place][1].until - dice.uniform(0.25, 3.0)})
+    return Kind.EARLY
+
+
+def keep_secret(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    del told[dice.choice(places(told, What.ERROR) + places(told, What.END))]
+    return Kind.LOST
+
+
+def skip(told: list[tuple[str, Event]], dice: random.Random) -> Kind:
+    """Not even a dialog that was cleaned up may have a gap."""
+    cleaned = [place for place in places(told, What.RECEIVED) if told[place][1].conversation.endswith("2")]
+    del told[dice.choice(cleaned[:-1])]
+    return Kind.GONE
+
+
+VARIED_MUTATIONS = [
+    *(behead, demote, overtake, regroup, share, leak, stop, ring_again, ring_early, keep_secret, skip),
+]
+
+
+@pytest.mark.parametrize("mutation", VARIED_MUTATIONS, ids=lambda one: one.__name__)
+def test_any_one_change_of_a_sound_history_of_other_shapes_is_found(
+    mutation: Callable[[list[tuple[str, Event]], random.Random], Kind],
+) -> None:
+    known = Circumstances(held=[])
+    assert [] == judge(entries(*varied_history()), known)
+
+    for seed in range(20):
+        told = varied_history()
+        kind = mutation(told, random.Random(seed))
+
+        assert kind in {verdict.kind for verdict in judge(entries(*told), known)}, f"seed {seed}"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.campaign import Campaign, Report, dice_for
 from tests.chaos.faults.catalog import FAULTS
-from tests.chaos.run import ATTEMPTS, MIXTURES_MIN, again, impossible, main, parser, run_phases
+from tests.chaos.run import ATTEMPTS, MIXTURES_MIN, again, impossible, main, pair_of, parser, run_phases
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +35,7 @@ def test_a_run_with_one_fault_tells_its_counts_and_leaves_the_histories(tmp_path
     assert victim is not None, run.stdout
     assert int(victim[2]) > 0 or victim[1] == "stock-2"  # the mirror
     assert "1 phases" in run.stdout
+    assert re.search(r"^pair: (one file and a lock|a file for each partner and a command)$", run.stdout, re.MULTILINE)
     histories = {path.name for path in (tmp_path / "histories" / "001-kill").iterdir()}
     names = ("initiator-1", "initiator-2", "billing", "stock-1", "parcel-1", "parcel-2")
     assert {f"application-{name}.history" for name in names} < histories
@@ -133,11 +134,21 @@ def test_a_fault_that_comes_again_has_other_victims_and_the_first_ones_in_the_ne
 
 def test_the_command_that_repeats_a_run_asks_for_the_same() -> None:
     faults = ["--fault", "kill", "--fault", "mixture", "--fault", "mixture-12"]
-    words = [*faults, "--gateways", "2", "--network", "loopback", "--minutes", "0.5"]
+    words = [*faults, "--gateways", "2", "--network", "loopback", "--pair", "lock", "--minutes", "0.5"]
 
     command = again(parser().parse_args(words), 7)
 
     assert parser().parse_args([*words, "--seed", "7"]) == parser().parse_args(command.split()[3:])
+
+
+def test_the_kind_of_the_pair_is_drawn_by_the_seed_unless_it_is_named() -> None:
+    any_kind, named = parser().parse_args([]), parser().parse_args(["--pair", "lock"])
+
+    drawn = [pair_of(any_kind, seed) for seed in range(40)]
+
+    assert {"command", "lock"} == set(drawn)
+    assert drawn == [pair_of(any_kind, seed) for seed in range(40)]
+    assert {"lock"} == {pair_of(named, seed) for seed in range(40)}
 
 
 @pytest.mark.parametrize("name", ["kil", "mixture-0", "mixture-", "mixture 3"])

@@ -1,4 +1,4 @@
-"""A principal that stands still, is overtaken meanwhile, and goes on."""
+"""A principal that stands still, is overtaken meanwhile, and goes on; or, where it has a lock, is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos import pair
+from tests.chaos import lock_pair, pair
 from tests.chaos.cast import STOCK
 from tests.chaos.faults.fault import Fault
 
@@ -19,6 +19,9 @@ class Overtaken(Fault):
 
     Nobody waits for it to have stepped down, unlike in a failover of `pair`: it has been told nothing when the partner
     has the database already, and finds in its sockets what was sent to it meanwhile. Twice, so that both are overtaken.
+
+    A principal with a lock keeps it when it stands still, so nobody follows: it goes on; and the second time it is
+    killed while it stands still, and its partner follows then.
     """
 
     name = "failover-overtaken"
@@ -28,15 +31,43 @@ class Overtaken(Fault):
     def choose(self) -> str:
         """Both partners."""
         self.take_all(STOCK)
+        if self.fleet.has_lock:
+            return f"{self.fleet.principal} stands still and keeps its lock, and then is killed where it stands"
         return f"{self.fleet.principal} stands still and is overtaken, and so is its partner"
 
     def begin(self) -> None:
         """The principal is overtaken."""
-        self.overtake()
+        if self.fleet.has_lock:
+            self.stand_still(self.fleet.principal)
+        else:
+            self.overtake()
 
     def end(self) -> None:
         """And whoever has overtaken it as well."""
-        self.overtake()
+        if self.fleet.has_lock:
+            self.lose(self.fleet.principal)
+        else:
+            self.overtake()
+
+    def stand_still(self, old: str) -> None:
+        """The principal does for a while, and is the principal still when it goes on."""
+        (new,) = (name for name in STOCK if name != old)
+        self.fleet.freeze(old)
+        try:
+            self.fleet.pause(self.dice.uniform(*self.SECONDS))
+            role = self.fleet.watch.roles().get(new)
+            assert role == "mirror", f"{new} is {role} while {old} stands still and has the lock"
+        finally:
+            self.fleet.thaw(old)
+        lock_pair.becomes(self.fleet, old, "principal")
+
+    def lose(self, old: str) -> None:
+        """The principal is killed while it stands still, and comes back when it was followed."""
+        self.fleet.freeze(old)
+        self.fleet.pause(self.dice.uniform(0.0, 1.0))
+        pair.fail_over(self.fleet, is_lost=True)
+        self.fleet.thaw(old)
+        self.fleet.daemons[old].start(wait=False)
 
     def overtake(self) -> None:
         """The principal is not any more, and does not know."""

@@ -129,6 +129,16 @@ def test_end_with_cleanup_is_counted_and_tells_nobody(shop: Shop) -> None:
     assert [] == shop.look("SELECT * FROM broker_tombstone")
 
 
+def test_end_with_cleanup_forgets_how_this_side_was_sealed_and_nothing_else(shop: Shop) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog, other = shop.begin(db, encryption=True), shop.begin(db, encryption=True)
+    dialog.send(b"one")
+
+    dialog.end(cleanup=True)
+
+    assert [other.conversation_id.bytes] == shop.look("SELECT conversation_id FROM broker_session_key")
+
+
 @pytest.mark.parametrize(
     ("how", "number"),
     [
