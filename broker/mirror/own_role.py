@@ -124,6 +124,7 @@ class OwnRole:
     def on_stepped_down(self, problem: str, now: float, *, rest: float) -> None:
         """It is not ours any more, and the partner may have it for so long before we try again."""
         self.role, self.problem = Role.MIRROR, problem
+        self._confirmed_at = _NEVER  # whoever is told `mirror` may copy the file, which is open for a while still
         self.rests_until = now + rest
 
     def on_told(self, epoch: int) -> None:

@@ -14,7 +14,7 @@ from broker.mirror.standing import TRANSITIONS
 from tests.support.spin import MODELS, check, needs_spin, told
 from tools.model import standing_pml
 
-DIALOG, MIRROR = "dialog.pml", "mirror.pml"
+DIALOG, MIRROR, COMMAND = "dialog.pml", "mirror.pml", "command.pml"
 
 
 @needs_spin
@@ -29,6 +29,10 @@ DIALOG, MIRROR = "dialog.pml", "mirror.pml"
         (DIALOG, "replies_are_heard", {}),
         (MIRROR, "", {}),
         (MIRROR, "all_arrives", {}),
+        (COMMAND, "", {}),
+        (COMMAND, "", {"IS_STOPPED_IN_COMMIT": 2, "SLOW": 2}),
+        (COMMAND, "", {"FAILOVERS": 2, "SLOW": 0}),
+        (COMMAND, "all_arrives", {"SLOW": 0}),
     ],
     ids=str,
 )
@@ -52,12 +56,41 @@ def test_what_is_promised_holds_in_every_state(tmp_path: Path, model: str, claim
         (MIRROR, "", 1, "assertion violated ((file_owner==me)"),
         (MIRROR, "all_arrives", 2, "acceptance cycle"),
         (MIRROR, "", 3, "assertion violated (number<=stored)"),
+        (COMMAND, "all_arrives", 8, "acceptance cycle"),
     ],
 )
 def test_a_fault_is_found(tmp_path: Path, model: str, claim: str, fault: int, error: str) -> None:
     small: dict[str, Any] = {"MESSAGES": 1} if claim else {}
+    small |= {"SLOW": 0} if model == COMMAND else {}
 
     verdict = check(tmp_path, model, claim=claim, FAULT=fault, **small)
+
+    assert [True] == [one.startswith(error) for one in verdict.errors], verdict
+
+
+@needs_spin
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"FAULT": 1}, "assertion violated ((last==me)"),
+        ({"FAULT": 2, "IS_STOPPED_IN_COMMIT": 2}, "assertion violated (found<=file[last].stored)"),
+        ({"FAULT": 3}, "assertion violated ((last==me)"),
+        ({"FAULT": 4}, "assertion violated ((last==me)"),
+        ({"FAULT": 5}, "assertion violated (found<=file[last].stored)"),
+        ({"FAULT": 6}, "assertion violated (file[me].rows==file[me].stored)"),
+        ({"FAULT": 7}, "assertion violated ( !((role[me]"),
+        ({"IS_STOPPED_IN_COMMIT": 1}, "assertion violated ((last==me)"),
+        ({"DISORDER": 1}, "assertion violated"),
+        ({"DISORDER": 2}, "assertion violated"),
+        ({"DISORDER": 3}, "assertion violated"),
+        ({"DISORDER": 4}, "assertion violated"),
+    ],
+    ids=str,
+)
+def test_a_fault_of_a_pair_with_two_files_is_found(tmp_path: Path, wrong: dict[str, Any], error: str) -> None:
+    """A fault of the product, one of whoever decides and copies, and a stop within COMMIT, which nobody can see."""
+    verdict = check(tmp_path, COMMAND, **wrong)
 
     assert [True] == [one.startswith(error) for one in verdict.errors], verdict
 
@@ -74,7 +107,7 @@ def test_the_states_in_the_model_are_those_of_a_conversation() -> None:
     assert {"ABSENT", *(state.value for state in State)} - {"ER"} == set(line[1].split(", "))
 
 
-@pytest.mark.parametrize("model", [DIALOG, MIRROR])
+@pytest.mark.parametrize("model", [DIALOG, MIRROR, COMMAND])
 def test_every_name_beside_the_model_is_in_the_code(model: str) -> None:
     text = (MODELS / model).read_text(encoding="utf-8")
     names = set(re.findall(r"\bbroker(?:\.\w+)+", text[: text.index("*/")]))

@@ -199,7 +199,7 @@ class Instance:
         self.forwarder.found_self({self.address}, asyncio.get_running_loop().time())
         self.routes, self.own_routes = table_of(part.routes), table_of(part.own_routes)
         if part.path is not None and part.is_mirrored:
-            self.keeper = RoleKeeper(part.name, part.path, LockSource(), self, supervision=supervision)
+            self.keeper = self._make_keeper(part.path, supervision)
         elif part.path is not None:
             self._host(self._take(part.path, None, 0), supervision)
         self._supervision = supervision
@@ -212,6 +212,9 @@ class Instance:
         if self.keeper is not None:
             supervision_task = asyncio.get_running_loop().create_task(self.keeper.start())
             supervision_task.add_done_callback(_raise)
+
+    def _make_keeper(self, path: Path, supervision: Supervision) -> RoleKeeper:
+        return RoleKeeper(self.part.name, path, LockSource(), self, supervision=supervision)
 
     def reroute(self, routes: tuple[RouteProperties, ...], own_routes: tuple[RouteProperties, ...]) -> None:
         """Other routes, of msdb and of the database."""

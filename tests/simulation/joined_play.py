@@ -76,13 +76,17 @@ def play(story: JoinedStory) -> Outcome:
     Raises:
         AssertionError, or whatever went wrong in it; the history so far is in its `__notes__`.
     """
+    return perform(story, Stage, MachineLoop())
+
+
+def perform(story: Any, stage: type[Stage], loop: MachineLoop) -> Outcome:
+    """Tell it on this stage, in this loop's time. Raises: as `play`."""
     chance = random.Random(story.seed)
     outcome = Outcome()
-    loop = MachineLoop()
 
     async def main(_loop: object) -> None:
         async with asyncio.timeout(STORY_SECONDS):
-            await _Stage(story, loop, chance, directory, outcome).run()
+            await stage(story, loop, chance, directory, outcome).run()
 
     state = random.getstate()
     random.seed(story.seed)  # what the product leaves to chance
@@ -128,7 +132,7 @@ def around(net: Net, chance: random.Random, *, pool_bytes: int = 1 << 22) -> Sur
     return Surroundings(net, chance, settings, WatchedStore, pool_bytes)
 
 
-class _Stage:
+class Stage:
     """One performance."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """
-Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, of mirrored pairs, and of both
-joined with whole instances.
+Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, of mirrored pairs, of both
+joined with whole instances, and of pairs with a file for each partner.
 
 A story that goes wrong is made smaller until nothing can be left out, and is then told with its history. The same
 number always tells the same story: `make simulate OF=mirrors SEEDS=1 FROM=NUMBER`. What Python draws for the order of
@@ -22,7 +22,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from tests.simulation import joined_play, joined_story, mirror_play, mirror_story, play, story
+from tests.simulation import (
+    command_play,
+    command_story,
+    joined_play,
+    joined_story,
+    mirror_play,
+    mirror_story,
+    play,
+    story,
+)
 
 TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
 LOOK_SECONDS = 10.0  # between two lines of progress
@@ -53,6 +62,7 @@ SUBJECTS = {
     "dialogs": Subject(story.draw, play.play, story.smaller),
     "mirrors": Subject(mirror_story.draw, mirror_play.play, mirror_story.smaller),
     "joined": Subject(joined_story.draw, joined_play.play, joined_story.smaller),
+    "commanded": Subject(command_story.draw, command_play.play, joined_story.smaller),
 }
 
 

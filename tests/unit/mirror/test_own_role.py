@@ -93,6 +93,25 @@ def test_whoever_has_lapsed_may_not_act_before_it_has_taken_over_anew() -> None:
     assert (False, True) == (still, own.is_confirmed(10.5))
 
 
+def test_whoever_stepped_down_may_not_act_while_its_file_is_still_open() -> None:
+    """Whoever copies the file once this instance says that it is a mirror would miss what is stored then."""
+    own = principal()
+
+    own.on_stepped_down("no principal any more", 1.0, rest=0.0)
+
+    assert not own.is_confirmed(1.0)
+
+
+@pytest.mark.parametrize("hold", [HOLD, float("inf")])
+def test_a_word_by_which_the_database_is_taken_again_confirms(hold: float) -> None:
+    own = OwnRole(hold=hold, now=0.0)
+    own.on_stepped_down("handed over", 1.0, rest=0.0)
+
+    own.on_taken(4, 2.0)
+
+    assert own.is_confirmed(3.0)
+
+
 @pytest.mark.parametrize("word", [PRINCIPAL, MIRROR, SILENT])
 def test_a_word_that_comes_late_says_nothing(word: Word) -> None:
     """It was read before this process stood still, and what it says was true then."""
