@@ -4,8 +4,9 @@ What the walk of a kernel costs for each frame, without the sockets around it: b
 Every destination has a way of its own, in turn at four sinks, whose runs are joined for one write as an outbox does;
 frames come in an order that a hash decides, 256 KiB at a time. CPU time of this process, median of rounds that the
 kernels take in turn, so that both see the same weather. The same with a ring that records no dialog or every one; what
-was recorded is taken when half the ring is full, and that is part of the cost. Where the weather is bad, count
-instructions instead, without a ring ("none") or with one of that sample:
+was recorded is taken when half the ring is full, and that is part of the cost. And with one that has no room, so that
+every record is shed, as nearly all are in a flood. Where the weather is bad, count instructions instead, without a ring
+("none"), with one of that sample, or with one that is full ("shed"):
 
     for rounds in 2 12; do
         valgrind --tool=callgrind --callgrind-out-file=/dev/null python bench/kernel.py compiled 1000 $rounds none
@@ -31,11 +32,12 @@ from broker.wire.layout import NO_GUID, Kind
 
 PAYLOAD = 256
 DESTINATIONS = (1, 1000, 100_000)
-SAMPLES = {"none": None, "0": 0.0, "1": 1.0}
 SINKS = 4
 FRAMES_MIN = 20_000  # of a round
 READ_BYTES = 256 * 1024
 RING_BYTES = 1024 * 1024
+RINGS = {"none": None, "0": (RING_BYTES, 0.0), "1": (RING_BYTES, 1.0), "shed": (0, 1.0)}  # capacity and sample
+RINGS_TOLD = {"none": "", "0": ", ring of sample 0", "1": ", ring of sample 1", "shed": ", ring that is full"}
 ROUNDS = 9
 NOBODY = Nobody()
 
@@ -60,9 +62,9 @@ class Sink:
 class Track:
     """One kernel that knows its destinations, and the reads that it walks round after round."""
 
-    def __init__(self, kernel: type[CarefulKernel], reads: list[bytes], sample: float | None) -> None:
+    def __init__(self, kernel: type[CarefulKernel], reads: list[bytes], ring: tuple[int, float] | None) -> None:
         self._sinks = [Sink() for _ in range(SINKS)]
-        self._ring = None if sample is None else Ring(RING_BYTES, sample=sample)
+        self._ring = None if ring is None else Ring(ring[0], sample=ring[1])
         self._kernel = kernel(
             max_frame=1 << 20, max_hops=255, resolve=self._resolve, drop_way=self._drop, ring=self._ring
         )
@@ -88,7 +90,7 @@ class Track:
             if self._ring is not None and self._ring.used > RING_BYTES // 2:
                 self._ring.take()
             spent += time.process_time() - begun
-            assert self._ring is None or not self._ring.shed
+            assert self._ring is None or bool(self._ring.shed) != bool(self._ring.buffer)
         return spent
 
     def _resolve(self, key: bytes, _conversation: bytes, kind: int, _is_from_target: bool) -> tuple[Way, bool]:  # noqa: FBT001
@@ -128,9 +130,9 @@ def run() -> dict[str, float]:
     for destinations in DESTINATIONS:
         reads, count = reads_of(destinations)
         tracks = {
-            name if sample is None else f"{name}, ring of sample {label}": Track(kernel, reads, sample)
+            f"{name}{RINGS_TOLD[label]}": Track(kernel, reads, ring)
             for name, kernel in sorted(KERNELS.items(), reverse=True)
-            for label, sample in SAMPLES.items()
+            for label, ring in RINGS.items()
         }
         spent: dict[str, list[float]] = {name: [] for name in tracks}
         for _ in range(ROUNDS):
@@ -142,14 +144,14 @@ def run() -> dict[str, float]:
 
 
 def main() -> None:
-    """The table; or, with KERNEL DESTINATIONS ROUNDS SAMPLE, rounds of one kernel to count instructions of."""
+    """The table; or, with KERNEL DESTINATIONS ROUNDS RING, rounds of one kernel to count instructions of."""
     if len(sys.argv) == 1:
         for what, microseconds in run().items():
             print(f"{what:55} {microseconds:8.4f}")
         return
-    name, destinations, rounds, sample = sys.argv[1:]
+    name, destinations, rounds, ring = sys.argv[1:]
     reads, count = reads_of(int(destinations))
-    track = Track(KERNELS[name], reads, SAMPLES[sample])
+    track = Track(KERNELS[name], reads, RINGS[ring])
     for _ in range(int(rounds)):
         track.round()
     print(f"{count} frames a round")

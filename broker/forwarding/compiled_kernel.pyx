@@ -117,7 +117,7 @@ cdef class Walk:
         cdef const uint8_t* name = <const uint8_t*>PyBytes_AS_STRING(key)
         cdef const uint8_t* guid = <const uint8_t*>PyBytes_AS_STRING(conversation)
         cdef Slot* slot = self.table.find(tag_of(kind, is_from_target), name, <uint16_t>len(key), guid)
-        return None if slot is NULL else self.table.ways[slot.way]
+        return None if slot is NULL else self.table.way_of(slot)
 
     def remember(self, bytes key, bytes conversation, uint8_t kind, bint is_from_target, object way):
         """Remember a way, for this conversation alone where one is given."""
@@ -180,7 +180,7 @@ cdef class Walk:
         cdef uint8_t* last = NULL
         cdef Slot* slot = NULL
         cdef Slot* other
-        cdef bint is_recording = self.ring is not None
+        cdef Recorder* recorder = &self.recorder
         while end - pos >= MIN_DIALOG_FRAME:
             frame = slab + pos
             length = read_u32(frame)
@@ -210,8 +210,8 @@ cdef class Walk:
                     self.runs.add(slot.sink, start, pos)
                     start = pos
                 slot, last, last_length = other, frame, key_length
-            if is_recording:
-                record(&self.recorder, frame, self.table.marks[slot.way], HEADER_BYTES + from_length + to_length)
+            if recorder.buffer is not NULL and is_wanted(recorder, frame, slot.way):
+                record(recorder, frame, &self.table.marks[slot.way & ~ALWAYS], HEADER_BYTES + from_length + to_length)
             frame[6] += 1
             slot.frames += 1
             self.received[frame[4]] += 1

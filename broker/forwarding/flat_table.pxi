@@ -10,6 +10,12 @@ cdef enum:
     FIRST_SLOTS = 64  # a power of two, as every number of slots
     FIRST_KEY_BYTES = 4096
 
+cdef extern from *:
+    """
+    #define ALWAYS ((uint32_t)1 << 31)
+    """
+    const uint32_t ALWAYS  # added to the number of a way whose frames are all recorded
+
 cdef uint32_t BY_CONVERSATION = UINT32_MAX  # the sink of a route key for which the conversation id has a say
 
 
@@ -17,7 +23,7 @@ cdef struct Slot:
     uint64_t hash
     uint64_t frames  # not tallied yet
     uint32_t at  # of its key in `Table.keys`: route key, and the conversation id where that has a say
-    uint32_t way  # number in `Table.ways`
+    uint32_t way  # number in `Table.ways`, with `ALWAYS` where all frames are recorded
     uint32_t sink  # number in `Runs.sinks`, or BY_CONVERSATION
     uint16_t length  # of its key; 0 in an empty slot
     uint16_t tag  # kind and FROM_TARGET
@@ -87,7 +93,7 @@ cdef class Table:
     cdef uint64_t hash_mask
     cdef list ways
     cdef dict numbers
-    cdef uint32_t* marks  # of the ways, as the ring numbers them; NULL without a ring
+    cdef uint32_t* marks  # of the ways, as the ring numbers them, without `ALWAYS`; NULL without a ring
     cdef object ring
 
     def __cinit__(self, int hash_bits, object ring):
@@ -168,15 +174,23 @@ cdef class Table:
         return 0
 
     cdef uint32_t number_of(self, object way) except? 4294967295:
+        cdef uint32_t mark = 0
         number = self.numbers.get(way)
         if number is None:
             number = len(self.ways)
             if self.ring is not None:
+                if way is not None:
+                    mark = self.ring.mark_of(way)
                 self.marks = <uint32_t*>grown(self.marks, (number + 1) * sizeof(uint32_t))
-                self.marks[<uint32_t>number] = 0 if way is None else self.ring.mark_of(way)
-            self.numbers[way] = number
+                self.marks[<uint32_t>number] = mark & ~ALWAYS
             self.ways.append(way)
+            number |= mark & ALWAYS
+            self.numbers[way] = number
         return number
+
+    cdef inline object way_of(self, const Slot* slot):
+        """The way of a slot."""
+        return self.ways[slot.way & ~ALWAYS]
 
     cdef uint32_t keep(self, bytes key) except? 4294967295:
         """Put a key behind the others; where it is."""
@@ -222,6 +236,6 @@ cdef class Table:
         cdef size_t i
         for i in range(self.mask + 1):
             if self.slots[i].frames != 0:
-                self.ways[self.slots[i].way].frames += self.slots[i].frames
+                self.way_of(&self.slots[i]).frames += self.slots[i].frames
                 self.slots[i].frames = 0
         return 0

@@ -10,13 +10,12 @@ cdef enum:
     SAMPLE_SHIFT = 11  # the upper 53 bits of the mix count
     RECORD_HEAD_BYTES = 20
 
-cdef uint32_t ALWAYS = <uint32_t>1 << 31  # set in the mark of a way whose frames are all recorded
-
 
 cdef struct Recorder:
-    uint8_t* buffer
+    uint8_t* buffer  # NULL without a ring
     size_t capacity
     size_t used
+    size_t begun  # with so much of it used
     uint64_t shed
     uint64_t limit
     uint32_t arrival
@@ -42,21 +41,25 @@ cdef inline uint64_t mix(const uint8_t* conversation) noexcept nogil:
     return finish(finish(read_u64(conversation) + <uint64_t>0x9E3779B97F4A7C15) ^ read_u64(conversation + 8))
 
 
-cdef inline void record(Recorder* ring, const uint8_t* frame, uint32_t mark, uint32_t length) noexcept nogil:
-    """Write header and names of a frame, `length` bytes, if it is one that is wanted."""
+cdef inline bint is_wanted(const Recorder* ring, const uint8_t* frame, uint32_t way) noexcept nogil:
+    """Whether a frame that takes this way is recorded: one in `Table.ways`, with `ALWAYS` where it has that."""
+    return (
+        way & ALWAYS != 0
+        or mix(frame + CONVERSATION_AT) >> SAMPLE_SHIFT < ring.limit
+        or frame[5] & TRACE != 0
+    )
+
+
+cdef inline void record(Recorder* ring, const uint8_t* frame, const uint32_t* mark, uint32_t length) noexcept nogil:
+    """Write header and names of a frame, `length` bytes; `mark` is read only if there is room."""
     cdef uint32_t size = RECORD_HEAD_BYTES + length
     cdef uint8_t* to
-    if not (
-        mix(frame + CONVERSATION_AT) >> SAMPLE_SHIFT < ring.limit or frame[5] & TRACE or mark & ALWAYS
-    ):
-        return
     if size > ring.capacity - ring.used:
         ring.shed += 1
         return
     to = ring.buffer + ring.used
-    mark &= ~ALWAYS
     memcpy(to, &size, 4)
-    memcpy(to + 4, &mark, 4)
+    memcpy(to + 4, mark, 4)
     memcpy(to + 8, &ring.arrival, 4)
     memcpy(to + 12, &ring.now, 8)
     memcpy(to + RECORD_HEAD_BYTES, frame, length)
@@ -68,7 +71,7 @@ cdef int open_ring(Recorder* recorder, object ring) except -1:
     cdef bytearray buffer = ring.buffer
     recorder.buffer = <uint8_t*>PyByteArray_AS_STRING(buffer)
     recorder.capacity = PyByteArray_GET_SIZE(buffer)
-    recorder.used = ring.used
+    recorder.used = recorder.begun = ring.used
     recorder.shed = 0
     recorder.arrival = ring.number_of_arrival()
     recorder.now = ring.arrival.entered
@@ -76,6 +79,7 @@ cdef int open_ring(Recorder* recorder, object ring) except -1:
 
 
 cdef int close_ring(Recorder* recorder, object ring) except -1:
-    """Tell the ring how far that went."""
-    ring.wrote(recorder.used, recorder.shed)
+    """Tell the ring how far that went, if it went anywhere: mostly it does not, and a lone frame notices the call."""
+    if recorder.used != recorder.begun or recorder.shed:
+        ring.wrote(recorder.used, recorder.shed)
     return 0

@@ -32,7 +32,7 @@ from typing import NamedTuple, TypeAlias
 
 from broker.flow import Disposition
 from broker.forwarding.held import Held, copy_key
-from broker.forwarding.sample import Sample
+from broker.forwarding.sample import EVERY_DIALOG, Sample
 from broker.forwarding.way import UNTOLD, Arrival, Buffer, Origin, QueuedById, Way
 from broker.wire.frame import Header, decode_dialog
 from broker.wire.layout import (
@@ -49,7 +49,7 @@ HEAD = Struct("=IIId")  # size, way, arrival, left
 HEAD_BYTES = HEAD.size
 WAY_AT = 4  # of a record
 TAKEN_BACK = 2**32 - 1  # the way of a record that does not count
-ALWAYS = 2**31  # added to the number of a way whose frames are all recorded: it leads to a drop
+ALWAYS = 2**31  # added to the number of a way whose frames are all recorded, by whatever dialog
 
 _TRACE = int(Flag.TRACE)  # as a plain number: `&` with an enum costs a microsecond
 _LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
@@ -253,8 +253,12 @@ class Ring:
         return len(self._arrivals) - is_noted
 
     def mark_of(self, way: Way) -> int:
-        """The number of a way, with `ALWAYS` added if all its frames are recorded."""
-        return self._number_of((way, way.disposition)) + (0 if way.disposition in _GOES_ON else ALWAYS)
+        """
+        The number of a way, with `ALWAYS` added if all its frames are recorded: it leads to a drop, or all dialogs are
+        sampled. Then the kernel need not mix, so a record that is shed costs it next to nothing.
+        """
+        is_always = way.disposition not in _GOES_ON or self.limit == EVERY_DIALOG
+        return self._number_of((way, way.disposition)) + (ALWAYS if is_always else 0)
 
     def wrote(self, used: int, shed: int) -> None:
         """The kernel wrote up to here, of the arrival of this pass, and shed so many."""

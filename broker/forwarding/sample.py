@@ -22,7 +22,9 @@ import math
 SAMPLE_BITS = 53  # as many as a double has, so that the limit is exact
 KNOWN_MAX = 16_384  # conversations whose verdict is remembered, 2 MB: a mix costs a microsecond in Python
 
-_ALL_OR_NONE = (0, 2**SAMPLE_BITS)
+EVERY_DIALOG = 2**SAMPLE_BITS  # the limit of a sample of 1.0
+
+_ALL_OR_NONE = (0, EVERY_DIALOG)
 _WORD = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9

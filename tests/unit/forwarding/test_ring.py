@@ -18,9 +18,9 @@ from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.ring import HEAD_BYTES, Record, Ring, decode, head_of
+from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Record, Ring, decode, head_of
 from broker.forwarding.sample import Sample
-from broker.forwarding.way import Arrival, Buffer, Origin, Queued, Way
+from broker.forwarding.way import Arrival, Buffer, Nobody, Origin, Queued, Way
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import decide
@@ -553,6 +553,35 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
     assert [late] == [record.way for record in decode(second)]
     assert {stays, early, late} == {way for way, _ in second.ways.values()}
     assert max(second.ways) == 2
+
+
+@pytest.mark.parametrize("sample", [0.0, 0.999, 1.0])
+def test_kernel_is_told_of_which_ways_it_need_not_look_at_the_dialog(sample: float) -> None:
+    ring = Ring(1 << 20, sample=sample)
+    sink = Walker().way("name", Kind.MESSAGE).sink
+
+    marked = {
+        disposition: bool(ring.mark_of(Way(sink, disposition, kind=Kind.MESSAGE)) & ALWAYS)
+        for disposition in (Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN, Disposition.NO_ROUTE)
+    }
+
+    assert [sample == 1, sample == 1, True] == list(marked.values())
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+def test_kernel_counts_what_it_sheds_of_every_dialog(kernel: str, make_frame: MakeFrame) -> None:
+    walker = Walker()
+    ring = Ring(record_bytes(make_frame()), sample=1)
+    way = walker.way("name", Kind.MESSAGE)
+    walks = KERNELS[kernel](
+        max_frame=1 << 16, max_hops=8, resolve=lambda *_: (way, False), drop_way=lambda *_: way, ring=ring
+    )
+    slab = bytearray(make_frame() * 5)
+
+    ring.begin(0.0, Nobody(), is_from_here=False)
+    walks.walk(slab, len(slab))
+
+    assert (1, 4) == (len(list(decode(ring.take()))), ring.shed)
 
 
 def test_arrivals_are_no_more_than_records(make_frame: MakeFrame) -> None:
