@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
 
 FOLLOW_SECONDS = 1.0  # between two looks for new files
 TOLD_MAX = 20  # files named in the table; JSON names all
+NOTHING_READ = "nothing could be read: none of the files is a journal that can be used"
 
 _GUIDS = tuple(column.name for column in COLUMNS if column.form is Form.GUID)
 _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTANT)
@@ -112,7 +113,7 @@ def tail(
     _show_visits(found.visits, output)
     _complain(found.unread)
     if found.unread and not found.read and not follow:
-        fail("nothing could be read: none of the files is a journal that can be used", 1)
+        fail(NOTHING_READ, 1)
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)
@@ -137,7 +138,7 @@ def stats(directory: Path, output: str) -> None:
 
     Files, rows, instances, times, how much was sampled and shed, and what became of the frames. A file that is damaged,
     foreign, vanished meanwhile, or a copy of another one counts nowhere else and is named. Exit codes: 0 also when some
-    files cannot be read, 1 the directory cannot be read, 3 there is none.
+    files cannot be read, 1 the directory or none of its files can be read, 3 there is none.
     """
     from broker.journal.summary import summarize  # noqa: PLC0415 - see the docstring of broker.cli.group
 
@@ -147,6 +148,8 @@ def stats(directory: Path, output: str) -> None:
         show_json(_told(summary))
     else:
         _show_summary(summary)
+    if summary.troubled and not summary.instances:
+        fail(NOTHING_READ, 1)
 
 
 def _see(directory: Path) -> None:

@@ -47,7 +47,8 @@ def generate(directory: Path, output: str, **asked: Any) -> None:
     from broker.pipeline.synthetic.world import Scenario  # noqa: PLC0415 - likewise
 
     scenario = Scenario(**asked)
-    with click.progressbar(length=scenario.duration, label="generate", file=sys.stderr) as bar:
+    is_hidden = not sys.stderr.isatty()  # click would print the label alone there
+    with click.progressbar(length=scenario.duration, label="generate", file=sys.stderr, hidden=is_hidden) as bar:
         counts = synthetic.generate(directory, scenario, tell=bar.update)
     if output == "json":
         show_json(counts)

@@ -127,6 +127,7 @@ def perform(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) 
     from broker.pipeline import arrival, entry  # noqa: PLC0415 - likewise
 
     request = _request(jobs, options, **asked)
+    _check_places(request, is_written=not asked["is_explain"])
     try:
         if asked["is_explain"]:
             entry.explain(request)
@@ -154,6 +155,7 @@ def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked
     from broker.pipeline.report import file as report_file  # noqa: PLC0415 - likewise
 
     request = _request(jobs, options, **asked)
+    _check_places(request, is_written=True)
     try:
         if request.flows:
             told = report_file.run(request, _tell)
@@ -191,6 +193,19 @@ def _check_usage(**asked: Any) -> None:
         raise click.UsageError("--every 0 never waits: give a longer one")
     if asked["first"] and asked["behind"] and asked["first"] >= asked["behind"]:
         raise click.UsageError("--from is not before --to: nothing lies between them")
+
+
+def _check_places(request: Request, *, is_written: bool) -> None:
+    """Paths that no run can take are wrong usage, whatever lies there."""
+    from broker.errors import PipelineError  # noqa: PLC0415 - see the docstring of broker.cli.group
+    from broker.pipeline import entry  # noqa: PLC0415 - likewise
+
+    try:
+        entry.check_local(request)
+        if is_written:
+            entry.check_apart(request)
+    except PipelineError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:

@@ -10,6 +10,7 @@ names. Only footers are read here, a few kilobytes each.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -124,6 +125,7 @@ def judge(path: Path) -> FileState:
         return FileState(path, Fitness.DAMAGED, _first_line(error) if size else "it is empty", bytes=size)
     try:
         state = _understand(path, size, footer.num_rows, footer.metadata or {}, schema)
+        _check_nulls(footer, schema)
     except _ForeignError as error:
         return FileState(path, Fitness.FOREIGN, str(error), bytes=size)
     first_us, last_us = _span(footer)
@@ -206,6 +208,30 @@ def _check(schema: pa.Schema, version: int) -> list[str]:
         if index < 0:
             lacking.append(field.name)
     return lacking
+
+
+def _check_nulls(footer: pq.FileMetaData, schema: pa.Schema) -> None:
+    """
+    See that no row lacks what every row has, where the file allows it: our own writer does not.
+
+    Visits without a message id would be taken for those of one message.
+    """
+    loose = {field.name for field in JOURNAL if not field.nullable and schema.field(field.name).nullable}
+    if not loose:
+        return
+    nulls: Counter[str] = Counter()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            name, told = column.path_in_schema, column.statistics
+            if name in loose and (told is None or not told.has_null_count):
+                why = f"its column {name} may be null, and its footer does not tell whether it is"
+                raise _ForeignError(why)
+            nulls[name] += told.null_count if name in loose else 0
+    for name in sorted(loose):
+        if nulls[name]:
+            why = f"its column {name} is null in {nulls[name]:,} rows"
+            raise _ForeignError(why)
 
 
 def _plain(form: Any) -> Any:

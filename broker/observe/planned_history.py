@@ -18,6 +18,7 @@ ROWS_SHOWN = 10  # of each list; -o json has more
 def history_lines(history: Mapping[str, Any]) -> Iterator[Line]:
     """Lines; `history` as `broker.cli.history` gives it."""
     yield Line("In the history", style="bold")
+    yield Line("a conversation counts in each direction, and again when it has found its target", indent=2)
     for sentence in history["files"]:
         yield Line(sentence, indent=2)
     for fate in reversed(Fate):
@@ -35,9 +36,9 @@ def history_harm(history: Mapping[str, Any]) -> list[str]:
     said = []
     harmed, loops = history["harmed"]["conversations"], history["loops"]["conversations"]
     if harmed:
-        said.append(f"in the history {_count(harmed, 'conversation')} would have been harmed")
+        said.append(f"in the history up to {_count(harmed, 'conversation')} would have been harmed")
     if loops:
-        said.append(f"in the history {_count(loops, 'conversation')} would have gone round")
+        said.append(f"in the history up to {_count(loops, 'conversation')} would have gone round")
     return said
 
 

@@ -12,6 +12,8 @@ finds the others, and adds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import Column, DataFrame, Window
 
@@ -28,7 +30,13 @@ ROUNDING = 1 << 20  # the smallest pool there is, and a figure that people read
 _AT_ENTRY = "percentile_disc(0.99) WITHIN GROUP (ORDER BY CASE WHEN is_entry THEN {} END)"
 
 
-def capacity(visits: DataFrame, *, window_seconds: int = WINDOW_SECONDS, pool_bytes: int | None = None) -> DataFrame:
+def capacity(
+    visits: DataFrame,
+    *,
+    window_seconds: int = WINDOW_SECONDS,
+    pool_bytes: int | None = None,
+    sampled: Collection[str] = (),
+) -> DataFrame:
     """
     One row per instance and window in which something passed or was held.
 
@@ -36,10 +44,10 @@ def capacity(visits: DataFrame, *, window_seconds: int = WINDOW_SECONDS, pool_by
         visits: One row per visit; all that cover a window of which the result is wanted.
         window_seconds: Length of the windows, which are counted from the epoch.
         pool_bytes: What the pool may take (`message_forward_size`); None: there is no headroom to tell.
+        sampled: Instances that followed only some of their dialogs: what all of them held is not known, so nothing is
+            recommended to these, and there is no headroom.
 
     Shape: VISIT to CAPACITY.
-
-    A history of sampled dialogs tells what those held, no more.
 
     Raises:
         PipelineError: The length of the windows or the size of the pool is none.
@@ -52,7 +60,7 @@ def capacity(visits: DataFrame, *, window_seconds: int = WINDOW_SECONDS, pool_by
         .transform(_swept)
         .transform(_carried_over)
         .transform(_without_gaps, length)
-        .transform(_told, window_seconds, pool_bytes)
+        .transform(_told, window_seconds, pool_bytes, sorted(sampled))
     )
 
 
@@ -166,7 +174,8 @@ def _levels(name: str) -> tuple[Column, Column]:
     return before, after
 
 
-def _told(peaks: DataFrame, window_seconds: int, pool_bytes: int | None) -> DataFrame:
+def _told(peaks: DataFrame, window_seconds: int, pool_bytes: int | None, sampled: list[str]) -> DataFrame:
+    is_whole = ~F.col("instance").isin(sampled)
     wanted = F.ceil(F.col("peak_charge") * MARGIN / ROUNDING) * ROUNDING
     left = F.lit(None) if pool_bytes is None else 1 - F.col("peak_charge") / pool_bytes
     columns = {
@@ -174,7 +183,7 @@ def _told(peaks: DataFrame, window_seconds: int, pool_bytes: int | None) -> Data
         "window_start": F.timestamp_micros("begins"),
         "window_seconds": F.lit(window_seconds),
         **{name: F.col(name) for name in ("peak_frames", "peak_bytes", "p99_frames", "p99_bytes")},
-        "recommended_bytes": F.greatest(F.lit(ROUNDING), wanted),
-        "headroom": F.greatest(left.cast("double"), F.when(left.isNotNull(), F.lit(0.0))),
+        "recommended_bytes": F.when(is_whole, F.greatest(F.lit(ROUNDING), wanted)),
+        "headroom": F.when(is_whole, F.greatest(left.cast("double"), F.when(left.isNotNull(), F.lit(0.0)))),
     }
     return peaks.select(*(columns[field.name].cast(field.dataType).alias(field.name) for field in CAPACITY))

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from broker.pipeline.period import EPOCH, Bounds, files_of, results_of, visits_o
 
 STATE = "_state"
 NAMED_MAX = 10  # instances in a sentence
+FILES_MAX = 3  # likewise files; `broker flows stats` names more
 Tell = Callable[[str], None]
 
 
@@ -71,6 +72,7 @@ def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
     for job in request.jobs:
         check_not_incremental(request.out, job)
     found, horizon = _found(request)
+    request = replace(request, options=request.options.of_samples(found.samples))
     for line in check_scripted(request, {state.instance for state in found.readable}):
         tell(line)
     done: dict[str, Any] = {}
@@ -103,6 +105,7 @@ def explain(request: Request) -> None:
     """
     check_local(request)
     found, horizon = _found(request)
+    request = replace(request, options=request.options.of_samples(found.samples))
     with started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
@@ -217,10 +220,24 @@ def _found(request: Request) -> tuple[inventory.Inventory, datetime | None]:
     if not found.readable:
         where = ", ".join(map(str, request.flows))
         none = "no file *.parquet below it" + ("" if request.bounds.is_open else " that has visits of that time")
-        problem = f"of {len(found.states)} files none can be read" if found.states else none
-        raise NoJournalError(where, "; ".join([problem, *inventory.told(found.summary())[1:]]))
+        raise NoJournalError(where, "; ".join(_unread(found)) if found.states else none)
     behind = request.bounds.wider().behind
     return found, horizon if horizon is None or behind is None else min(horizon, behind)
+
+
+def _unread(found: inventory.Inventory) -> list[str]:
+    """Why none of some files is read: counts, and the first few by name."""
+    summary = found.summary()
+    named = summary["left_out"][:FILES_MAX]
+    _, *counts = inventory.told(summary | {"left_out": []})
+    told = [f"{one['file']}: {one['why']}: {one['problem']}" for one in named]
+    others = len(found.states) - len(named)
+    return [
+        f"of {len(found.states)} files none can be read",
+        *counts,
+        *told,
+        *([f"and {others:,} other{'s' * (others > 1)}"] if others else []),
+    ]
 
 
 def _run_job(

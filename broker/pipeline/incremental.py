@@ -122,7 +122,8 @@ class Incremental:
             new, self._carried(), emitted_before=before.emitted_before, settled_before=settled_before
         )
         late = _by_instance(split.late) if before.emitted_before is not None else {}
-        made = arriving.job.run(split.settled, newest, arriving.options)
+        samples = before.added({}, found.summary()).samples
+        made = arriving.job.run(split.settled, newest, arriving.options.of_samples(samples))
         rows = {
             name: result.write(split.of_this_run(frame), arriving.out / name / f"batch={number}")
             for name, frame in made.items()

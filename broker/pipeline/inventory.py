@@ -61,6 +61,14 @@ class Inventory:
             return None
         return max(min(newest.values()), max(newest.values()) - SILENT // timedelta(microseconds=1))
 
+    @property
+    def samples(self) -> dict[str, list[float]]:
+        """The shares of their dialogs that instances have followed, in order."""
+        samples: defaultdict[str, set[float]] = defaultdict(set)
+        for state in self.readable:
+            samples[state.instance].add(state.sample)
+        return {name: sorted(found) for name, found in samples.items()}
+
     def look_again(self) -> None:
         """Find those that vanished while they were read: Spark leaves them out without a word."""
         self.gone = [state.path for state in self.readable if not state.path.exists()]
@@ -79,7 +87,7 @@ class Inventory:
             **{str(one): fitness[one] for one in Fitness if one is not Fitness.GOOD},
             "vanished_while_read": len(self.gone),
             "shed_records": dict(sorted(_shed(readable).items())),
-            "samples": {name: sorted(found) for name, found in sorted(_samples(readable).items())},
+            "samples": {name: list(found) for name, found in sorted(self.samples.items())},
             "left_out": [
                 {"file": str(state.path), "why": state.fitness, "problem": state.problem}
                 for state in left_out[:TOLD_MAX]
@@ -181,10 +189,3 @@ def _shed(states: Iterable[FileState]) -> Counter[str]:
     for state in states:
         shed[state.instance] += state.shed
     return shed
-
-
-def _samples(states: Iterable[FileState]) -> dict[str, set[float]]:
-    samples: defaultdict[str, set[float]] = defaultdict(set)
-    for state in states:
-        samples[state.instance].add(state.sample)
-    return samples

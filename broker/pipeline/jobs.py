@@ -7,7 +7,7 @@ own. Nothing here reads or writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -35,7 +35,8 @@ class Options:
     What can be asked of the jobs.
 
     Shape: None where the job's own default holds; `max_open` how long a dialog may be open before the incremental form
-    writes what is settled of it; `question` for `plan`, and `asked` the words that it was made of.
+    writes what is settled of it; `question` for `plan`, and `asked` the words that it was made of; `sampled` the
+    instances that have followed only some of their dialogs, as the files say.
     """
 
     grace_seconds: int | None = None
@@ -44,12 +45,17 @@ class Options:
     max_open: timedelta = MAX_OPEN
     question: Question | None = None
     asked: Mapping[str, str] | None = None
+    sampled: frozenset[str] = frozenset()
 
     def told(self) -> dict[str, Any]:
         """As JSON values: runs with the same ones may follow each other."""
         plain = asdict(replace(self, question=None)) | {"max_open": self.max_open.total_seconds()}
-        del plain["question"]
+        del plain["question"], plain["sampled"]
         return plain
+
+    def of_samples(self, samples: Mapping[str, Collection[float]]) -> Options:
+        """The same for files whose instances have followed these shares of their dialogs."""
+        return replace(self, sampled=frozenset(name for name, shares in samples.items() if min(shares) < 1))
 
     def grace(self) -> dict[str, int]:
         """The keyword for a transform."""
@@ -94,7 +100,9 @@ def _routes(visits: DataFrame, _end: datetime | None, options: Options) -> Resul
 
 
 def _capacity(visits: DataFrame, _end: datetime | None, options: Options) -> Results:
-    found = capacity(visits, window_seconds=options.window_seconds, pool_bytes=options.pool_bytes)
+    found = capacity(
+        visits, window_seconds=options.window_seconds, pool_bytes=options.pool_bytes, sampled=options.sampled
+    )
     return {"capacity": found}
 
 

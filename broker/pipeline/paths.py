@@ -10,8 +10,9 @@ would push that down to where the array is made, and make it anew for each eleme
 
 Clocks contradict each other when a frame seems to come to an instance before it left the one before, or to end before
 it began, by more than `CLOCK_TOLERANCE_US`. Then whoever is wrong is wrong the other way as well, where nothing looks
-odd: no time between these two instances is told, in neither direction. So all ways are asked for contradictions first,
-by the same shuffle.
+odd: no time between these two instances is told, in neither direction, nor of a whole way that leads from one to the
+other: which of the two is wrong, and who else is as wrong as it, nobody knows. So all ways are asked for contradictions
+first, by the same shuffle.
 
 Cost: with `spark.sql.execution.replaceHashWithSortAgg` the aggregate takes the sorted rows as they come and holds one
 transmission at a time; without it Spark's object hash aggregate does the same by sorting once more.
@@ -184,6 +185,7 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
     known = F.zip_with("between_us", _pairs(), lambda took, pair: F.when((took >= 0) & ~_is_apart(pair), took))
     hidden = F.zip_with("between_us", _pairs(), lambda took, pair: (took < 0) | (took.isNotNull() & _is_apart(pair)))
     contradictions = F.size(F.filter(hidden, lambda one: one))
+    crosses = F.when(F.size("apart") > 0, _is_apart(F.col("ends")) | F.exists(_pairs(), _is_apart))
     columns = {
         "message_id": F.col("message_id"),
         **{name: F.col(f"constant.{name}") for name in _CONSTANT},
@@ -194,7 +196,7 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
         "next_hops": F.col("hops.adjacent_out"),
         "residence_us": F.col("hops.residence_us"),
         "link_us": F.when(may_hide, known).otherwise(F.col("between_us")),
-        "total_us": F.when((F.col("lasted_us") >= 0) & ~_is_apart(F.col("ends")), F.col("lasted_us")),
+        "total_us": F.when((F.col("lasted_us") >= 0) & ~F.coalesce(crosses, F.lit(col=False)), F.col("lasted_us")),
         "end": F.col("end"),
         "end_instance": F.when(has_ended_here, F.col("last.instance")),
         "lost_to": F.when(is_lost, F.col("last.adjacent_out")),

@@ -1,5 +1,5 @@
 """
-The tables of the results' columns, made from the schemas, so that page and program cannot differ.
+The tables of the results' columns, made from the schemas and the meanings beside them: page and program cannot differ.
 
 `docs/pipeline.md` is written by hand around two markers; what stands between them is made here:
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from broker.pipeline.schema import PLAN_FATES, PLAN_LOAD, PLAN_ROUTES, RESULTS
+from broker.pipeline.schema import MEANINGS, PLAN_FATES, PLAN_LOAD, PLAN_ROUTES, RESULTS
 
 BEGIN = "<!-- results: begin, made by python -m broker.pipeline.reference -->"
 END = "<!-- results: end -->"
@@ -24,8 +24,9 @@ def render_reference() -> str:
     """Markdown: a heading and a table for each result, a row for each column."""
     parts = []
     for name, schema in TABLES.items():
-        rows = [f"| {field.name} | {field.dataType.simpleString()} |" for field in schema]
-        parts.append("\n".join([f"### {name}", "", "| Column | Type |", "|---|---|", *rows, ""]))
+        says = MEANINGS[name]
+        rows = [f"| {field.name} | {field.dataType.simpleString()} | {says[field.name]} |" for field in schema]
+        parts.append("\n".join([f"### {name}", "", "| Column | Type | |", "|---|---|---|", *rows, ""]))
     return "\n".join(parts)
 
 

@@ -29,6 +29,8 @@ REPORT = "_report.json"  # Spark reads no file that begins with an underscore
 UNFINISHED = ".unfinished-"
 REPLACED = ".replaced-"
 LOCK = ".lock"
+UNIQUE = ("message_id", "started_at", "ended_at")
+"""Columns whose values hardly ever come twice, so that a dictionary is made of them for nothing."""
 
 
 @contextmanager
@@ -85,7 +87,8 @@ def stage(result: DataFrame, target: Path) -> Path:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f"{UNFINISHED}{target.name}-{uuid.uuid4().hex[:8]}")
-    result.write.parquet(str(made))
+    plain = {f"parquet.enable.dictionary#{name}": "false" for name in UNIQUE}
+    result.write.options(**plain).parquet(str(made))
     return made
 
 

@@ -29,8 +29,14 @@ VISIT = T.StructType([T.StructField(one.name, _TYPES[one.form], nullable=True) f
 """One row per visit of a dialog frame to an instance: the journal. Null everywhere: other versions are read as well."""
 
 
-def _result(*columns: tuple[str, T.DataType]) -> T.StructType:
-    return T.StructType([T.StructField(name, form, nullable=True) for name, form in columns])
+MEANINGS: dict[str, dict[str, str]] = {}
+"""What each column of each result means, in words: by result, then by column. Filled below, changed by nobody."""
+
+
+def _result(name: str, *columns: tuple[str, T.DataType, str]) -> T.StructType:
+    """The schema of a result; each column with its type and its meaning."""
+    MEANINGS[name] = {column: meaning for column, _, meaning in columns}
+    return T.StructType([T.StructField(column, form, nullable=True) for column, form, _ in columns])
 
 
 _BINARY, _STRING, _BOOLEAN = T.BinaryType(), T.StringType(), T.BooleanType()
@@ -38,31 +44,43 @@ _INT, _LONG, _DOUBLE, _INSTANT = T.IntegerType(), T.LongType(), T.DoubleType(), 
 _WORDS, _LONGS = T.ArrayType(_STRING), T.ArrayType(_LONG)
 
 PATHS = _result(
-    ("message_id", _BINARY),
-    ("conversation_id", _BINARY),
-    ("from_target", _BOOLEAN),
-    ("kind", _STRING),
-    ("sequence_number", _LONG),
-    ("fragment_number", _INT),
-    ("from_service", _STRING),
-    ("to_service", _STRING),
-    ("bytes", _INT),
-    ("is_resend", _BOOLEAN),  # null when the sender keeps no journal
-    ("started_at", _INSTANT),  # left its sender; else the earliest instant known of it
-    ("ended_at", _INSTANT),  # the latest instant known of it, an acknowledgement's only when nothing else is known
-    ("path", _WORDS),  # instances in the order of the hops
-    ("next_hops", _WORDS),  # the address that each of `path` gave it to; null where it went no further
-    ("residence_us", _LONGS),  # at each instance of `path`; null where it did not leave, or before it came
-    ("link_us", _LONGS),  # between them, one less; null where clocks contradict each other or a hop is missing
-    ("total_us", _LONG),  # from leaving the sender to the last visit's end; null where an end is unknown, or clocks do
-    ("end", _STRING),  # delivered, duplicate, dropped, acknowledged, lost, under way
-    ("end_instance", _STRING),  # where it ended; of a lost one the last that had it; null when acknowledged
-    ("lost_to", _STRING),  # of a lost one: the next hop that it was given to
-    ("reason", _STRING),
-    ("code", _INT),
-    ("has_loop", _BOOLEAN),  # an instance is twice among its gateways (forwarded, dropped)
-    ("missing_hops", _INT),  # up to the last known one, the sender counted, of which no journal tells
-    ("unknown_links", _INT),  # between neighbours whose clocks contradict each other, on this way or on any
+    "paths",
+    ("message_id", _BINARY, "the transmission: a resend has another"),
+    ("conversation_id", _BINARY, "the dialog"),
+    ("from_target", _BOOLEAN, "whether the target of the dialog sent it"),
+    ("kind", _STRING, "message, ack, fault; other for kinds of later versions"),
+    ("sequence_number", _LONG, "of the message in its direction, from 0"),
+    ("fragment_number", _INT, "of the fragment in its message, from 0"),
+    ("from_service", _STRING, "who sent it"),
+    ("to_service", _STRING, "for whom it is"),
+    ("bytes", _INT, "the whole frame"),
+    ("is_resend", _BOOLEAN, "whether its place was sent before; null when the sender keeps no journal"),
+    ("started_at", _INSTANT, "left its sender; else the earliest instant known of it"),
+    ("ended_at", _INSTANT, "the latest instant known of it, an acknowledgement's only when nothing else is known"),
+    ("path", _WORDS, "instances in the order of the hops"),
+    ("next_hops", _WORDS, "the address that each of `path` gave it to; null where it went no further"),
+    (
+        "residence_us",
+        _LONGS,
+        "how long it was at each instance of `path`; null where it did not leave, or before it came",
+    ),
+    ("link_us", _LONGS, "between them, one less; null where clocks contradict each other or a hop is missing"),
+    (
+        "total_us",
+        _LONG,
+        (
+            "from leaving the sender to the last visit's end; null where an end is unknown, or its way leads from one"
+            " instance to another whose clocks contradict each other"
+        ),
+    ),
+    ("end", _STRING, "delivered, duplicate, dropped, acknowledged, lost, under way"),
+    ("end_instance", _STRING, "where it ended; of a lost one the last that had it; null when acknowledged"),
+    ("lost_to", _STRING, "of a lost one: the next hop that it was given to"),
+    ("reason", _STRING, "of a dropped one: its disposition"),
+    ("code", _INT, "of a dropped one: the number of its disposition"),
+    ("has_loop", _BOOLEAN, "an instance is twice among its gateways (forwarded, dropped)"),
+    ("missing_hops", _INT, "up to the last known one, the sender counted, of which no journal tells"),
+    ("unknown_links", _INT, "between neighbours whose clocks contradict each other, on this way or on any"),
 )
 """
 One row per transmission (message_id): a resend is another transmission. `acknowledged`: its message was acknowledged
@@ -72,28 +90,29 @@ one was lost on a link behind an earlier one that arrived. `lost`: it left for a
 """
 
 DIALOGS = _result(
-    ("conversation_id", _BINARY),
-    ("from_target", _BOOLEAN),
-    ("from_service", _STRING),
-    ("to_service", _STRING),
-    ("from_instance", _STRING),  # where it is sent; null when that keeps no journal
-    ("to_instance", _STRING),  # where it is delivered; null likewise
-    ("messages", _LONG),  # distinct sequence numbers
-    ("fragments", _LONG),  # distinct places
-    ("transmissions", _LONG),  # with resends
-    ("resends", _LONG),
-    ("duplicates", _LONG),
-    ("drops", _LONG),
-    ("bytes", _LONG),  # of all transmissions
-    ("first_at", _INSTANT),
-    ("last_at", _INSTANT),
-    ("delivery_p50_us", _LONG),  # of places, queued to first delivered; null if clocks contradict each other
-    ("delivery_p95_us", _LONG),
-    ("delivery_p99_us", _LONG),
-    ("round_trip_p50_us", _LONG),  # of places, first left the sender to first acknowledged
-    ("round_trip_p95_us", _LONG),
-    ("round_trip_p99_us", _LONG),
-    ("gaps", _LONG),  # sequence numbers between the first and the last of which nothing is known
+    "dialogs",
+    ("conversation_id", _BINARY, "the dialog"),
+    ("from_target", _BOOLEAN, "whether it is the direction from the target"),
+    ("from_service", _STRING, "who sends in this direction"),
+    ("to_service", _STRING, "who is sent to"),
+    ("from_instance", _STRING, "where it is sent; null when that keeps no journal"),
+    ("to_instance", _STRING, "where it is delivered; null likewise"),
+    ("messages", _LONG, "distinct sequence numbers"),
+    ("fragments", _LONG, "distinct places"),
+    ("transmissions", _LONG, "with resends"),
+    ("resends", _LONG, "transmissions that were resends"),
+    ("duplicates", _LONG, "transmissions that the target had already"),
+    ("drops", _LONG, "transmissions that were dropped, wherever"),
+    ("bytes", _LONG, "of all transmissions"),
+    ("first_at", _INSTANT, "the first of its visits began"),
+    ("last_at", _INSTANT, "the last of its visits ended, an acknowledgement's only when nothing else is known"),
+    ("delivery_p50_us", _LONG, "of places, queued to first delivered; null if clocks contradict each other"),
+    ("delivery_p95_us", _LONG, "likewise"),
+    ("delivery_p99_us", _LONG, "likewise"),
+    ("round_trip_p50_us", _LONG, "of places, first left the sender to first acknowledged"),
+    ("round_trip_p95_us", _LONG, "likewise"),
+    ("round_trip_p99_us", _LONG, "likewise"),
+    ("gaps", _LONG, "sequence numbers between the first and the last of which nothing is known"),
 )
 """
 One row per dialog and direction; messages only, acknowledgements and faults are not counted. A place is a sequence and
@@ -101,20 +120,21 @@ a fragment number; percentiles are values that occurred, of rank ceil(p * n).
 """
 
 ROUTES = _result(
-    ("instance", _STRING),
-    ("route_table", _STRING),
-    ("route", _STRING),  # null: delivered here, or dropped before a route was found
-    ("window_start", _INSTANT),
-    ("window_seconds", _INT),
-    ("frames", _LONG),
-    ("bytes", _LONG),
-    ("residence_p50_us", _LONG),
-    ("residence_p95_us", _LONG),
-    ("residence_p99_us", _LONG),
-    ("residence_p999_us", _LONG),
-    ("drops", _LONG),
-    ("drops_by_reason", T.MapType(_STRING, _LONG)),  # empty when nothing was dropped
-    ("failovers", _LONG),  # frames that left by another route or next hop than the one before of dialog and direction
+    "routes",
+    ("instance", _STRING, "name of the instance"),
+    ("route_table", _STRING, "the database whose route it is, msdb for what came in; null where no route was"),
+    ("route", _STRING, "its name; null: delivered here, or dropped before a route was found"),
+    ("window_start", _INSTANT, "when the window began"),
+    ("window_seconds", _INT, "how long it is"),
+    ("frames", _LONG, "visits that left in the window, or entered in it when that is not known"),
+    ("bytes", _LONG, "of these frames"),
+    ("residence_p50_us", _LONG, "how long frames stayed, from entering to leaving"),
+    ("residence_p95_us", _LONG, "likewise"),
+    ("residence_p99_us", _LONG, "likewise"),
+    ("residence_p999_us", _LONG, "likewise, 99.9 %"),
+    ("drops", _LONG, "of these frames, those that were dropped here"),
+    ("drops_by_reason", T.MapType(_STRING, _LONG), "drops by their disposition; empty when nothing was dropped"),
+    ("failovers", _LONG, "frames that left by another route or next hop than the one before of dialog and direction"),
 )
 """
 One row per instance, route and window; a visit belongs to the window in which it left, a failover to the route that was
@@ -123,15 +143,23 @@ ceil(p * n).
 """
 
 CAPACITY = _result(
-    ("instance", _STRING),
-    ("window_start", _INSTANT),
-    ("window_seconds", _INT),
-    ("peak_frames", _LONG),  # held at once
-    ("peak_bytes", _LONG),
-    ("p99_frames", _LONG),  # of what a frame found when it entered, itself counted
-    ("p99_bytes", _LONG),
-    ("recommended_bytes", _LONG),  # for message_forward_size: the pool's overhead of each frame and a margin included
-    ("headroom", _DOUBLE),  # what is left of the pool at the peak, 0 .. 1; null when the pool's size was not given
+    "capacity",
+    ("instance", _STRING, "name of the instance"),
+    ("window_start", _INSTANT, "when the window began"),
+    ("window_seconds", _INT, "how long it is"),
+    ("peak_frames", _LONG, "the most that were held at once"),
+    ("peak_bytes", _LONG, "the most bytes held at once, which need not be in the instant of peak_frames"),
+    ("p99_frames", _LONG, "the 99th percentile of what a frame found when it entered, itself counted"),
+    ("p99_bytes", _LONG, "likewise"),
+    (
+        "recommended_bytes",
+        _LONG,
+        (
+            "for message_forward_size: the pool's overhead of each frame and a margin included; null where only some"
+            " dialogs were followed: what the others held is not known"
+        ),
+    ),
+    ("headroom", _DOUBLE, "what is left of the pool at the peak, 0 .. 1; null likewise, and without the pool's size"),
 )
 """
 One row per instance and window in which something passed or was held: what was held at once, by a sweep over enter and
@@ -150,28 +178,34 @@ PROBLEM = T.StructType(
 )
 
 RECONCILE = _result(
-    ("conversation_id", _BINARY),  # null in the total
-    ("from_target", _BOOLEAN),
-    ("from_service", _STRING),
-    ("to_service", _STRING),
-    ("sent", _LONG),  # distinct places that were sent
-    ("delivered", _LONG),  # distinct places that were delivered
-    ("acknowledged", _LONG),  # distinct places not seen delivered, but acknowledged
-    ("under_way", _LONG),  # sent, neither delivered nor acknowledged, so late in the history that nobody can know
-    ("missing", _LONG),  # sent, and neither delivered nor acknowledged nor under way
-    ("doubled", _LONG),  # distinct places that were delivered more than once
-    ("untold", _LONG),  # delivered or acknowledged; its sender keeps no journal, or none that goes so far
-    ("invented", _LONG),  # delivered or acknowledged, and never sent, by the journal of its sender
-    ("transmissions", _LONG),
-    ("resent", _LONG),  # transmissions that were resends
-    ("dropped", _LONG),  # transmissions dropped with a reason
+    "reconcile",
+    ("conversation_id", _BINARY, "the dialog; null in the total"),
+    ("from_target", _BOOLEAN, "whether it is the direction from the target; null in the total"),
+    ("from_service", _STRING, "who sends in this direction; null in the total"),
+    ("to_service", _STRING, "who is sent to; null in the total"),
+    ("sent", _LONG, "distinct places that were sent"),
+    ("delivered", _LONG, "distinct places that were delivered"),
+    ("acknowledged", _LONG, "distinct places not seen delivered, but acknowledged"),
+    ("under_way", _LONG, "sent, neither delivered nor acknowledged, so late in the history that nobody can know"),
+    ("missing", _LONG, "sent, and neither delivered nor acknowledged nor under way"),
+    ("doubled", _LONG, "distinct places that were delivered more than once"),
+    ("untold", _LONG, "delivered or acknowledged; its sender keeps no journal, or none that goes so far"),
+    ("invented", _LONG, "delivered or acknowledged, and never sent, by the journal of its sender"),
+    ("transmissions", _LONG, "of all its places, resends included"),
+    ("resent", _LONG, "transmissions that were resends"),
+    ("dropped", _LONG, "transmissions dropped with a reason"),
     (
         "lost",
         _LONG,
-    ),  # transmissions that left for a next hop and were seen no more, though their place may have arrived
-    ("duplicates", _LONG),  # transmissions that the target had already
-    ("adds_up", _BOOLEAN),  # nothing missing, doubled or invented; null when nothing is and no place is known as sent
-    ("problems", T.ArrayType(PROBLEM)),  # the first 20 by sequence and fragment number; null in the total
+        "transmissions that left for a next hop and were seen no more, though their place may have arrived",
+    ),
+    ("duplicates", _LONG, "transmissions that the target had already"),
+    ("adds_up", _BOOLEAN, "nothing missing, doubled or invented; null when nothing is and no place is known as sent"),
+    (
+        "problems",
+        T.ArrayType(PROBLEM),
+        "the first 20 by sequence and fragment number, of whatever kind; null in the total",
+    ),
 )
 """
 One row per dialog and direction, and a total whose conversation_id is null; messages only. A place is a sequence and a
@@ -180,61 +214,65 @@ up when no row fails and one adds up.
 """
 
 PLAN = _result(
-    ("instance", _STRING),
-    ("database", _BINARY),  # the broker instance that sends it; null: it arrives from outside
-    ("to_service", _STRING),
-    ("to_broker_instance", _BINARY),
-    ("from_target", _BOOLEAN),
-    ("conversation_id", _BINARY),  # null: the way does not depend on the conversation
-    ("conversations", _LONG),
-    ("frames", _LONG),
-    ("bytes", _LONG),
-    ("fate", _STRING),  # the words of `broker routes plan`
-    ("is_harm", _BOOLEAN),
-    ("outcome_before", _STRING),  # the words of `broker explain`: forwarded, delivered, held, delayed, dropped
-    ("route_before", _STRING),
-    ("next_before", _WORDS),  # where it may lead: addresses, or a database here; empty when nowhere
-    ("outcome_after", _STRING),
-    ("route_after", _STRING),
-    ("next_after", _WORDS),
-    ("is_loop", _BOOLEAN),  # newly looping over the instances whose routes are known
+    "plan",
+    ("instance", _STRING, "name of the instance"),
+    ("database", _BINARY, "the broker instance that sends it; null: it arrives from outside"),
+    ("to_service", _STRING, "the service that it is for"),
+    ("to_broker_instance", _BINARY, "the broker instance that it names; null: none"),
+    ("from_target", _BOOLEAN, "whether they are replies, of the target"),
+    ("conversation_id", _BINARY, "the dialog; null: a class of them, whose way does not depend on the conversation"),
+    ("conversations", _LONG, "that it stands for"),
+    ("frames", _LONG, "of these conversations"),
+    ("bytes", _LONG, "of these frames"),
+    ("fate", _STRING, "the words of `broker routes plan`"),
+    ("is_harm", _BOOLEAN, "whether who has sent would lose its target, its route or its service here"),
+    ("outcome_before", _STRING, "the words of `broker explain`: forwarded, delivered, held, delayed, dropped"),
+    ("route_before", _STRING, "the route taken; null where none is"),
+    ("next_before", _WORDS, "where it may lead: a set of addresses, or of a database here, sorted; empty when nowhere"),
+    ("outcome_after", _STRING, "likewise, with the routes that would hold"),
+    ("route_after", _STRING, "likewise"),
+    ("next_after", _WORDS, "likewise"),
+    ("is_loop", _BOOLEAN, "newly looping over the instances whose routes are known"),
 )
 """One row per conversation, or class of conversations that one decision holds for, whose way changes at an instance."""
 
 PLAN_LOAD = _result(
-    ("instance", _STRING),
-    ("next_hop", _STRING),  # an address, a mirrored pair or a database here; null: it goes nowhere
-    ("next_instance", _STRING),  # null where no known instance has the address
-    ("is_here", _BOOLEAN),  # delivered here
-    ("frames_before", _LONG),
-    ("frames_after", _LONG),
-    ("bytes_before", _LONG),
-    ("bytes_after", _LONG),
+    "plan_load",
+    ("instance", _STRING, "name of the instance"),
+    ("next_hop", _STRING, "an address, a mirrored pair or a database here; null: it goes nowhere"),
+    ("next_instance", _STRING, "whose address that is; null where no known instance has it"),
+    ("is_here", _BOOLEAN, "whether it is delivered here"),
+    ("frames_before", _LONG, "that would go there with the routes that held"),
+    ("frames_after", _LONG, "likewise, with those that would hold"),
+    ("bytes_before", _LONG, "of these frames"),
+    ("bytes_after", _LONG, "likewise"),
 )
 """One row per instance and next hop: what its history would send there, while all next hops are healthy."""
 
 PLAN_ROUTES = _result(
-    ("instance", _STRING),
-    ("route_table", _STRING),  # the database whose route it is
-    ("route", _STRING),
-    ("is_before", _BOOLEAN),  # it is there before the change
-    ("is_after", _BOOLEAN),
-    ("frames_before", _LONG),  # that would take it
-    ("frames_after", _LONG),
-    ("standby_before", _LONG),  # frames for which it leads to a further address
-    ("standby_after", _LONG),
+    "plan_routes",
+    ("instance", _STRING, "name of the instance"),
+    ("route_table", _STRING, "the database whose route it is"),
+    ("route", _STRING, "its name"),
+    ("is_before", _BOOLEAN, "it is there before the change"),
+    ("is_after", _BOOLEAN, "it is there after it"),
+    ("frames_before", _LONG, "that would take it"),
+    ("frames_after", _LONG, "likewise, after the change"),
+    ("standby_before", _LONG, "frames for which it leads to a further address"),
+    ("standby_after", _LONG, "likewise"),
 )
 """One row per instance and route: how much of the history would use it. A route with four zeros is never used."""
 
 PLAN_FATES = _result(
-    ("instance", _STRING),
-    ("fate", _STRING),  # null: nothing can be told
-    ("unplanned", _STRING),  # why nothing can be told; else null
-    ("is_harm", _BOOLEAN),
-    ("is_loop", _BOOLEAN),
-    ("conversations", _LONG),  # each counts in both directions, and again when it has found out its target
-    ("frames", _LONG),
-    ("bytes", _LONG),
+    "plan_fates",
+    ("instance", _STRING, "name of the instance"),
+    ("fate", _STRING, "the words of `broker routes plan`; null: nothing can be told"),
+    ("unplanned", _STRING, "why nothing can be told; else null"),
+    ("is_harm", _BOOLEAN, "whether it is harm"),
+    ("is_loop", _BOOLEAN, "newly looping over the instances whose routes are known"),
+    ("conversations", _LONG, "each counts in both directions, and again when it has found out its target"),
+    ("frames", _LONG, "that were routed there"),
+    ("bytes", _LONG, "of these frames"),
 )
 """One row per instance and fate: everything in the history that was routed there."""
 

@@ -125,6 +125,8 @@ def settings(options: SessionOptions) -> dict[str, str]:
         "spark.sql.execution.replaceHashWithSortAgg": "true",  # `paths` sorts: one transmission in memory at a time
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # groups of `routes`: 128 halves its speed
         "spark.sql.files.openCostInBytes": "1048576",  # journals are many small files: fewer tasks with more of them
+        "spark.sql.codegen.cache.maxEntries": "1000",  # generated classes; a run with several jobs has more than 100
+        "spark.sql.parquet.filterPushdown": "false",  # asked of each file, where every one has what jobs ask for
         "spark.sql.parquet.columnarReaderBatchSize": "1024",  # rows that room is made for, anew in each file
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # paths looked up without a Spark job
         "spark.ui.showConsoleProgress": str(options.shows_progress).lower(),

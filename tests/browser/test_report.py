@@ -26,7 +26,7 @@ SECTIONS = (
     "Top talkers",
     "Failovers",
 )
-DESK, PHONE = (1280, 900), (390, 844)
+DESK, LAPTOP, PHONE = (1280, 900), (1000, 700), (390, 844)
 CONTRAST_MIN = 4.5  # WCAG 2.2, 1.4.3: text of ordinary size
 # The least contrast of any text with what is behind it, and that text.
 CONTRAST = """
@@ -144,7 +144,7 @@ async def test_the_page_is_dark_where_the_reader_wants_it(browser: Browser, tmp_
     assert max(dark) < 60
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("size", [DESK, LAPTOP, PHONE], ids=["desk", "laptop", "phone"])
 async def test_the_map_fits_the_page_on_which_it_is_shown(
     browser: Browser, tmp_path: Path, size: tuple[int, int]
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.flows import flows
 from tests.docs.page import DOCS, Reading
 
 ELSEWHERE = {"pipeline-cluster"}  # tests/spark/test_cluster.py, which has a cluster
@@ -26,6 +27,22 @@ def test_everything_a_page_shows_is_so(page: Path, tmp_path: Path, monkeypatch: 
         executed = reading.read()
 
     assert executed > 0
+
+
+def test_the_commands_about_a_journal_print_what_their_section_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of that page is no session: only the section is executed."""
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "journal.md").read_text(encoding="utf-8")
+    section = tmp_path / "journal.md"
+    section.write_text(text.partition("\n## Looking at one\n")[2].partition("\n## ")[0], encoding="utf-8")
+
+    with Reading(section) as reading:
+        executed = reading.read()
+
+    assert executed > 3
+    assert {"generate", "stats", "tail"} == set(flows.commands)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,17 @@ def test_headroom_without_and_with_too_small_a_pool(spark: SparkSession) -> None
     assert unknown.recommended_bytes == ROUNDING
 
 
+def test_who_followed_some_dialogs_only_is_recommended_nothing(spark: SparkSession) -> None:
+    """What the others held is not known: a hundredth of the frames would make a pool look empty."""
+    rows = visits(spark, held(0, 10, bytes=5_000_000), held(0, 10, instance="b", bytes=5_000_000))
+
+    found = {row.instance: row for row in capacity(rows, pool_bytes=10_000_000, sampled={"a"}).collect()}
+
+    assert (found["a"].peak_bytes, found["a"].recommended_bytes, found["a"].headroom) == (5_000_000, None, None)
+    assert found["b"].recommended_bytes > 5_000_000
+    assert found["b"].headroom == pytest.approx(0.5, abs=0.01)
+
+
 def test_pool_of_no_size_is_refused(spark: SparkSession) -> None:
     """With what to do."""
     with pytest.raises(PipelineError, match="a pool of 0 bytes; give"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import entry, jobs
+from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request
 from broker.pipeline.jobs import Options
 from broker.pipeline.period import Bounds
@@ -39,6 +41,22 @@ def test_results_are_written_with_what_was_read(request_: Request, spark: SparkS
     assert 2 == spark.read.parquet(str(request_.out / "paths")).count()
     assert 1 == json.loads((request_.out / "paths" / "_report.json").read_text())["files"]["read"]
     assert ["paths: 2 rows", "routes: 6 rows"] == [line.partition(",")[0] for line in lines]
+
+
+def test_a_pool_is_recommended_only_to_who_followed_all_dialogs(tmp_path: Path, spark: SparkSession) -> None:
+    """Each instance by its own files, in a run over all of them and in one that takes what has arrived."""
+    for instance, sample in (("g", 0.01), ("h", 1.0)):
+        rows = [one | {"instance": instance} for one in journalling.passage(1) if one["instance"] == "g"]
+        journalling.write(tmp_path / "flows", *rows, sample=sample)
+    whole = Request(("capacity",), (tmp_path / "flows",), tmp_path / "whole")
+    parts = replace(whole, out=tmp_path / "parts")
+
+    entry.run(whole)
+    run_incremental(parts, Arrival(timedelta(0), is_last=True))
+
+    for request in (whole, parts):
+        rows = spark.read.option("recursiveFileLookup", "true").parquet(str(request.out / "capacity")).collect()
+        assert {("g", True), ("h", False)} == {(row.instance, row.recommended_bytes is None) for row in rows}
 
 
 def test_a_period_is_a_part_of_the_results(request_: Request) -> None:
@@ -166,6 +184,25 @@ def test_nothing_to_read_is_told_with_the_reason(request_: Request, tmp_path: Pa
     (tmp_path / "none" / "x.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(NoJournalError, match="of 1 files none can be read; 1 broken off or unreadable"):
         entry.run(replace(request_, flows=(tmp_path / "none",)))
+
+
+@pytest.mark.parametrize(("files", "rest"), [(3, ""), (4, "; and 1 other"), (25, "; and 22 others")])
+def test_of_many_files_that_cannot_be_read_the_first_are_named(
+    request_: Request, tmp_path: Path, files: int, rest: str
+) -> None:
+    """One line is read, not searched: the number of the others says how many there are."""
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for number in range(files):
+        (bad / f"{number:02}.parquet").write_bytes(b"PAR1 no")
+
+    with pytest.raises(NoJournalError) as caught:
+        entry.run(replace(request_, flows=(bad,)))
+
+    told = str(caught.value)
+    assert ["00.parquet", "01.parquet", "02.parquet"] == re.findall(r"\d\d\.parquet(?=: damaged)", told)
+    assert told.endswith(rest) or not rest
+    assert ("other" in told) == bool(rest)
 
 
 def test_a_url_is_refused(request_: Request) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from broker.pipeline import failover
 from broker.pipeline.failover import failovers
 from tests.spark.visiting import visits
 
@@ -52,3 +54,33 @@ def test_frames_of_one_instant_are_in_order_of_their_sequence(spark: SparkSessio
     rows = [way(hop, sequence_number=number, **at) for number, hop in ((3, "y"), (0, "x"), (2, "y"), (1, "x"))]
 
     assert moved(spark, *rows) == [2]
+
+
+def test_frame_of_which_the_dialog_is_not_known_has_none_before_it(spark: SparkSession) -> None:
+    """Foreign data: what lacks the same column is no dialog."""
+    unknown = ("instance", "conversation_id", "from_target")
+    lacking = [way(hop, **{name: None}) for name in unknown for hop in ("x", "y")]
+
+    assert moved(spark, *lacking) == []
+
+
+def test_one_bit_for_each_dialog_with_more_than_one_way(spark: SparkSession) -> None:
+    """However many frames it has, and none for the others; so nearly all frames are never put in order."""
+    wavering = [way(hop, conversation_id=number) for number in range(1, 6) for hop in ("x", "y", "x")]
+    steady = [way("x", conversation_id=number) for number in range(100, 200)]
+
+    (row,) = failover._mask(visits(spark, *wavering, *steady)).collect()
+
+    assert (failover._WORDS, 5) == (len(row.mask), sum(word.bit_count() for word in _unsigned(row.mask)))
+
+
+def test_dialogs_that_share_a_bit_are_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty-four bits for three hundred dialogs, one of which has two ways."""
+    monkeypatch.setattr(failover, "_WORDS", 1)
+    steady = [way(f"hop {number % 3}", conversation_id=number) for number in range(2, 300)]
+
+    assert moved(spark, way("x"), *steady, way("y"), way("y")) == [299]
+
+
+def _unsigned(words: list[int]) -> list[int]:
+    return [word % 2**64 for word in words]

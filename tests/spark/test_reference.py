@@ -9,6 +9,7 @@ import pytest
 
 from broker.pipeline.jobs import JOBS
 from broker.pipeline.reference import BEGIN, TABLES, renew_page
+from broker.pipeline.schema import MEANINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
@@ -26,8 +27,11 @@ def test_every_result_and_column_has_its_row() -> None:
     assert {name for job in JOBS.values() for name in job.results} == set(TABLES)
     assert list(TABLES) == re.findall(r"^### (\w+)$", text, re.MULTILINE)
     assert [name for schema in TABLES.values() for name in schema.names] == re.findall(
-        r"^\| (\w+) \| [a-z]", text, re.MULTILINE
+        r"^\| (\w+) \| [a-z][^|]* \| [^|]{4,} \|$", text, re.MULTILINE
     )  # fmt: skip
+    assert {name: schema.names for name, schema in TABLES.items()} == {
+        name: list(says) for name, says in MEANINGS.items()
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("page", ["no marker", BEGIN])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,6 +27,19 @@ def test_a_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -
     assert 3 == spark.read.parquet(str(target)).count() == result.rows(target)
     assert {"run": 2} == json.loads((target / result.REPORT).read_text())
     assert [target] == list(target.parent.iterdir())
+
+
+def test_no_dictionary_is_tried_for_what_hardly_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """Not even where it would pay, as here; other columns have one there."""
+    two = F.col("id") % 2
+    rows = spark.range(1000, numPartitions=1).select(two.alias("message_id"), two.alias("kind"))
+
+    result.write(rows, tmp_path / "paths")
+
+    (file,) = (tmp_path / "paths").glob("*.parquet")
+    columns = pq.read_metadata(file).row_group(0)
+    is_told = {columns.column(one).path_in_schema: columns.column(one).has_dictionary_page for one in range(2)}
+    assert {"message_id": False, "kind": True} == is_told
 
 
 def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:

@@ -58,6 +58,15 @@ def test_only_what_runs_very_often_is_compiled_twice() -> None:
     assert {name: 10 * value for name, value in seen[0].items()} == seen[1]
 
 
+def test_a_file_is_opened_without_asking_its_pages_for_a_filter(spark: SparkSession, tmp_path: Path) -> None:
+    """Files are chosen by their footers; what Spark would ask of each costs more than many a small file."""
+    path = str(tmp_path / "one")
+    spark.range(10).write.parquet(path)
+
+    assert 1 == spark.read.parquet(path).where("id = 7").count()
+    assert "false" == spark.conf.get("spark.sql.parquet.filterPushdown")
+
+
 def test_the_default_heap_is_between_one_and_eight_gibibytes() -> None:
     assert session.MEMORY_MIN_MIB <= session.memory_default_mib() <= session.MEMORY_MAX_MIB
 

@@ -87,6 +87,7 @@ def _gathered(visits: pl.LazyFrame) -> pl.LazyFrame:
     known = stepped.lazy().with_columns(
         pl.when((pl.col("took") >= 0) & ~is_apart).then("took").alias("link_us"),
         (pl.col("is_next") & ((pl.col("took") < 0) | is_apart)).alias("is_hidden"),
+        is_apart.alias("is_apart"),
         pl.col("ends").is_in(apart).alias("is_wholly_apart"),
     )
     return known.group_by("message_id", maintain_order=True).agg(
@@ -100,11 +101,12 @@ def _gathered(visits: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("instance").alias("path"),
         (pl.col("went") - pl.col("came")).alias("residence_us"),
         pl.col("link_us").slice(1),
-        *(pl.col(name).last() for name in ("outcome", "reason", "code", "adjacent_out", "is_wholly_apart")),
+        *(pl.col(name).last() for name in ("outcome", "reason", "code", "adjacent_out")),
         pl.col("instance").last().alias("end_instance"),
         (pl.col("instance").n_unique() < pl.len()).alias("has_loop"),
         (pl.col("step").last() + 1 - pl.len()).alias("missing_hops"),
         pl.col("is_hidden").sum().alias("unknown_links"),
+        (pl.col("is_apart").any() | pl.col("is_wholly_apart").last()).alias("crosses"),
     )
 
 
@@ -131,7 +133,7 @@ def paths(visits: pl.LazyFrame) -> pl.LazyFrame:
         pl.when("has_sender").then("left_sender").otherwise("first_came").alias("started_at"),
         pl.col("ended").alias("ended_at"),
         *("path", "residence_us", "link_us"),
-        pl.when(pl.col("has_sender") & (pl.col("last_went") >= pl.col("left_sender")) & ~pl.col("is_wholly_apart"))
+        pl.when(pl.col("has_sender") & (pl.col("last_went") >= pl.col("left_sender")) & ~pl.col("crosses"))
         .then(pl.col("last_went") - pl.col("left_sender"))
         .alias("total_us"),
         "end",

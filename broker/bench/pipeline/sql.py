@@ -64,7 +64,7 @@ WITH horizon AS (
         arg_max(went, step) AS last_went,
         list(instance ORDER BY step) AS path, list(adjacent_out ORDER BY step) AS next_hops,
         list(went - came ORDER BY step) AS residence_us,
-        arg_max(is_wholly_apart, step) AS is_wholly_apart,
+        arg_max(is_wholly_apart, step) OR bool_or(is_apart) AS crosses,
         list(CASE WHEN is_next AND took >= 0 AND NOT is_apart THEN took END ORDER BY step)
             FILTER (place > 1) AS link_us,
         arg_max(outcome, step) AS outcome, arg_max(instance, step) AS end_instance,
@@ -87,7 +87,7 @@ SELECT message_id, conversation_id, from_target, kind, sequence_number, fragment
     make_timestamptz(CASE WHEN has_sender THEN left_sender ELSE first_came END) AS started_at,
     make_timestamptz(ended) AS ended_at,
     path, next_hops, residence_us, coalesce(link_us, []) AS link_us,
-    CASE WHEN has_sender AND last_went >= left_sender AND NOT is_wholly_apart THEN last_went - left_sender END
+    CASE WHEN has_sender AND last_went >= left_sender AND NOT crosses THEN last_went - left_sender END
         AS total_us,
     "end", CASE WHEN "end" <> 'acknowledged' THEN end_instance END AS end_instance,
     CASE WHEN "end" = 'lost' THEN given_to END AS lost_to,

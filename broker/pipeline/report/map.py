@@ -35,11 +35,13 @@ class Format:
     gap: float
     lane_max: float
     character: float  # width of one, about
+    least_scale: float  # of its width that it may shrink to; where there is less room it scrolls
     has_figures: bool
 
 
-WIDE = Format(960.0, 120.0, 190.0, 44.0, 58.0, 70.0, 12.0, 8.0, has_figures=True)
-NARROW = Format(330.0, 60.0, 120.0, 40.0, 50.0, 22.0, 7.0, 7.4, has_figures=False)
+# The widest map, seven columns, fits a window of 1000: its text of 11 and 13 pixels is then 8 and 9.4.
+WIDE = Format(960.0, 120.0, 190.0, 44.0, 58.0, 70.0, 12.0, 8.0, 0.72, has_figures=True)
+NARROW = Format(330.0, 60.0, 120.0, 40.0, 50.0, 22.0, 7.0, 7.4, 1.0, has_figures=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format
     boxes, width, height = _places(columns(stations, links), form)
     ports = _ports(boxes, links, form)
     within = [(boxes[one.from_instance], boxes[one.to_instance]) for one in links]
-    reach = [a.x + a.width + _bow(a, b, form) for a, b in within if a.column == b.column]
+    whole = max([width, *(a.x + a.width + _bow(a, b, form) for a, b in within if a.column == b.column)])
     most = max((one.frames for one in links), default=1) or 1
     lanes = [_lane(one, boxes, ports, most, form) for one in sorted(links, key=lambda one: one.frames)]
     words = f"Traffic map: {len(stations)} instances, {len(links)} links between them; the tables below tell the same"
@@ -90,8 +92,8 @@ def traffic_map(stations: Sequence[Station], links: Sequence[Link], form: Format
         element("g", *lanes, class_="lanes"),
         *(_loss(link, boxes, ports) for link in (_worst(links) if form.has_figures else ())),
         *(_station(known[instance], box, form) for instance, box in boxes.items()),
-        viewBox=f"0 0 {max(width, *reach):.0f} {height:.0f}" if reach else f"0 0 {width:.0f} {height:.0f}",
-        style=f"min-width:{min(width, form.width if form.has_figures else width):.0f}px",
+        viewBox=f"0 0 {whole:.0f} {height:.0f}",
+        style=f"min-width:{width * form.least_scale:.0f}px",
         role="img",
         aria_label=words,
         class_="map",

@@ -55,7 +55,10 @@ def losses_section(digest: Digest) -> Html:
     if not rows:
         words = f"No transmission is known to be lost on a link.{_open(digest)}"
         return section("losses", "Losses by link", words)
-    words = f" left an instance and were seen no more. The sender sends such a message again.{_open(digest)}"
+    words = (
+        " left an instance and were seen no more. The sender sends such a message again. Shares here are of all frames"
+        f" that were at that instance, wherever they went; those of the map, of what left for one link.{_open(digest)}"
+    )
     lead = join([plural(digest.extent.lost, "transmission"), words])
     rest = details("all links with losses", _losses(rows)) if len(rows) > _SHOWN else None
     return section("losses", "Losses by link", lead, _losses(rows[:_SHOWN]), rest, more(len(rows), digest.losses.total))
@@ -163,7 +166,7 @@ def _links(links: tuple[Link, ...]) -> Html:
         Column("p50", is_number=True, is_aside=True),
         Column("p95", is_number=True, is_aside=True),
         Column("lost", is_number=True),
-        Column("of all", is_number=True),
+        Column("of what left for it", is_number=True),
     ]
     rows = (
         (
@@ -187,7 +190,7 @@ def _losses(losses: Sequence[Loss]) -> Html:
         Column("next hop"),
         Column("where that is", is_aside=True),
         Column("lost", is_number=True),
-        Column("of all frames there", is_number=True),
+        Column("of all frames at “from”", is_number=True),
     ]
     rows = (
         (

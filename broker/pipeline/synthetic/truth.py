@@ -127,12 +127,14 @@ class Truth:
         node = pc.index_in(path.values.cast(pa.string()), value_set=names).to_numpy(zero_copy_only=False)
         first, last = path.offsets.to_numpy()[:-1], path.offsets.to_numpy()[1:] - 1
         at = np.setdiff1d(np.arange(node.size), first)
-        is_hidden = apart[node[at - 1], node[at]] & links.values.is_valid().to_numpy(zero_copy_only=False)
-        unknown = np.zeros(node.size, np.int64)
-        unknown[at] = is_hidden
+        is_apart = apart[node[at - 1], node[at]]
+        is_hidden = is_apart & links.values.is_valid().to_numpy(zero_copy_only=False)
+        unknown, crossing = np.zeros(node.size, np.int64), np.zeros(node.size, np.int64)
+        unknown[at], crossing[at] = is_hidden, is_apart
+        crosses = apart[node[first], node[last]] | (np.add.reduceat(crossing, first) > 0)
         more = np.add.reduceat(unknown, first) + table["unknown_links"].to_numpy()
         shown = pc.if_else(pa.array(is_hidden), None, links.values)
-        total = pc.if_else(pa.array(apart[node[first], node[last]]), None, table["total_us"].combine_chunks())
+        total = pc.if_else(pa.array(crosses), None, table["total_us"].combine_chunks())
         table = _with(table, "link_us", pa.ListArray.from_arrays(links.offsets, shown))
         table = _with(table, "unknown_links", pa.array(more.astype(np.int32)))
         return _with(table, "total_us", total)

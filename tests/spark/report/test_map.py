@@ -114,6 +114,22 @@ def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
     assert len({bow for _, bow, _ in paths}) >= 4
 
 
+def test_the_widest_map_fits_a_window_of_1000_pixels_and_the_narrow_one_scrolls() -> None:
+    """What may shrink says so in `min-width`; 910 pixels are left by the margins of page and section."""
+    stations = [
+        station(f"s{place}", 0.1 + 0.18 * (place - 1) if 0 < place < 6 else place / 6, is_end=place in {0, 6})
+        for place in range(7)
+    ]
+
+    wide, narrow = (
+        int(re.findall(r'style="min-width:(\d+)px"', traffic_map(stations, [], form))[0]) for form in (WIDE, NARROW)
+    )
+
+    assert 7 == len(columns(stations, []))
+    assert wide <= 910
+    assert 7 * NARROW.box_min + 6 * NARROW.gap == narrow
+
+
 def test_a_long_name_keeps_its_ends() -> None:
     svg = traffic_map([station("gateway-of-the-northern-region-17", 0.5)], [], WIDE)
 

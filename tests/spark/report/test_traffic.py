@@ -56,6 +56,15 @@ def test_losses_are_by_link() -> None:
     assert f"{one.lost:,}" in html
 
 
+def test_the_two_shares_of_a_loss_say_what_they_are_of() -> None:
+    """One is of all frames at the instance, the other of what left it for one link: the same loss, two figures."""
+    links, losses = map_section(digest()), losses_section(digest())
+
+    assert "of what left for it" in links
+    assert "of all frames at “from”" in losses
+    assert "Shares here are of all frames that were at that instance, wherever they went" in losses
+
+
 def test_what_left_too_late_to_be_called_lost_is_told() -> None:
     extent = replace(digest().extent, under_way=3)
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from broker.cli.exit_code import NOT_FOUND
@@ -149,11 +151,24 @@ def test_newest_visits_of_files_that_cannot_be_read_are_no_success(tmp_path: Pat
     assert "nothing could be read" in done.stderr
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_statistics_of_files_that_cannot_be_read_are_no_success_and_name_them(tmp_path: Path, output: str) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "b.parquet")
+
+    done = run("flows", "stats", tmp_path, "-o", output)
+
+    assert 1 == done.exit_code
+    assert "nothing could be read" in done.stderr
+    assert all(name in done.stdout for name in ("a.parquet", "b.parquet", "foreign", "damaged"))
+
+
 def test_a_journal_without_files_or_without_visits_has_no_newest_and_no_outcomes(tmp_path: Path) -> None:
     assert (0, "") == (run("flows", "tail", tmp_path).exit_code, run("flows", "tail", tmp_path).stdout)
     write(tmp_path / "gateway-1-a.parquet")
 
     assert 0 == run("flows", "tail", tmp_path).exit_code
+    assert 0 == run("flows", "stats", tmp_path).exit_code
     assert "outcome" in run("flows", "stats", tmp_path).stdout
 
 

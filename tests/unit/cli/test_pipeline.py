@@ -65,6 +65,28 @@ def test_a_report_of_nothing_is_refused_before_spark_starts(tmp_path: Path) -> N
     assert (1, True) == (result.exit_code, f"{tmp_path} has no result of paths" in result.stderr), result.stderr
 
 
+@pytest.mark.parametrize("command", [["paths"], ["run", "--incremental"], ["report"]])
+@pytest.mark.parametrize(
+    ("flows", "out", "told"),
+    [("{}", "{}/x", "would lie among the journals"), ("s3a://bucket/flows", "{}", "s3a://bucket/flows is not on a")],
+)
+def test_a_place_that_no_run_can_take_is_wrong_usage(
+    command: list[str], flows: str, out: str, told: str, tmp_path: Path
+) -> None:
+    words = ["--flows", flows.format(tmp_path), "--out", out.format(tmp_path)]
+
+    result = run("pipeline", *command, *words, "--master", "nothing://at-all")
+
+    assert (2, True) == (result.exit_code, told in " ".join(result.stderr.split())), result.stderr
+
+
+def test_what_is_only_explained_lies_nowhere(tmp_path: Path) -> None:
+    """The working directory may be a journal: nothing is written. Without a file there is nothing to explain."""
+    result = run("pipeline", "paths", "--flows", str(tmp_path), "--out", str(tmp_path), "--explain")
+
+    assert 3 == result.exit_code, result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

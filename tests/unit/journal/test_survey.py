@@ -129,6 +129,24 @@ def test_what_is_no_journal_is_foreign_and_says_why(tmp_path: Path) -> None:
         assert why in state.problem
 
 
+@pytest.mark.parametrize("group_rows", [1, 1000])
+def test_row_that_lacks_what_every_row_has_makes_its_file_foreign(tmp_path: Path, group_rows: int) -> None:
+    """Visits without a message id would count as those of one message; other tools may write columns that allow it."""
+    loose = pa.schema([field.with_nullable(True) for field in JOURNAL])
+    rows = [visit(), visit() | {"message_id": None}, visit() | {"message_id": None}]
+    path = tmp_path / "a.parquet"
+    found = []
+    for content, has_statistics in ((rows, True), (rows[:1], True), (rows[:1], False)):
+        made = pa.Table.from_pylist([{name: one.get(name) for name in JOURNAL.names} for one in content], loose)
+        made = made.replace_schema_metadata(TOLD)
+        pq.write_table(made, path, row_group_size=group_rows, write_statistics=has_statistics)
+        found.append(judge(path))
+
+    assert [state.fitness for state in found] == [Fitness.FOREIGN, Fitness.GOOD, Fitness.FOREIGN]
+    assert "its column message_id is null in 2 rows" in found[0].problem
+    assert "may be null, and its footer does not tell whether it is" in found[2].problem
+
+
 def test_later_version_is_read_with_what_is_known(tmp_path: Path) -> None:
     rows = table(visit()).append_column("weight", pa.array([1.0]))
 

@@ -18,6 +18,7 @@ NOTHING: dict[str, Any] = {
     "unused": [],
     "more_unused": 0,
 }
+COUNTS = "a conversation counts in each direction, and again when it has found its target"
 CHANGE: dict[str, Any] = {
     "instance": "a",
     "database": None,
@@ -42,7 +43,7 @@ def lines(**told: Any) -> list[str]:
 
 
 def test_a_history_of_nothing_is_its_files() -> None:
-    assert ["In the history", *NOTHING["files"]] == lines()
+    assert ["In the history", COUNTS, *NOTHING["files"]] == lines()
     assert [] == history_harm(NOTHING)
 
 
@@ -52,7 +53,7 @@ def test_fates_are_told_the_worst_first_and_what_nobody_knows_last() -> None:
     told = lines(fates={"keeps its target": counts, "moves": counts}, unplanned={"columns are missing": counts})
 
     assert ["moves", "keeps its target", "cannot be told: columns are missing"] == [
-        line.partition("2,000 frames  ")[2] for line in told[2:]
+        line.partition("2,000 frames  ")[2] for line in told[3:]
     ]
 
 
@@ -61,7 +62,7 @@ def test_a_change_tells_both_ways() -> None:
         "! 2 conversations, 3,000 frames in transit, to S: moves",
         "was:       forwarded to tcp://one:4022 by route r",
         "would be:  dropped",
-    ] == lines(changes=[CHANGE])[2:]
+    ] == lines(changes=[CHANGE])[3:]
 
 
 def test_a_loop_is_harm_and_other_changes_are_not() -> None:
@@ -69,8 +70,8 @@ def test_a_loop_is_harm_and_other_changes_are_not() -> None:
 
     told = lines(changes=[harmless, harmless | {"is_loop": True}])
 
-    assert "· 1 conversation, 3,000 frames of orders, to S: moves" == told[2]
-    assert "! 1 conversation, 3,000 frames of orders, to S: moves, and goes round" == told[5]
+    assert "· 1 conversation, 3,000 frames of orders, to S: moves" == told[3]
+    assert "! 1 conversation, 3,000 frames of orders, to S: moves, and goes round" == told[6]
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -90,6 +91,6 @@ def test_harm_is_told_in_parts_of_a_sentence() -> None:
     counts = {"conversations": 1, "frames": 2}
 
     assert [
-        "in the history 1 conversation would have been harmed",
-        "in the history 1 conversation would have gone round",
+        "in the history up to 1 conversation would have been harmed",
+        "in the history up to 1 conversation would have gone round",
     ] == history_harm(NOTHING | {"harmed": counts, "loops": counts})
