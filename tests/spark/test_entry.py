@@ -55,8 +55,8 @@ def test_a_pool_is_recommended_only_to_who_followed_all_dialogs(tmp_path: Path, 
     run_incremental(parts, Arrival(timedelta(0), is_last=True))
 
     for request in (whole, parts):
-        rows = spark.read.option("recursiveFileLookup", "true").parquet(str(request.out / "capacity")).collect()
-        assert {("g", True), ("h", False)} == {(row.instance, row.recommended_bytes is None) for row in rows}
+        told = spark.read.option("recursiveFileLookup", "true").parquet(str(request.out / "capacity")).collect()
+        assert {("g", True), ("h", False)} == {(row.instance, row.recommended_bytes is None) for row in told}
 
 
 def test_a_period_is_a_part_of_the_results(request_: Request) -> None:
