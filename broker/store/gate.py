@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from functools import cached_property
 
 from broker.flow import Disposition
 from broker.security.grants import Grants, Ruling
@@ -63,6 +62,7 @@ class Batch:
         self._heard: dict[int, Heard] = {}
         self._is_new: set[int] = set()
         self._inside: set[int] = set()
+        self._known_grants: Grants | None = None
 
     def note_inside(self, header: Header) -> None:
         """A database of this instance has sent this frame."""
@@ -141,13 +141,18 @@ class Batch:
         if id(header) in self._inside:
             return None
         source = self._sources.get(id(header))
-        return self._grants.send(NOBODY if source is None else source.who, header.to_service)
+        return self._grants().send(NOBODY if source is None else source.who, header.to_service)
 
-    @cached_property
     def _grants(self) -> Grants:
-        """The permissions of this database; a batch is one transaction, in which they stay."""
-        rules, _ = permissions(self._db)
-        return Grants(rules, is_default_deny=self._is_identified)
+        """
+        The permissions of this database; a batch is one transaction, in which they stay.
+
+        No `cached_property`: up to Python 3.11 that has one lock for all databases, held while this one is read.
+        """
+        if self._known_grants is None:
+            rules, _ = permissions(self._db)
+            self._known_grants = Grants(rules, is_default_deny=self._is_identified)
+        return self._known_grants
 
     def _is_believed(self, header: Header, secured: Secured | None) -> bool:
         source = self._sources.get(id(header))

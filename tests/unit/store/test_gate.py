@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from sqlite3 import Connection
+from threading import Event, current_thread
+from typing import Any
 
 import pytest
 
@@ -16,8 +20,9 @@ from broker.security.key_packet import Mode
 from broker.security.opening import FRESH_SECONDS
 from broker.security.principal import parse_principal
 from broker.security.session import Credentials, Sealer, Secured
+from broker.store import gate as module
 from broker.store.gate import Gate
-from broker.store.permission import put_permission
+from broker.store.permission import permissions, put_permission
 from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.secured import load_secured
@@ -360,3 +365,29 @@ def test_credentials_may_change_while_frames_come(billing: Database) -> None:
     assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == refused.dropped
     assert Counter() == taken.dropped
     assert Credentials(own, known.peers) == replace(known)
+
+
+def test_a_database_that_is_slow_to_read_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers are threads of one process: what one holds while it reads its permissions nobody else wants."""
+    is_reading, may_go_on = Event(), Event()
+
+    def slowly(db: Connection) -> Any:
+        if current_thread().name.startswith("slow"):
+            is_reading.set()
+            assert may_go_on.wait(30)
+        return permissions(db)
+
+    monkeypatch.setattr(module, "permissions", slowly)
+
+    def take(name: str) -> Counter[str]:
+        return Database(tmp_path / name).take(Far().message(0)).delivered
+
+    with ThreadPoolExecutor(1, "slow") as slow, ThreadPoolExecutor(1, "other") as other:
+        try:
+            first = slow.submit(take, "slow.db")
+            assert is_reading.wait(30)
+            second = other.submit(take, "other.db").result(10)
+        finally:
+            may_go_on.set()
+
+        assert first.result() == second
