@@ -162,16 +162,16 @@ class CommandBlows(Blows):
                     break
             if stall.is_standing:
                 self._note(f"{principal.part.name} stands still in a turn")
-                self._arbiter.application.leave()  # as one that waits for the file for so long
                 await self._stand(blow, is_overtaken=is_overtaken)
                 stall.go_on()
                 loop.thaw(principal.process)
             loop.stall = None
 
     def _stall_of(self, principal: Instance, steps: int) -> Stall:
+        leave = self._arbiter.application.leave  # as one that waits for the file for so long
         if self._may_stand_in_commit:
-            return Stall(principal.process, EVER, may_stand_in_commit=True)
-        return Stall(principal.process, steps)
+            return Stall(principal.process, EVER, on_standing=leave, may_stand_in_commit=True)
+        return Stall(principal.process, steps, on_standing=leave)
 
     @contextlib.contextmanager
     def _principal(self) -> Iterator[Instance | None]:

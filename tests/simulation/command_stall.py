@@ -31,11 +31,15 @@ class Stall:
     Args:
         process: Which is to stand still in its next turn that stores something.
         steps: Of that turn, behind which it does: statements, and looks whether the file is still there.
+        on_standing: Called at the instant at which it stands still: from then on others wait for its file.
         may_stand_in_commit: Else it goes on to the step behind a COMMIT.
     """
 
-    def __init__(self, process: Process, steps: int, *, may_stand_in_commit: bool = False) -> None:
+    def __init__(
+        self, process: Process, steps: int, *, on_standing: Callable[[], None], may_stand_in_commit: bool = False
+    ) -> None:
         self.process = process
+        self._on_standing = on_standing
         self.has_begun = self.has_stood = self.is_over = False
         self._steps = steps
         self._may_stand_in_commit = may_stand_in_commit
@@ -64,6 +68,8 @@ class Stall:
         self._thread.start()
         self._wait()
         self.process.is_frozen = self.is_standing
+        if self.is_standing:
+            self._on_standing()
 
     def go_on(self) -> None:
         """The rest of it."""

@@ -51,9 +51,14 @@ def test_partner_is_named_and_everything_comes_once(story: CommandStory) -> None
     assert ("stands still in a turn" in told) == (story.blows[0].what == "overtake_turn")
 
 
-def test_story_that_was_once_judged_wrong_goes_well() -> None:
-    """An answer that was late when all was over made the principal lapse once more."""
-    play(draw(494))
+@pytest.mark.parametrize("number", [494, 1436])
+def test_story_that_was_once_judged_wrong_goes_well(number: int) -> None:
+    """
+    An answer that was late when all was over made the principal lapse once more.
+
+    The application looked into a file whose daemon had stood still for a moment within a turn, and read no more.
+    """
+    play(draw(number))
 
 
 def test_same_number_tells_the_same_story() -> None:
