@@ -19,10 +19,9 @@ class Sender:
 
     Shape: `stored` what every frame acknowledges; `priority` 1 .. 10; `credit` bytes it may send in its turn, below 0
     when it has sent more than its share; `charged` bytes of it that count as loaded; `outlet` the link to which its
-    frames in flight were given; `armed_at` when its alarm rings; `heard_at` when a round trip
-    of it was measured last; `advice` what the next hop said of the last frame it
-    refused; `hindrance` why its frames cannot be sealed, empty while they can; `next_hop` the address of `outlet`, None
-    in this very instance.
+    frames in flight were given; `armed_at` when its alarm rings; `heard_at` when a round trip of it was measured last;
+    `advice` what the next hop said of the last frame it refused; `hindrance` why its frames cannot be sealed, empty
+    while they can; `next_hop` the address of `outlet`, None in this very instance.
     """
 
     endpoint_id: int

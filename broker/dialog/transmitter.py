@@ -364,11 +364,9 @@ class Transmitter:
         if sender is None or at != sender.armed_at:  # armed again, for an earlier time
             return
         sender.armed_at = NEVER
-        now = self._loop.time()
-        outbound = sender.outbound
-        if outbound.resend_at <= now < (turn_at := sender.turn_at(self._frontier)):
-            self._arm(sender, turn_at)
-        elif outbound.resend_at <= now:
+        outbound, now = sender.outbound, self._loop.time()
+        turn_at = sender.turn_at(self._frontier) if outbound.resend_at <= now else NEVER
+        if turn_at <= now:
             self._loading.time_out(sender)
             if endpoint_id in self._decisions:
                 self._decisions[endpoint_id] = detour(self._decisions[endpoint_id], self.forwarder.outbox)
@@ -377,6 +375,8 @@ class Transmitter:
             outbound.look(now)
             self._arm(sender)
             self._run(sender)
+        elif turn_at < NEVER:
+            self._arm(sender, min(turn_at, outbound.look_at))
         elif endpoint_id in self._waiting:
             self._decisions.pop(endpoint_id, None)
             self._run(sender)

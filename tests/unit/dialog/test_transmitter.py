@@ -472,6 +472,25 @@ async def test_who_is_alone_in_the_line_sends_again_as_always() -> None:
 
 
 @virtual_time
+async def test_who_was_refused_in_the_line_sends_again_when_it_is_asked_to() -> None:
+    """The next hop did not take the frame, so it is not in the line."""
+    stage = Stage()
+    for endpoint_id in (1, 2, 3, 4):
+        stage.send(endpoint_id, b"x")
+        await settle()
+    for endpoint_id in (1, 2):
+        await asyncio.sleep(FIRST_WAIT / 2)
+        stage.acknowledge(endpoint_id, 1)
+    await asyncio.sleep(0.1)
+    stage.link.take()
+
+    stage.advise(rejected(4, retry_after_ms=200))
+    await asyncio.sleep(0.3)
+
+    assert [contact(4).conversation_id] == [header.conversation_id for header in stage.link.headers()]
+
+
+@virtual_time
 async def test_line_that_does_not_move_is_not_waited_for() -> None:
     stage = Stage()
     for endpoint_id in (1, 2, 3):
