@@ -141,15 +141,12 @@ cdef class Walk:
         if self.highest:  # an earlier walk has failed
             memset(self.received, 0, sizeof(self.received))
             self.highest = 0
+        self.recorder.is_open = False
         self.is_walking = True
         try:
             while True:
-                if self.ring is None:
-                    pos = self.plain(base, pos, end)
-                else:
-                    open_ring(&self.recorder, self.ring)
-                    pos = self.plain(base, pos, end)
-                    close_ring(&self.recorder, self.ring)
+                pos = self.plain(base, pos, end)
+                close_ring(&self.recorder, self.ring)
                 if pos == end:
                     break
                 stop, way = kernel.careful(slab, pos, end, batch)
@@ -210,7 +207,9 @@ cdef class Walk:
                     self.runs.add(slot.sink, start, pos)
                     start = pos
                 slot, last, last_length = other, frame, key_length
-            if recorder.buffer is not NULL and is_wanted(recorder, frame, slot.way):
+            if self.ring is not None and is_wanted(recorder, frame, slot.way):
+                if not recorder.is_open:
+                    open_ring(recorder, self.ring)
                 record(recorder, frame, &self.table.marks[slot.way & ~ALWAYS], HEADER_BYTES + from_length + to_length)
             frame[6] += 1
             slot.frames += 1

@@ -1,8 +1,8 @@
 """
 What the walk writes into the ring. Included by `compiled_kernel.pyx`.
 
-The same records as `broker.forwarding.ring` writes, with the same verdict on which frames; for the length of a walk the
-ring's memory is written here, and the ring is told how far that went before anybody else writes to it.
+The same records as `broker.forwarding.ring` writes, with the same verdict on which frames; from the first of them to the
+end of a walk the ring's memory is written here, and the ring is told how far that went before anybody else writes to it.
 """
 
 cdef enum:
@@ -12,10 +12,10 @@ cdef enum:
 
 
 cdef struct Recorder:
-    uint8_t* buffer  # NULL without a ring
+    bint is_open
+    uint8_t* buffer
     size_t capacity
     size_t used
-    size_t begun  # with so much of it used
     uint64_t shed
     uint64_t limit
     uint32_t arrival
@@ -71,15 +71,17 @@ cdef int open_ring(Recorder* recorder, object ring) except -1:
     cdef bytearray buffer = ring.buffer
     recorder.buffer = <uint8_t*>PyByteArray_AS_STRING(buffer)
     recorder.capacity = PyByteArray_GET_SIZE(buffer)
-    recorder.used = recorder.begun = ring.used
+    recorder.used = ring.used
     recorder.shed = 0
     recorder.arrival = ring.number_of_arrival()
-    recorder.now = ring.arrival.entered
+    recorder.now = ring.now
+    recorder.is_open = True
     return 0
 
 
 cdef int close_ring(Recorder* recorder, object ring) except -1:
-    """Tell the ring how far that went, if it went anywhere: mostly it does not, and a lone frame notices the call."""
-    if recorder.used != recorder.begun or recorder.shed:
+    """Tell the ring how far that went, if anything was recorded: mostly it was not, and a lone frame notices the call."""
+    if recorder.is_open:
+        recorder.is_open = False
         ring.wrote(recorder.used, recorder.shed)
     return 0

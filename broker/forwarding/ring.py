@@ -119,13 +119,16 @@ class Ring:
     Bounded memory for records. Loop-only.
 
     Shape: `buffer` all of it, `used` bytes of it; beside it at most one `Arrival` for each record and one number for
-    each way there is. `shed` records since the start that found no room; `limit` as `Sample` has it; `arrival` of the
-    pass under way; `adjacent_of` names where frames come from, a peer or a database here, once a pass.
+    each way there is. `shed` records since the start that found no room; `limit` as `Sample` has it; `now` when the
+    pass under way began, monotonic seconds; `adjacent_of` names where its frames come from, a peer or a database here,
+    once, and only if something of it is recorded.
     """
 
     __slots__ = (
         "_adjacent_of",
+        "_arrival",
         "_arrivals",
+        "_came",
         "_freed",
         "_index",
         "_moving",
@@ -135,8 +138,8 @@ class Ring:
         "_sample",
         "_span",
         "_ways",
-        "arrival",
         "buffer",
+        "now",
         "shed",
         "used",
     )
@@ -145,7 +148,9 @@ class Ring:
         self.buffer = bytearray(capacity)
         self.used = 0
         self.shed = 0
-        self.arrival = Arrival(0.0, "", is_from_here=True)
+        self.now = 0.0
+        self._came: tuple[Origin | None, bool, QueuedById] = (None, True, UNTOLD)
+        self._arrival: Arrival | None = None  # of the pass under way, which nobody has asked for while it is None
         self._adjacent_of = adjacent_of
         self._sample = Sample(sample)
         self._arrivals: list[Arrival] = []
@@ -175,18 +180,31 @@ class Ring:
 
     def begin(self, now: float, origin: Origin, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
         """A pass begins: frames come in, and all that take their way do so before one is taken back."""
-        self.arrival = Arrival(now, self._adjacent_of(origin), is_from_here, queued)  # by name it would cost twice
+        self.now = now
+        self._came = origin, is_from_here, queued
+        self._arrival = None
         self._open()
 
     def begin_move(self, now: float) -> None:
         """A pass begins in which frames that waited take another way."""
-        self.arrival = Arrival(now, "", is_from_here=True)
+        self.now = now
+        self._came = None, True, UNTOLD
+        self._arrival = None
         self._open()
+
+    @property
+    def arrival(self) -> Arrival:
+        """When and from where the frames of this pass came; made when asked for, as most passes record nothing."""
+        if self._arrival is None:
+            origin, is_from_here, queued = self._came
+            adjacent_in = "" if origin is None else self._adjacent_of(origin)
+            self._arrival = Arrival(self.now, adjacent_in, is_from_here, queued)  # by name it would cost twice
+        return self._arrival
 
     def enter(self, slab: Buffer, pos: int, way: Way, hop_count: int) -> None:
         """The frame at `pos`, which arrived with this hop count, takes its way now."""
         if self._is_followed(slab, pos) or way.disposition not in _GOES_ON:
-            self._put(slab, pos, (way, way.disposition), self.arrival, self.arrival.entered, hop_count)
+            self._put(slab, pos, (way, way.disposition), self.arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
     def move(self, frame: Buffer, way: Way, arrival: Arrival) -> None:
@@ -194,7 +212,7 @@ class Ring:
         self._moving[copy_key(frame)] = arrival
         if self._is_followed(frame, 0) or way.disposition not in _GOES_ON:
             hop_count = frame[HOP_COUNT_AT] - arrival.hops
-            self._put(frame, 0, (way, way.disposition), arrival, self.arrival.entered, hop_count)
+            self._put(frame, 0, (way, way.disposition), arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
     def take_back(self, frame: Buffer) -> Arrival:
@@ -249,7 +267,7 @@ class Ring:
 
     def number_of_arrival(self) -> int:
         """The number that the arrival of this pass has, or gets with the next record."""
-        is_noted = bool(self._arrivals) and self._arrivals[-1] is self.arrival
+        is_noted = self._arrival is not None and bool(self._arrivals) and self._arrivals[-1] is self._arrival
         return len(self._arrivals) - is_noted
 
     def mark_of(self, way: Way) -> int:

@@ -77,17 +77,14 @@ class Sender:
         """It does not care."""
 
 
-def name_of(origin: Origin) -> str:
-    return origin.name if isinstance(origin, Sender) else ""
-
-
 class Station:
     """A forwarder with a ring; `health` by address, all addresses unserved until `connect`."""
 
     kernel_name = "python"
 
     def __init__(self, sample: float = 1, *, capacity: int = 1 << 20, pool_bytes: int = 100_000) -> None:
-        self.ring = Ring(capacity, sample=sample, adjacent_of=name_of)
+        self.asked: list[str] = []
+        self.ring = Ring(capacity, sample=sample, adjacent_of=self.name_of)
         self.health: dict[NetworkAddress, Health] = {}
         self.given: list[list[tuple[bytes, Arrival]]] = []
         self.forwarder = Forwarder(
@@ -103,6 +100,10 @@ class Station:
 
     def deliver(self, database: bytes, frames: list[bytes], origin: Origin) -> None:
         self.given.append([(frame, self.ring.arrival_of(frame)) for frame in frames])
+
+    def name_of(self, origin: Origin) -> str:
+        self.asked.append(origin.name if isinstance(origin, Sender) else "")
+        return self.asked[-1]
 
     def connect(self, address: NetworkAddress, room: int = 1 << 30) -> Wire:
         self.health[address] = Health.CONNECTED
@@ -595,6 +596,17 @@ def test_arrivals_are_no_more_than_records(make_frame: MakeFrame) -> None:
 
     sample = Sample(0.5)
     assert sum(each in sample for each in ids) == len(taken.arrivals) == len(list(decode(taken)))
+
+
+def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recorded(make_frame: MakeFrame) -> None:
+    station = Station(0)
+    station.connect(NORTH)
+    station.take(make_frame(to_service="//north"), sender="unasked")
+
+    station.take(*[make_frame(to_service="//nobody")] * 3, make_frame(to_service="//north"), sender="asked")
+
+    assert ["asked"] == station.asked
+    assert ["asked"] * 3 == [record.arrival.adjacent_in for record in station.records()]
 
 
 def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
