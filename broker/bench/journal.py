@@ -1,8 +1,8 @@
 """
-What a journal costs a gateway: the same flood through one without a journal, one that samples a hundredth of the
-dialogs, and one that records every message.
+What a journal costs a gateway: the same flood through one without a journal, another one without, which shows how much
+two that are alike differ, one that samples a hundredth of the dialogs, and one that records every message.
 
-The three take turns, in the one order and in the other, so that all of them see the same weather; each is pinned to
+The four take turns, in the one order and in the other, so that all of them see the same weather; each is pinned to
 one core, all its threads, and the load generator to another, as in `broker.bench.forwarding`. A turn begins when the
 writer of the one before has nothing left to do: after a flood that may be half as much as during it, on the same core.
 Beside the rate and the CPU time of the process, that of its loop's thread alone is told: what is left is the writer's,
@@ -25,11 +25,17 @@ from broker.bench.result import Row, row_of
 from broker.bench.traffic import service_names
 
 WITHOUT = "no journal"
-SAMPLES: dict[str, float | None] = {WITHOUT: None, "journal, 1 %": 0.01, "journal, every message": 1.0}
+SAMPLES: dict[str, float | None] = {
+    WITHOUT: None,
+    "another without": None,
+    "journal, 1 %": 0.01,
+    "journal, every message": 1.0,
+}
 DIALOGS = 1000  # so that a hundredth of them is some
 STEADY = 50_000  # messages a second that everything keeps up with
 QUICK = (Scenario(256, destinations=DIALOGS, modes=(FLOOD, STEADY)), Scenario(1024, destinations=DIALOGS))
 FULL = (*QUICK, Scenario(64, destinations=DIALOGS), Scenario(16 * 1024, destinations=DIALOGS))
+FULL_REPEATS = 25  # neighbours take a fifth of a core for seconds, and a hundredth of the dialogs costs a few percent
 IDLE_LOOK_SECONDS = 0.1  # between two looks at the CPU time of a gateway ...
 IDLE_SHARE = 0.1  # ... of which it uses less than this when its writer is done
 IDLE_LOOKS = 50  # at most

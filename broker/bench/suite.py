@@ -44,7 +44,9 @@ def _mirrors(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
 
 
 def _journal(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise
-    return journal.measure(journal.FULL if is_full else journal.QUICK, tell=tell)
+    if is_full:
+        return journal.measure(journal.FULL, repeats=journal.FULL_REPEATS, tell=tell)
+    return journal.measure(journal.QUICK, tell=tell)
 
 
 def _pipeline(is_full: bool, tell: Tell) -> list[Row]:  # noqa: FBT001 - likewise

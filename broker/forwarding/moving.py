@@ -154,7 +154,7 @@ class _Gathered:
         """A frame is on its way."""
         if self._ring is not None and held.arrival is not None:
             if not self._ways:
-                self._ring.begin_move(self._now)
+                self._ring.begin(self._now, None, is_from_here=True)
             self._ring.move(frame, way, held.arrival)
         if held.place is not None:
             self._since.append(held.since)

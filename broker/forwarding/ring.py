@@ -178,17 +178,10 @@ class Ring:
 
     # --- one pass ---
 
-    def begin(self, now: float, origin: Origin, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
-        """A pass begins: frames come in, and all that take their way do so before one is taken back."""
+    def begin(self, now: float, origin: Origin | None, *, is_from_here: bool, queued: QueuedById = UNTOLD) -> None:
+        """A pass begins; all frames take their way before one is taken back. No `origin`: they waited for another."""
         self.now = now
         self._came = origin, is_from_here, queued
-        self._arrival = None
-        self._open()
-
-    def begin_move(self, now: float) -> None:
-        """A pass begins in which frames that waited take another way."""
-        self.now = now
-        self._came = None, True, UNTOLD
         self._arrival = None
         self._open()
 
