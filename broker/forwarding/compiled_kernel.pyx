@@ -5,8 +5,8 @@ The kernel, compiled: the same walk as `broker.forwarding.kernel`, in C, with no
 The loop is here; what it remembers by is in `flat_table.pxi`, where runs lead in `run_list.pxi`, what it records in
 `ring.pxi`: one module for the compiler, which has to see all of it at once.
 
-Rules of these files: they read and write `slab[:end]`, the ring and their own memory only, and every length is checked before it
-is used. Whatever is not plain goes the careful path that both kernels share. Nothing here is public but
+Rules of these files: they read and write `slab[:end]`, the ring and their own memory only, and every length is checked
+before it is used. Whatever is not plain goes the careful path that both kernels share. Nothing here is public but
 `CompiledKernel`.
 """
 

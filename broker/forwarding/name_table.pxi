@@ -2,7 +2,8 @@
 Names that a decoder has met, each with its number. Included by `compiled_columns.pyx`.
 
 An open table of hashes; the texts are Python objects that the table keeps alive, so a name that is known is found
-without the interpreter's lock. Mostly the next record has the same names, so the last one of each column is tried first.
+without the interpreter's lock. Mostly the next record has the same names, so the last one of each column is tried
+first.
 """
 
 cdef inline uint64_t hash_of(const uint8_t* at, Py_ssize_t length) noexcept nogil:

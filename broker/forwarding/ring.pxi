@@ -1,8 +1,8 @@
 """
 What the walk writes into the ring. Included by `compiled_kernel.pyx`.
 
-The same records as `broker.forwarding.ring` writes, with the same verdict on which frames; from the first of them to the
-end of a walk the ring's memory is written here, and the ring is told how far that went before anybody else writes to it.
+The same records as `broker.forwarding.ring` writes, with the same verdict on which frames; from the first one of a walk
+on the ring's memory is written here, and the ring is told how far that went before anybody else writes to it.
 """
 
 cdef enum:
@@ -80,7 +80,7 @@ cdef int open_ring(Recorder* recorder, object ring) except -1:
 
 
 cdef int close_ring(Recorder* recorder, object ring) except -1:
-    """Tell the ring how far that went, if anything was recorded: mostly it was not, and a lone frame notices the call."""
+    """Tell the ring how far that went, if anything was recorded: mostly nothing was, and lone frames notice calls."""
     if recorder.is_open:
         recorder.is_open = False
         ring.wrote(recorder.used, recorder.shed)
