@@ -22,7 +22,9 @@ broker bench overload day --minutes 5 --save load.json
 """)
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice((*NAMES, *WHEN_NAMED)), metavar="[SUITE]...")
-@click.option("--full", is_flag=True, help="Every size, rate and number of destinations and connections; ten minutes.")
+@click.option(
+    "--full", is_flag=True, help="Every size, rate and number of destinations and connections; a quarter of an hour."
+)
 @click.option(
     "--compare", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Figures of an earlier run."
 )
