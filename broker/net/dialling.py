@@ -27,6 +27,7 @@ from broker.routing.table import RouteTable
 if TYPE_CHECKING:
     from broker.net.addresses import Addresses
     from broker.net.entrance import Entrance, Opening
+    from broker.net.link import Link
 
 # Connections coming about at one time, 64 in all: the other descriptors are for those who dial us.
 DIALS_MAX = {DialQueue.INVENTED: 16, DialQueue.NAMED: 32, DialQueue.PROBED: 16}
@@ -81,6 +82,21 @@ class Dialling:
     def on_routes(self, tables: Iterable[RouteTable]) -> None:
         """Routes are new, these of all databases."""
         self._tables, self._named = tuple(tables), None
+
+    def lost(self, link: Link, dialled: NetworkAddress | None) -> None:
+        """
+        A link was lost: what it was dialled for has failed, and so has what routes name and nobody serves any more,
+        whoever had opened the link. Where its peer had said that it leaves, it is nobody's failure.
+        """
+        known = self._addresses
+        served = () if link.is_leaving else known.servers.addresses_of(link)
+        failed = [one for one in served if one != dialled and one in self.named and known.servers.staying(one) is None]
+        if dialled is not None:
+            known.attempts[dialled].is_under_way = False
+            failed.insert(0, dialled)
+        for address in failed:
+            if not known.attempts.setdefault(address, Attempts()).is_under_way:
+                known.suppress(address, link.reason)
 
     def look(self, now: float, own: Collection[NetworkAddress]) -> None:
         """

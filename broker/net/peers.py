@@ -288,9 +288,7 @@ class Peers:
         self._processes.remove(link)
         self._departures.forget(link)
         dialled = self._dialled.pop(link.number, None)
-        if dialled is not None:
-            self.attempts[dialled].is_under_way = False
-            self._addresses.suppress(dialled, link.reason)
+        self.dialling.lost(link, dialled)
         if self._serving.end(link, dialled):
             self._changed()
 

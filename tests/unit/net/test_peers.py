@@ -128,6 +128,36 @@ async def test_lost_link_is_dialled_again_only_for_what_is_held(near: Neighbourh
     assert 2 == len(near.dialled)
 
 
+@pytest.mark.parametrize("is_arbitrated", [True, False], ids=["survivor", "announcing"])
+async def test_address_of_a_route_is_dialled_again_whoever_had_opened_the_lost_link(
+    near: Neighbourhood, *, is_arbitrated: bool
+) -> None:
+    """A peer that was restarted is reached again, also where its link was the one that it had opened."""
+    near.peers.dialling.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
+    if is_arbitrated:
+        ours = await dialled(near, arbitration=LOWER)
+    theirs = near.accept(arbitration=LOWER, addresses=[] if is_arbitrated else [str(NORTH)])
+    if is_arbitrated:
+        ours.end()
+    near.reachable.add(NORTH)
+    before = len(near.dialled)
+
+    theirs.end()
+    told = near.peers.health_of(NORTH), near.peers.problem_of(NORTH)
+    await asyncio.sleep(2)
+
+    assert (Health.SUPPRESSED, "closed by the peer") == told
+    assert before + 1 == len(near.dialled)
+
+
+async def test_announced_address_that_no_route_names_is_forgotten_with_its_link(near: Neighbourhood) -> None:
+    theirs = near.accept(arbitration=HIGHER, addresses=[str(NORTH)])
+
+    theirs.end()
+
+    assert (Health.UNTRIED, {}) == (near.peers.health_of(NORTH), near.peers.attempts)
+
+
 async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourhood) -> None:
     near.send(NORTH)
     await asyncio.sleep(0)
