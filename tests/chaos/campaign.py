@@ -112,6 +112,7 @@ class Campaign:
 
     def close(self) -> list[str]:
         """End everything, and look at what can only be looked at then: what is wrong, in sentences."""
+        self._paths.wait_empty()
         found = self.fleet.close() + self._judged.added()
         found += self._logs.unexpected({})
         for name in self.fleet.names:
@@ -132,7 +133,7 @@ class Campaign:
         try:
             self._enter(phase, report)
             self._answered(progress, since=time.monotonic(), seconds=WARM_SECONDS, what="traffic everywhere")
-            self._paths.look()
+            self._paths.open()
             faults = self._chosen(names, dice, report)
             report.recovery = self._strike(faults, dice, progress, report)
             Orders(phase, is_sending=False).write(self.fleet.orders)

@@ -1,8 +1,9 @@
-"""The ways between gateways and their neighbours: each that has been used is used again after a fault."""
+"""The ways between gateways and their neighbours: all gateways are used, and whatever was is again after a fault."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from broker.demo.topology import TimedOutError
 from broker.errors import DaemonUnreachableError
@@ -10,6 +11,8 @@ from tests.chaos.fleet import Fleet, wait_until
 
 WHOLE_SECONDS = 120.0  # a way is opened by the next dialog that takes it
 POLL_SECONDS = 0.5
+EMPTY_SECONDS = 30.0
+OPEN_SECONDS = 2.0  # for those whose ways were broken off to come to another gateway
 ONLINE = "LOGGED_IN"
 
 Way = tuple[str, str]
@@ -34,6 +37,34 @@ class Paths:
             found |= {(gateway, one["name"]) for one in told if one["state"] == ONLINE}
         self.ever |= found
         return found
+
+    def open(self) -> None:
+        """
+        See to it, in the middle of traffic, that every gateway has been used: nobody goes to another one while that to
+        which he came first is connected (R3.5), so the ways of the initiators are broken off.
+
+        Raises:
+            TimedOutError: not within WHOLE_SECONDS; names gateways.
+        """
+        due = time.monotonic()
+
+        def unused() -> set[str]:
+            return {*self._fleet.gateways} - {gateway for gateway, _ in self.ever}
+
+        def is_so() -> bool:
+            nonlocal due
+            if time.monotonic() < due:
+                return False
+            used = {gateway for gateway, _ in self.look()}
+            for gateway in sorted(used) if unused() else ():
+                self._break_off(gateway)
+            due = time.monotonic() + OPEN_SECONDS
+            return not unused()
+
+        try:
+            wait_until(is_so, seconds=WHOLE_SECONDS, what="every gateway used")
+        except TimedOutError as error:
+            raise TimedOutError(f"{error}: never {', '.join(sorted(unused()))}") from None
 
     def wait_whole(self) -> None:
         """
@@ -68,3 +99,23 @@ class Paths:
             told = [f"offline: {', '.join(ways)}"] if ways else []
             told += [f"handed on nothing: {', '.join(idle())}"] if idle() else []
             raise TimedOutError(f"{error}: {'; '.join(told)}") from None
+
+    def wait_empty(self) -> None:
+        """
+        Wait until no gateway that answers holds a frame: a copy that waits for a next hop which has just come back
+        outlives its dialog by its time_to_live, and would be left behind by a drain. In vain: the drain tells it.
+        """
+
+        def held(gateway: str) -> int:
+            try:
+                return int(self._fleet.daemons[gateway].status()["forwarding"]["held"])
+            except DaemonUnreachableError:
+                return 0
+
+        with suppress(TimedOutError):
+            wait_until(lambda: not any(map(held, self._fleet.gateways)), seconds=EMPTY_SECONDS, what="empty gateways")
+
+    def _break_off(self, gateway: str) -> None:
+        network = self._fleet.network
+        for name in (host for home in self._fleet.initiators for host in home.hosts):
+            network.reset(network.hosts[gateway], network.hosts[name])

@@ -17,12 +17,17 @@ from tests.chaos.path import Paths
 class Daemon:
     def __init__(self, *peers: str) -> None:
         self.peers: tuple[str, ...] | None = peers
+        self.held = [0]
 
     def status(self) -> dict[str, Any]:
         if self.peers is None:
             raise DaemonUnreachableError("admin.sock", "refused")
         opening = {"name": "parcel-1", "state": "CONNECTING"}
-        return {"connections": [{"name": one, "state": "LOGGED_IN"} for one in self.peers] + [opening]}
+        forwarding = {"held": self.held.pop(0) if len(self.held) > 1 else self.held[0]}
+        return {
+            "forwarding": forwarding,
+            "connections": [{"name": one, "state": "LOGGED_IN"} for one in self.peers] + [opening],
+        }
 
 
 class Traffic(Counter[str]):
@@ -70,7 +75,58 @@ def test_a_way_that_was_online_once_and_is_so_no_more_is_told(fleet: Any) -> Non
 
 
 def test_a_gateway_that_hands_on_nothing_is_told(fleet: Any) -> None:
+    paths = Paths(fleet)
+    paths.look()
     fleet.traffic.growing = ("gateway-1",)
 
     with pytest.raises(TimedOutError, match=r"s: handed on nothing: gateway-2$"):
-        Paths(fleet).wait_whole()
+        paths.wait_whole()
+
+
+def test_ways_of_initiators_are_broken_off_until_every_gateway_is_used(
+    fleet: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path, "WHOLE_SECONDS", 5.0)
+    monkeypatch.setattr(path, "OPEN_SECONDS", 0.0)
+    fleet.daemons["gateway-2"].peers = ()
+    broken_off: list[tuple[str, str]] = []
+
+    def reset(one: str, other: str) -> None:
+        broken_off.append((one, other))
+        fleet.daemons["gateway-2"].peers = ("initiator-1",)
+
+    names = (*fleet.gateways, "initiator-1")
+    fleet.network = SimpleNamespace(hosts={name: name for name in names}, reset=reset)
+    fleet.initiators = [SimpleNamespace(hosts=("initiator-1",))]
+
+    Paths(fleet).open()
+
+    assert [("gateway-1", "initiator-1")] == broken_off
+
+
+def test_a_gateway_that_nobody_comes_to_is_told(fleet: Any) -> None:
+    fleet.daemons["gateway-2"].peers = ()
+    fleet.initiators, fleet.network = [], SimpleNamespace(hosts=dict.fromkeys(fleet.gateways))
+
+    with pytest.raises(TimedOutError, match=r"s: never gateway-2$"):
+        Paths(fleet).open()
+
+
+def test_copies_that_gateways_hold_have_their_time(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path, "EMPTY_SECONDS", 5.0)
+    fleet.daemons["gateway-1"].peers = None
+    holding = fleet.daemons["gateway-2"]
+    holding.held = [3, 1, 0]
+
+    Paths(fleet).wait_empty()
+
+    assert [0] == holding.held
+
+
+def test_what_a_gateway_holds_for_ever_is_left_to_the_drain(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path, "EMPTY_SECONDS", 0.0)
+    fleet.daemons["gateway-2"].held = [1]
+
+    Paths(fleet).wait_empty()
+
+    assert [1] == fleet.daemons["gateway-2"].held
