@@ -48,9 +48,11 @@ def answer_all(
         events: What is told.
         look: What is told of the RECEIVE that gave them.
         draft: Of the transaction, when it is to be rolled back.
-        rest: Asked behind an error, which comes before what waits.
+        rest: Asked behind all of them for each dialog that has failed: an error comes before what waits, of which one
+            RECEIVE may have given a part only.
     """
     over: set[str] = set()
+    failed: dict[str, broker.Dialog] = {}
     for message in messages:
         told = received_event(message, is_initiator=False, look=look)
         events.append(told)
@@ -61,11 +63,12 @@ def answer_all(
                 continue
             events.append(_end(message.dialog, told.conversation))
         else:
-            if told.what is What.ERROR and rest is not None:
-                events.extend(rest(message.dialog))
-            message.dialog.end()
-            events.append(Event(What.ENDED, told.conversation, is_initiator=False))
+            failed[told.conversation] = message.dialog
         over.add(told.conversation)
+    for conversation, dialog in failed.items():
+        events.extend(rest(dialog) if rest is not None else ())
+        dialog.end()
+        events.append(Event(What.ENDED, conversation, is_initiator=False))
 
 
 def _end(dialog: broker.Dialog, conversation: str) -> Event:
