@@ -693,6 +693,18 @@ def test_a_clock_that_has_just_jumped_ends_nothing_yet() -> None:
     assert [] != judge(entries(*told), Circumstances(astray=[("billing", (-90.0, -63.0))]))
 
 
+def test_a_dialog_that_began_while_the_clock_was_ahead_outlives_its_far_side() -> None:
+    over = ("billing", error(-8489, is_initiator=False, stored_at=5.0))
+    told = [("orders", replace(began(), until=1800.0)), *TWO_SENT[1:], ("billing", received(0)), over]
+    ahead = Circumstances(held=[], astray=[("orders", (0.0, 1.5))])
+
+    assert [] == judge(entries(*told), ahead)
+    assert {Kind.GONE, Kind.LOST} <= {one.kind for one in judge(entries(*told), replace(ahead, astray=[]))}
+    short = [("orders", replace(began(), until=4.0)), *told[1:]]
+    assert {Kind.GONE, Kind.LOST} == {one.kind for one in judge(entries(*short), ahead)}
+    assert {Kind.GONE} == {one.kind for one in judge(entries(*told[:-1]), ahead)}
+
+
 def test_a_clock_that_was_wrong_proves_nothing_about_what_was_asked_for() -> None:
     told = [("orders", began(said_until=UNTIL + 1800.0)), *TWO_THERE[1:]]
 
