@@ -271,7 +271,7 @@ class _Judge:
         Whether a side knows that its dialog failed, or did not care: it had ended, and not because the other had. An
         error with which the other side has ended excuses nothing: it comes behind everything that was sent.
         """
-        if self._outlives(conversation, is_initiator=is_initiator):
+        if is_initiator and self._outlives(conversation):
             return True
         errors = [one for one in self._errors.get(conversation, ()) if one.event.number < 0]
         has_ended = way.ended is not None and self._ways[conversation, not is_initiator].end is None
@@ -306,18 +306,18 @@ class _Judge:
             onward, back = self._ways[conversation, is_initiator], self._ways[conversation, not is_initiator]
             is_there = is_initiator or bool(back.received) or back.end is not None
             is_over = onward.over is not None or back.end is not None
-            if self._outlives(conversation, is_initiator=is_initiator):
+            if is_initiator and self._outlives(conversation):
                 continue
             if is_there and not is_over and not any(one.event.is_initiator is is_initiator for one in errors):
                 side = "initiator" if is_initiator else "target"
                 yield verdict_of(Kind.LOST, errors[0], f"its {side} was not told that it failed")
 
-    def _outlives(self, conversation: str, *, is_initiator: bool) -> bool:
+    def _outlives(self, conversation: str) -> bool:
         """
-        Whether a side need not know yet that its dialog failed: that began while its clock was ahead, so its lifetime
-        is not over by the clock that is right again; that of the far side is, and each side tells its own alone.
+        Whether an initiator need not know yet that its dialog failed: it began while its clock was ahead, so its
+        lifetime is not over by the clock that is right again; that of the target is, and each tells its own alone.
         """
-        if not is_initiator or conversation not in self._astray or conversation not in self._began:
+        if conversation not in self._astray or conversation not in self._began:
             return False
         errors = self._errors.get(conversation, ())
         is_over_there = any(one.event.number == LIFETIME_EXCEEDED and not one.event.is_initiator for one in errors)

@@ -11,7 +11,7 @@ from tests.chaos.fleet import Fleet, wait_until
 
 WHOLE_SECONDS = 120.0  # a way is opened by the next dialog that takes it
 POLL_SECONDS = 0.5
-EMPTY_SECONDS = 30.0
+EMPTY_SECONDS = 30.0  # three times the time_to_live of a copy
 OPEN_SECONDS = 2.0  # for those whose ways were broken off to come to another gateway
 ONLINE = "LOGGED_IN"
 
