@@ -32,7 +32,7 @@ def main(cache: Path) -> int:
         return 1
     sys.stdout.write(f"once more, alone: {' '.join(tests)}\n")
     sys.stdout.flush()
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", *tests]
+    command = [sys.executable, "-m", "pytest", "-n0", *tests]  # with pytest-xdist there: its markers are in use
     outcome = subprocess.run(command, check=False).returncode  # noqa: S603 - names that pytest wrote
     verdict = "failed twice" if outcome else "FLAKY, to be mended"
     sys.stdout.writelines(f"{verdict}: {test}\n" for test in tests)

@@ -63,7 +63,7 @@ def test_a_cut_is_felt_one_way_and_not_the_other(net: NamespaceNetwork, near: Ho
         there.send(b"\5")
 
         assert [5] == numbers(here, 1)
-        wait_for(lambda: net.counts(near, far).cut == cut + 1, seconds=SECONDS, what="the packet at the switch")
+        wait_for(lambda: net.counts(near, far).cut > cut, seconds=SECONDS, what="a packet at the switch")
         assert has_nothing(there)
 
 

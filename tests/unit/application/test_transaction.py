@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from broker.application.transaction import check_schema, commit, is_always_open,
 from broker.errors import StoreBusyError, StoreUnavailableError
 from broker.store.rows import ask
 from broker.store.transaction import LOCK_PAUSE, LOCK_PAUSE_FIRST
+from tests.support.asleep import sleep_by
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 
@@ -233,7 +233,7 @@ def test_busy_database_is_looked_at_often_whatever_the_connection_would_do(
         if len(pauses) == 6:
             holder.commit()
 
-    monkeypatch.setattr(time, "sleep", pause)
+    sleep_by(monkeypatch, pause)
     with transaction(db):
         ask(db, INSERT, (2,))
     db.commit()
@@ -360,7 +360,7 @@ def test_joined_transaction_waits_for_another_writer_where_sqlite_would_not(
         if len(pauses) == 3:
             holder.rollback()
 
-    monkeypatch.setattr(time, "sleep", pause)
+    sleep_by(monkeypatch, pause)
     with transaction(db):
         ask(db, INSERT, (2,))
     db.execute("COMMIT")

@@ -8,6 +8,7 @@ import pytest
 
 from broker.bench import journal
 from broker.bench.journal import FULL, IDLE_LOOKS, QUICK, SAMPLES, WITHOUT
+from tests.support.asleep import sleep_by
 
 
 def test_every_sample_is_measured_against_none_and_so_is_none() -> None:
@@ -31,7 +32,7 @@ def test_next_turn_begins_when_the_writer_is_done(
     seconds = (ms / 1000 for ms in spent_ms)
     slept: list[float] = []
     monkeypatch.setattr("broker.bench.journal.cpu_seconds", lambda _pid: next(seconds))
-    monkeypatch.setattr("broker.bench.journal.time.sleep", slept.append)
+    sleep_by(monkeypatch, slept.append)
 
     journal._let_finish(1)
 

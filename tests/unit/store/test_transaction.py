@@ -23,6 +23,7 @@ from broker.store.transaction import (
     roll_back,
     writing,
 )
+from tests.support.asleep import sleep_by
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_writing_looks_often_whether_the_lock_is_free(
         if len(pauses) == 50:
             other.execute("COMMIT")
 
-    monkeypatch.setattr("broker.store.transaction.time.sleep", sleep)
+    sleep_by(monkeypatch, sleep)
 
     with writing(db):
         put_queue(db, "Orders", is_receive_enabled=True)

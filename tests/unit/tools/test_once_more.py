@@ -14,6 +14,10 @@ from tools.once_more import TESTS_MAX, failed_tests
 FLAKY = """
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("as the tests here")
+
 def test_of_the_second_time() -> None:
     seen = Path("seen")
     is_second = seen.exists()
@@ -26,7 +30,7 @@ def test_of_the_second_time() -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of its own, far from the configuration of this one."""
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     return tmp_path
 
 
