@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: lengths, tests for modules, no rings of imports, pages for users."""
+"""The house rules that a machine can hold: docstrings, no rings of imports, tables of a database, pages for users."""
 
 import ast
 import re
@@ -13,28 +13,7 @@ from tests.support.imports import imports_of, rings
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "broker").rglob("*.py"))
 COMPILED = sorted([*(ROOT / "broker").rglob("*.pyx"), *(ROOT / "broker").rglob("*.pxi")])
-MODULE_LINES = 400
 LINE_CHARACTERS = 120  # of compiled files, which ruff does not read
-FUNCTION_LINES = 50
-# Tried as a whole, by tests of another kind.
-TESTED_ELSEWHERE = {
-    "broker/__main__.py": "tests/loopback",
-    "broker/bench/application.py": "tests/loopback",
-    "broker/bench/dialogs.py": "tests/loopback",
-    "broker/bench/load/connections.py": "tests/loopback",
-    "broker/bench/load/day.py": "tests/loopback",
-    "broker/bench/load/day_net.py": "tests/loopback",
-    "broker/bench/load/open_dialogs.py": "tests/loopback",
-    "broker/bench/relay.py": "tests/loopback",
-    "broker/bench/twin.py": "tests/loopback",
-    "broker/daemon.py": "tests/loopback",
-    "broker/demo/story.py": "tests/chaos",
-    "broker/demo/topology.py": "tests/loopback",
-    "broker/demo/workload.py": "tests/chaos",
-    "broker/reloading.py": "tests/loopback",
-    "broker/workers/reloading.py": "tests/loopback",
-}
-
 # Rings of imports for type checkers alone, of more than two modules, each with its reason.
 NAMED_ONLY = {
     "broker.control.config": "the sections stand in one model, and what is asked of all of it stands with its section",
@@ -48,48 +27,18 @@ def names(module: Path) -> str:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=names)
-def test_a_module_says_what_it_holds_and_stays_short(module: Path) -> None:
+def test_a_module_says_what_it_holds(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
 
     assert ast.get_docstring(ast.parse(text)), "no docstring"
-    assert text.count("\n") <= MODULE_LINES
 
 
 @pytest.mark.parametrize("module", COMPILED, ids=names)
-def test_a_compiled_file_says_what_it_holds_and_stays_short(module: Path) -> None:
+def test_a_compiled_file_says_what_it_holds(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
 
     assert re.match(r'(# cython: .*\n)?"""\n', text), "no docstring"
-    assert text.count("\n") <= MODULE_LINES
     assert [] == [line for line in text.splitlines() if len(line) > LINE_CHARACTERS]
-
-
-@pytest.mark.parametrize("module", MODULES, ids=names)
-def test_functions_stay_short(module: Path) -> None:
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-
-    long = [
-        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.body[0].lineno + 1 > FUNCTION_LINES
-    ]
-
-    assert [] == long
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "__init__.py"], ids=names)
-def test_a_module_has_a_test_of_its_own(module: Path) -> None:
-    relative = module.relative_to(ROOT)
-    if str(relative) in TESTED_ELSEWHERE:
-        assert any((ROOT / TESTED_ELSEWHERE[str(relative)]).glob("test_*.py"))
-        return
-    is_spark = relative.parts[1] == "pipeline"
-    where = Path("spark", *relative.parts[2:-1]) if is_spark else Path("unit", *relative.parts[1:-1])
-    expected = ROOT / "tests" / where / f"test_{module.stem}.py"
-
-    assert expected.exists(), f"no {expected.relative_to(ROOT)}"
 
 
 def test_modules_do_not_import_each_other_in_a_ring_not_even_inside_functions() -> None:
