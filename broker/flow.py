@@ -41,6 +41,7 @@ class Disposition(StrEnum):
     DUPLICATE = "duplicate"
     OUT_OF_SEQUENCE = "out of sequence"
     UNKNOWN_CONVERSATION = "unknown conversation"
+    NOT_OF_THIS_DIALOG = "not of this dialog"
     SERVICE_NOT_FOUND = "service not found"
     CONTRACT_REFUSED = "contract refused"
     CONVERSATION_ENDED = "conversation ended"
@@ -81,6 +82,7 @@ NUMBER = {
     Disposition.DUPLICATE: 11218,
     Disposition.OUT_OF_SEQUENCE: 11217,
     Disposition.UNKNOWN_CONVERSATION: 11213,
+    Disposition.NOT_OF_THIS_DIALOG: 11223,
     Disposition.SERVICE_NOT_FOUND: 11210,
     Disposition.CONTRACT_REFUSED: 11214,
     Disposition.CONVERSATION_ENDED: 11212,

@@ -60,6 +60,7 @@ _BY_DISPOSITION: Mapping[str, str] = {
     D.FRAME_TOO_LARGE: "raise endpoint.max_frame at the next hop of {instance} to that of {instance}",
     D.SERVICE_NOT_FOUND: "CREATE SERVICE [{service}] in that database of {instance}, or correct the route",
     D.CONTRACT_REFUSED: "ALTER SERVICE [{service}] (ADD CONTRACT ...) there, or begin the dialog under another one",
+    D.NOT_OF_THIS_DIALOG: "a peer uses the conversation id of a dialog that is not its own: see the log of {instance}",
     D.OTHER_INSTANCE: "see whether two databases have the same broker instance (a copied file): broker database",
     D.SECURITY_UNRESOLVED: (
         "the log of {instance} says which certificate (frame refused): name it in databases.NAME.peers there, renew it,"

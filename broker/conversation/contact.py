@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from broker.flow import Disposition
 from broker.routing.facts import Facts
 from broker.security.key_packet import Direction
 from broker.security.session import Sealer, Secured
@@ -32,6 +33,11 @@ class Contact:
     far_broker_instance: bytes = NO_GUID
     secured: Secured | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any instance of the far service may answer still (R5.1)."""
+        return self.is_initiator and self.far_broker_instance == NO_GUID
+
     def bound_to(self, broker_instance: bytes) -> Contact:
         """The same dialog with this database as its far side."""
         return replace(self, far_broker_instance=broker_instance)
@@ -39,6 +45,22 @@ class Contact:
     def secured_as(self, secured: Secured | None) -> Contact:
         """The same dialog, secured so."""
         return replace(self, secured=secured)
+
+    def objection(self, header: Header) -> Disposition | None:
+        """
+        Why a frame is not from the far side of this dialog to this side, by what its header says; None when it is.
+
+        Permissions are asked of the service that a frame names, and a side is found by the conversation id alone. So a
+        frame is applied to a side only when all of its header fits.
+        """
+        ends = header.conversation_id, header.is_from_target, header.to_service, header.from_service
+        if ends != (self.conversation_id, self.is_initiator, self.service_name, self.far_service):
+            return Disposition.NOT_OF_THIS_DIALOG
+        if header.to_broker_instance not in (NO_GUID, self.broker_instance):
+            return Disposition.NOT_OF_THIS_DIALOG
+        if not self.is_open and header.from_broker_instance != self.far_broker_instance:
+            return Disposition.OTHER_INSTANCE
+        return None
 
     def direction(self) -> Direction:
         """What the keys of this side's frames are for."""

@@ -162,12 +162,14 @@ class Endpoint:
 
     def arrive(self, frames: list[bytes], origin: Origin) -> None:
         """Frames for this database, in the order of arrival; stored in the next turn."""
-        is_urgent, is_inside = False, isinstance(origin, Transmitter)
+        is_urgent = False
+        sender = origin if isinstance(origin, Transmitter) else None
         verdicts = self._verdicts
         for frame in frames:
             is_ack = frame[KIND_AT] == _ACK
             is_urgent |= not is_ack
-            if not self._inbox.put(frame, is_ack=is_ack, is_inside=is_inside):
+            inside = None if sender is None else sender.sealed_later(frame)
+            if not self._inbox.put(frame, inside, is_ack=is_ack):
                 self.dropped[Disposition.STORE_BUSY] += 1
                 if verdicts is not None:
                     verdicts.refuse(frame, Disposition.STORE_BUSY, self._loop.time())

@@ -11,6 +11,8 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple
 
+from broker.security.session import Secured
+
 TURN_FRAMES = 1000  # of each kind in one turn: more would hold the database, and what else waits for a turn, for long
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; past it they are dropped and come again
 
@@ -19,12 +21,12 @@ class Waiting(NamedTuple):
     """
     What has waited.
 
-    Shape: `frames` with the acknowledgements last, so many as `acks`; `inside` which of the frames, counted from 0, a
-    database of this instance has sent.
+    Shape: `frames` with the acknowledgements last, so many as `acks`; `inside` the frames, counted from 0, that a
+    database of this instance has sent, each with what it may be sealed with later.
     """
 
     frames: list[bytes]
-    inside: set[int]
+    inside: dict[int, Secured]
     acks: int
 
 
@@ -32,19 +34,19 @@ class Inbox:
     """Loop-only."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[bytes, bool]] = deque()
-        self._acks: deque[tuple[bytes, bool]] = deque()
+        self._messages: deque[tuple[bytes, Secured | None]] = deque()
+        self._acks: deque[tuple[bytes, Secured | None]] = deque()
         self._bytes = 0
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
         return bool(self._messages or self._acks)
 
-    def put(self, frame: bytes, *, is_ack: bool, is_inside: bool) -> bool:
-        """Let a frame wait; False when there is no room for it."""
+    def put(self, frame: bytes, inside: Secured | None, *, is_ack: bool) -> bool:
+        """Let a frame wait, from outside where `inside` is None; False when there is no room for it."""
         if self._bytes >= INBOX_MAX_BYTES:
             return False
-        (self._acks if is_ack else self._messages).append((frame, is_inside))
+        (self._acks if is_ack else self._messages).append((frame, inside))
         self._bytes += len(frame)
         return True
 
@@ -55,10 +57,11 @@ class Inbox:
         taken += acks
         frames = [frame for frame, _ in taken]
         self._bytes -= sum(map(len, frames))
-        return Waiting(frames, {number for number, (_, is_inside) in enumerate(taken) if is_inside}, len(acks))
+        inside = {number: secured for number, (_, secured) in enumerate(taken) if secured is not None}
+        return Waiting(frames, inside, len(acks))
 
 
-def _first(line: deque[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
+def _first(line: deque[tuple[bytes, Secured | None]]) -> list[tuple[bytes, Secured | None]]:
     taken = list(islice(line, TURN_FRAMES))
     for _ in taken:
         line.popleft()

@@ -38,16 +38,19 @@ from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.way import Buffer, Way, rejected
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
-from broker.security.session import CannotSealError, Credentials
+from broker.security.key_packet import Mode
+from broker.security.session import CannotSealError, Credentials, Secured
 from broker.store.sending import Found, Loaded, Want
 from broker.wire.frame import Fault, Rejected
-from broker.wire.layout import Flag, Kind
+from broker.wire.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
 
 PUMP_BYTES = 256 * 1024  # handed to the forwarder at once: the loop does other things in between
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes
 DECISIONS_MAX = 100_000  # remembered routing decisions, one a dialog
 CLOCK_JUMP = 1.0  # seconds by which the wall clock has to move for instants to be told anew
 _LAST = int(Flag.LAST_FRAGMENT)
+_BEGINNING = bytes(PLACE_END - SEQUENCE_AT)  # the first fragment of the first message
+_NEVER = Secured(None)
 
 
 class Transmitter:
@@ -196,6 +199,22 @@ class Transmitter:
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """Origin of the pass: a frame of ours was dropped in this very instance."""
         self.advise(rejected(frame, disposition), self)
+
+    def sealed_later(self, frame: Buffer) -> Secured:
+        """
+        How the initiator of a dialog within this instance would seal it, for the target, by the frame that begins it.
+
+        By its binding that is its principal, or the secret of an anonymous dialog. Any other frame says neither.
+        """
+        sender = None
+        if frame[KIND_AT] == Kind.MESSAGE and frame[SEQUENCE_AT:PLACE_END] == _BEGINNING:
+            sender = self._by_conversation.get((bytes(frame[CONVERSATION_AT:SEQUENCE_AT]), True))
+        secured = None if sender is None else sender.contact.secured
+        if secured is None or secured.mode is None:
+            return _NEVER
+        if secured.mode is Mode.ANONYMOUS:
+            return Secured(None, secret=secured.secret)
+        return Secured(None, self.framing.credentials.principal or "")
 
     # --- what is told ---
 

@@ -6,9 +6,10 @@ keys that are kept have a bound; the one that was not used for the longest goes 
 packet of what is sent again. A signer who is no longer among the peers of the database is not believed any more: its
 keys are forgotten with the first frame behind that.
 
-- A target that has no row yet (it is about to begin, or nothing is known of it), or that began inside its instance,
-  takes a packet of anybody whom this database knows, or in anonymous mode of anybody at all. What it found may become
-  its row.
+- A target that has no row yet (it is about to begin, or nothing is known of it) takes a packet of anybody whom this
+  database knows, or in anonymous mode of anybody at all. What it found may become its row.
+- A target that began inside its instance takes what its initiator would have sent from elsewhere: signed by that
+  principal, or with the secret of that anonymous dialog.
 - A side in full mode takes packets of its far principal only, whichever certificate that has today.
 - A target in anonymous mode takes no other secret than the one it began with: anybody could wrap one for it.
 - An initiator in anonymous mode takes no packet: the target derives its keys.
@@ -125,8 +126,11 @@ class Opener:
 
     def _find_key(self, box: Box, direction: Direction, secured: Secured | None, now: float) -> tuple[AESGCM, Source]:
         is_for_initiator = direction.is_from_target
-        if secured is not None and secured.mode is None:
-            secured = None
+        if secured is not None:
+            secured = secured.outside()
+            if secured is None:
+                problem = "this dialog stays within the instance in which it began"
+                raise SealRefusedError(Disposition.NOT_SECURED, problem)
         if secured is None and is_for_initiator:
             raise SealRefusedError(Disposition.NOT_SECURED, "this side of the dialog is in clear")
         if secured is not None and secured.mode is Mode.ANONYMOUS and (is_for_initiator or not box.packet):

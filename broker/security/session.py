@@ -42,13 +42,22 @@ class Secured:
     """
     How one side of a dialog is secured, for as long as it lives.
 
-    Shape: `mode` None when security was asked for and there was no binding; `far_principal` who alone has the other
-    side; `secret` of an anonymous dialog, 32 bytes.
+    Shape: `mode` None for a dialog within this instance: at the initiator security was asked for and there was no
+    binding; at the target the other two are those of its initiator, empty when it may never leave. `far_principal` who
+    alone has the other side; `secret` of an anonymous dialog, 32 bytes.
     """
 
     mode: Mode | None
     far_principal: str = ""
     secret: bytes = field(default=b"", repr=False)
+
+    def outside(self) -> Secured | None:
+        """How frames from outside this instance have to be sealed; None when none are believed."""
+        if self.mode is not None:
+            return self
+        if self.secret:
+            return Secured(Mode.ANONYMOUS, secret=self.secret)
+        return Secured(Mode.FULL, self.far_principal) if self.far_principal else None
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ database of this very instance has sent, which never leave the process and are n
 is dropped and counted, whatever it says: it neither acknowledges nor ends anything.
 
 A dialog that begins says how it is secured with the frame that begins it, and stays so. One that began inside this
-instance may be sealed later: one of its databases may have moved.
+instance may be sealed later, by its own initiator as its own binding says: one of its databases may have moved.
 
 Source: docs/security.md; Service Broker documentation, "Service Broker Dialog Security".
 """
@@ -26,13 +26,13 @@ from broker.store.permission import permissions
 from broker.store.receipt import Heard, Receipt
 from broker.store.secured import load_secured, note_certificate, put_secured
 from broker.store.side import Side
+from broker.store.tombstone import Tombstone
 from broker.wire.frame import Header
 from broker.wire.layout import Flag
 
 Group = list[tuple[Header, bytes]]
 
 _SEALED = int(Flag.SEALED)
-_INSIDE = Secured(None)
 
 
 class Gate:
@@ -61,12 +61,12 @@ class Batch:
         self._sources: dict[int, Source] = {}
         self._heard: dict[int, Heard] = {}
         self._is_new: set[int] = set()
-        self._inside: set[int] = set()
+        self._inside: dict[int, Secured] = {}
         self._known_grants: Grants | None = None
 
-    def note_inside(self, header: Header) -> None:
-        """A database of this instance has sent this frame."""
-        self._inside.add(id(header))
+    def note_inside(self, header: Header, secured: Secured) -> None:
+        """A database of this instance has sent this frame; its dialog is secured so where its target keeps that."""
+        self._inside[id(header)] = secured
 
     def open(self, header: Header, frame: bytes, body: bytes) -> bytes | None:
         """What is in a sealed frame; None when it is not believed, and counted."""
@@ -88,33 +88,29 @@ class Batch:
         self._heard[id(header)] = Heard(opened.echo, opened.key_id)
         return opened.body
 
-    def believed(self, group: Group, side: Side | None) -> tuple[Group, Secured | None]:
+    def believed(self, group: Group, known: Side | Tombstone | None) -> tuple[Group, Secured | None]:
         """
         The frames of one dialog and side that are believed; the others are counted.
 
         Args:
             group: In the order of arrival.
-            side: For which they are; None when it is not here, or no more.
+            known: The side for which they are, or what is left of it; None when nothing is known of it here.
 
         Returns:
             Those, and how they are secured.
         """
-        header = group[0][0]
-        if side is not None:
-            secured = side.contact.secured
-        else:
-            secured = load_secured(self._db, header.conversation_id, is_initiator=header.is_from_target)
+        secured = None if known is None else known.contact.secured
         if secured is None and not self._sources:
             return group, None
-        if side is None and secured is None:
-            secured = next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
-        elif secured == _INSIDE and not header.is_from_target:
-            secured = self._upgraded(group, side)
+        if known is None:
+            secured = self._beginning(group)
+        elif secured is not None and secured.mode is None and not known.contact.is_initiator:
+            secured = self._upgraded(group, known, secured)
         kept = [pair for pair in group if self._is_believed(pair[0], secured)]
         for one, _ in kept:
             if id(one) in self._heard:
                 self._receipt.heard[one.conversation_id, one.is_from_target] = self._heard[id(one)]
-        if kept and side is not None:
+        if kept and isinstance(known, Side):
             self._see(kept)
         return kept, secured
 
@@ -126,8 +122,9 @@ class Batch:
             found = source.who.fingerprint
             put_secured(self._db, conversation, source.secured, self._now, is_initiator=False, certificate=found)
         elif self._is_identified and id(header) in self._inside:
-            put_secured(self._db, conversation, _INSIDE, self._now, is_initiator=False)
-            side.contact = side.contact.secured_as(_INSIDE)
+            secured = self._inside[id(header)]
+            put_secured(self._db, conversation, secured, self._now, is_initiator=False)
+            side.contact = side.contact.secured_as(secured)
 
     def objection(self, header: Header) -> str:
         """Why a frame may not begin a dialog, whoever sent it; empty when it may."""
@@ -160,11 +157,11 @@ class Batch:
             if secured is None or id(header) in self._inside:
                 return True
             why = "its dialog began within this instance, and it came in clear from outside"
-            if secured != _INSIDE:
+            if secured.mode is not None:
                 why = "its dialog is sealed, and it is not"
             self._receipt.refuse(Disposition.NOT_SEALED, why, header)
             return False
-        if secured is None or secured == _INSIDE:
+        if secured is None or secured.mode is None:
             self._receipt.refuse(Disposition.NOT_SECURED, "its dialog is in clear, and it is sealed", header)
             return False
         if source.secured != secured:
@@ -172,22 +169,28 @@ class Batch:
             return False
         return True
 
-    def _upgraded(self, group: Group, side: Side | None) -> Secured:
-        """A dialog that began inside this instance: from its first sealed frame on it is sealed."""
+    def _beginning(self, group: Group) -> Secured | None:
+        """How a dialog that may begin is secured; frames from inside count first, then sealed ones, then clear ones."""
+        inside = next((self._inside[id(one)] for one, _ in group if id(one) in self._inside), None)
+        if inside is not None and self._is_identified:
+            return inside
+        return next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
+
+    def _upgraded(self, group: Group, known: Side | Tombstone, secured: Secured) -> Secured:
+        """A dialog that began inside: from the first frame on that its own initiator has sealed, it is sealed."""
         for header, _ in group:
             source = self._sources.get(id(header))
-            ruling = None if source is None else self.ruling(header)
-            if source is None or not source.is_fresh(self._now) or (ruling is not None and not ruling.is_permitted):
+            if source is None or source.secured != secured.outside() or known.contact.objection(header) is not None:
                 continue
             found = source.who.fingerprint
             put_secured(
                 self._db, header.conversation_id, source.secured, self._now, is_initiator=False, certificate=found
             )
-            if side is not None:
-                side.contact = side.contact.secured_as(source.secured)
-                self._receipt.contacts[side.endpoint_id] = side.contact
+            known.contact = known.contact.secured_as(source.secured)
+            if isinstance(known, Side):
+                self._receipt.contacts[known.endpoint_id] = known.contact
             return source.secured
-        return _INSIDE
+        return secured
 
     def _see(self, group: Iterable[tuple[Header, bytes]]) -> None:
         """Note the certificate that the far side proves to have, when it is another than before."""

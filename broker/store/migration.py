@@ -15,7 +15,7 @@ Version 1 had no tombstones, ledger or parts: closed sides become tombstones, la
 nobody acknowledged and no row holds any more count in the ledger under `BEFORE`. Version 2 had no epoch, version 3 no
 certificate, permissions, bindings or session keys, version 4 no headers of messages: of such a file the messages that
 wait are copied, parts and fragments of large ones excepted, and what was received or sent long ago is not there.
-Version 5 had no handles in its tombstones, which are copied.
+Version 5 had no handles in its tombstones and version 6 no services; these tombstones are copied.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ _TRANSMISSION_2 = f"{_TRANSMISSION_1}, message_body, body_length"
 _MESSAGE_2 = f"{_MESSAGE_1}, status, priority, body_fragments"
 _TOMBSTONE_2 = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag, close_time, expire_time"
 _TOMBSTONES_2 = ("tombstone", _TOMBSTONE_2, _TOMBSTONE_2)
+_TOMBSTONE_6 = f"{_TOMBSTONE_2}, conversation_handle"
 _ROWS_2 = (
     ("transmission", _TRANSMISSION_2, _TRANSMISSION_2),
     ("message", _MESSAGE_2, _MESSAGE_2),
@@ -134,6 +135,14 @@ _ROWS: dict[int, tuple[tuple[str, str, str], ...]] = {
             f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
         ),
         _TOMBSTONES_2,
+    ),
+    6: (
+        (
+            "database",
+            f"{_DATABASE_2}, epoch, certificate, schema_version",
+            f"{_DATABASE_2}, epoch, certificate, {SCHEMA_VERSION}",
+        ),
+        ("tombstone", _TOMBSTONE_6, _TOMBSTONE_6),
     ),
 }
 _ON_TABLES = (

@@ -23,7 +23,7 @@ from broker.security.session import Secured
 from broker.store.gate import Batch
 from broker.store.receipt import Receipt
 from broker.store.side import Side, create_side, is_name
-from broker.store.tombstone import find_tombstone
+from broker.store.tombstone import Tombstone
 from broker.wire.frame import Envelope, Fault, Header, decode_envelope
 from broker.wire.layout import NAME_MAX_BYTES, Kind
 
@@ -55,9 +55,20 @@ class Arrived(NamedTuple):
         )
 
 
+def throw_away(db: sqlite3.Connection, group: Group, tombstone: Tombstone, receipt: Receipt) -> None:
+    """Frames for a side that has ended: messages are acknowledged and thrown away. Inside the batch's transaction."""
+    contact = tombstone.contact
+    messages = [one for one, _ in group if receipt.takes(contact, one) and one.kind == Kind.MESSAGE]
+    expected = _after(messages, tombstone.expected, receipt)
+    if expected != tombstone.expected:
+        tombstone.move(db, expected)
+    if messages:
+        receipt.closed.append((contact, expected))
+
+
 def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch: Batch, now: float) -> Side | None:
     """
-    The side that frames are for: made when they begin a dialog.
+    The side that frames are for, of which nothing is known here: made when they begin a dialog.
 
     Args:
         db: Inside the transaction of the batch.
@@ -71,14 +82,6 @@ def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch:
     """
     group = arrived.group
     header = group[0][0]
-    tombstone = find_tombstone(db, header.conversation_id, is_initiator=header.is_from_target)
-    if tombstone is not None:
-        expected = _thrown_away(group, tombstone.expected, receipt)
-        if expected != tombstone.expected:
-            tombstone.move(db, expected)
-        if any(one.kind == Kind.MESSAGE for one, _ in group):
-            receipt.closed.append((arrived.contact(header), expected))
-        return None
     first = next((pair for pair in group if pair[0].kind == Kind.MESSAGE and pair[0].place == (0, 0)), None)
     if first is None or header.is_from_target:
         receipt.drop(Disposition.UNKNOWN_CONVERSATION, *_headers(group))
@@ -97,11 +100,9 @@ def open_side(db: sqlite3.Connection, arrived: Arrived, receipt: Receipt, batch:
     return side
 
 
-def _thrown_away(group: Group, expected: Place, receipt: Receipt) -> Place:
-    """What is expected after frames for a side that has ended."""
-    for header, _ in group:
-        if header.kind != Kind.MESSAGE:
-            continue
+def _after(messages: list[Header], expected: Place, receipt: Receipt) -> Place:
+    """What is expected after messages for a side that has ended."""
+    for header in messages:
         if header.place < expected:
             receipt.drop(Disposition.DUPLICATE, header)
         elif header.sequence_number >= expected[0] + EARLY_WINDOW or header.fragment_number >= _FRAGMENT_MAX:

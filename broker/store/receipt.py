@@ -9,6 +9,7 @@ from typing import NamedTuple
 from broker.conversation.contact import Contact, Place
 from broker.flow import Disposition
 from broker.wire.frame import Fault, Header
+from broker.wire.layout import Kind
 
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
@@ -81,6 +82,28 @@ class Receipt:
         """A frame is not believed."""
         self.drop(disposition, header)
         self.refusals[disposition] = why
+
+    def takes(self, contact: Contact, header: Header) -> bool:
+        """
+        Whether a frame is from the far side of this dialog; one that is not is dropped here.
+
+        A second instance that answers an open dialog is notified with FAULT -8495.
+        """
+        objection = contact.objection(header)
+        if objection is None:
+            return True
+        if objection is Disposition.OTHER_INSTANCE:
+            self.drop(objection, header)
+            if contact.is_initiator and header.kind in (Kind.MESSAGE, Kind.ACK):
+                fault = Fault(-8495, "another instance of the service has this conversation")
+                self.faults.append((contact.bound_to(header.from_broker_instance), fault))
+        else:
+            why = (
+                f"its dialog is between {contact.far_service!r} and {contact.service_name!r}, and it is from"
+                f" {header.from_service!r} to {header.to_service!r}"
+            )
+            self.refuse(objection, why, header)
+        return False
 
     def count(self, disposition: Disposition, header: Header | None) -> None:
         """Count something that is not believed, though its frame may be taken for something else in it."""

@@ -11,16 +11,19 @@ Source: docs/protocol.md, section 4; Service Broker documentation, "Service Brok
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.security.session import Secured
 from broker.store.delivery import Delivery
 from broker.store.gate import Batch, Gate
-from broker.store.opening import Arrived, open_side
+from broker.store.opening import Arrived, open_side, throw_away
 from broker.store.receipt import Receipt
 from broker.store.reception import Group, Reception
 from broker.store.side import load_side
+from broker.store.tombstone import find_tombstone
 from broker.store.transaction import writing
 from broker.wire.frame import checksum, decode_dialog
 from broker.wire.layout import Flag
@@ -52,7 +55,7 @@ def store_in_writer(
     now: float,
     *,
     gate: Gate | None = None,
-    inside: Collection[int] = (),
+    inside: Mapping[int, Secured] = MappingProxyType({}),
 ) -> Receipt:
     """
     The same, in the transaction of the caller.
@@ -63,7 +66,8 @@ def store_in_writer(
         frames: Whole frames in the order of arrival.
         now: UTC seconds since 1970.
         gate: Who opens seals; None = of a database without a certificate.
-        inside: Which frames, counted from 0, a database of this very instance has sent.
+        inside: Frames, counted from 0, that a database of this very instance has sent, and how the target of a dialog
+            that begins keeps what its initiator may seal with later.
 
     Raises:
         sqlite3.Error: the store failed; nothing of the batch is stored, and nothing may be acknowledged.
@@ -73,10 +77,16 @@ def store_in_writer(
     batch = (gate or Gate()).batch(db, receipt, now)
     for (conversation_id, is_from_target), arrived in _grouped(frames, receipt, batch, inside).items():
         side = load_side(db, instance, conversation_id, is_initiator=is_from_target)
-        group, secured = batch.believed(arrived, side)
-        if side is None and group:
+        tombstone = None if side is not None else find_tombstone(db, instance, arrived[0][0])
+        group, secured = batch.believed(arrived, side or tombstone)
+        if not group:
+            continue
+        if tombstone is not None:
+            throw_away(db, group, tombstone, receipt)
+            continue
+        if side is None:
             side = open_side(db, Arrived(instance, group, secured), receipt, batch, now)
-        if side is not None and group:
+        if side is not None:
             Reception(db, side, delivery, receipt, now).run(group)
     delivery.flush()
     receipt.delivered = delivery.delivered
@@ -84,7 +94,7 @@ def store_in_writer(
 
 
 def _grouped(
-    frames: Iterable[bytes], receipt: Receipt, batch: Batch, inside: Collection[int]
+    frames: Iterable[bytes], receipt: Receipt, batch: Batch, inside: Mapping[int, Secured]
 ) -> dict[tuple[bytes, bool], Group]:
     """The frames that are whole, opened where they are sealed, by dialog and side."""
     groups: dict[tuple[bytes, bool], Group] = {}
@@ -106,6 +116,6 @@ def _grouped(
             receipt.drop(Disposition.CORRUPTED, header)
             continue
         if number in inside:
-            batch.note_inside(header)
+            batch.note_inside(header, inside[number])
         groups.setdefault((header.conversation_id, flags & _FROM_TARGET > 0), []).append((header, body))
     return groups

@@ -26,7 +26,7 @@ from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_
 from broker.store.tombstone import close
 from broker.wire.frame import Envelope, Fault, Header, decode_envelope, decode_fault, decode_stored
 from broker.wire.headers import are_bounded
-from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, NO_GUID, Flag, Kind
+from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, Kind
 from broker.wire.trace_context import TRACE_PARENT
 
 Group = list[tuple[Header, bytes]]
@@ -92,28 +92,18 @@ class Reception:
     # --- who sent it ---
 
     def _is_from_far_side(self, header: Header, body: bytes) -> bool:
-        """Whether the database that this dialog is bound to sent it; the first answer binds an open dialog (R5.1)."""
+        """Whether the far side of this dialog sent it; the first answer binds an open dialog to its database (R5.1)."""
         side = self._side
-        far = side.contact.far_broker_instance
-        if header.from_service != side.contact.far_service:
-            self._drop(Disposition.UNKNOWN_CONVERSATION)
+        if not self._receipt.takes(side.contact, header):
             return False
-        if far == header.from_broker_instance:
-            return True
-        if far == NO_GUID and side.contact.is_initiator:
-            if header.kind in (Kind.MESSAGE, Kind.ACK):
-                objection = self._objection(header, body)
-                if objection is not None:
-                    self._drop(objection)
-                    return False
-                side.contact = side.contact.bound_to(header.from_broker_instance)
-                self._receipt.contacts[side.endpoint_id] = side.contact
-            return True
-        self._drop(Disposition.OTHER_INSTANCE)
-        if side.contact.is_initiator and header.kind in (Kind.MESSAGE, Kind.ACK):
-            other = side.contact.bound_to(header.from_broker_instance)
-            self._receipt.faults.append((other, Fault(-8495, "another instance of the service has this conversation")))
-        return False
+        if side.contact.is_open and header.kind in (Kind.MESSAGE, Kind.ACK):
+            objection = self._objection(header, body)
+            if objection is not None:
+                self._drop(objection)
+                return False
+            side.contact = side.contact.bound_to(header.from_broker_instance)
+            self._receipt.contacts[side.endpoint_id] = side.contact
+        return True
 
     def _objection(self, header: Header, body: bytes) -> Disposition | None:
         """Why a frame cannot be the first answer: such a frame binds nothing and does nothing."""

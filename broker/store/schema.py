@@ -10,7 +10,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterator
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 OLDEST_VERSION = 1  # that can be brought up to this one
 _TABLE = r"^CREATE (?:TABLE|INDEX \w+ ON) broker_(\w+)"
 

@@ -130,6 +130,9 @@ CREATE TABLE broker_tombstone (
     close_time             REAL NOT NULL,
     expire_time            REAL NOT NULL,
     conversation_handle    BLOB,                        -- by which its application knew it; NULL before version 6
+    service_name           TEXT,                        -- this and the next as in broker_conversation;
+    far_service            TEXT,                        -- NULL before version 7
+    far_broker_instance    BLOB,
     PRIMARY KEY (conversation_id, is_initiator)
 ) WITHOUT ROWID;
 CREATE INDEX broker_tombstone_expire ON broker_tombstone (expire_time);

@@ -13,18 +13,20 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from broker.conversation.contact import Contact, Place
 from broker.store.ledger import fail, remove
+from broker.store.secured import secured_of
+from broker.wire.frame import Header
+from broker.wire.layout import NO_GUID
 
 REPLAY_GUARD = 30 * 60.0  # seconds; the original's figure
-
-Place = tuple[int, int]
 
 # A side that has neither sent nor received anything has nobody who could send again.
 _BURY = (
     "INSERT OR REPLACE INTO broker_tombstone SELECT conversation_id, is_initiator, receive_sequence,"
     " receive_sequence_frag, ?1,"
     " CASE WHEN is_initiator OR is_opening_acknowledged > 0 THEN ?1 ELSE max(?1, lifetime) END + ?2,"
-    " conversation_handle"
+    " conversation_handle, service_name, far_service, far_broker_instance"
     " FROM broker_conversation WHERE endpoint_id = ?3"
     " AND (send_sequence, receive_sequence, receive_sequence_frag) > (0, 0, 0)"
 )
@@ -34,8 +36,9 @@ _FORGET_KEY = (
     " AND (conversation_id, is_initiator) NOT IN (SELECT conversation_id, is_initiator FROM broker_tombstone)"
 )
 _FIND = (
-    "SELECT receive_sequence, receive_sequence_frag FROM broker_tombstone"
-    " WHERE conversation_id = ? AND is_initiator = ?"
+    "SELECT receive_sequence, receive_sequence_frag, service_name, far_service, far_broker_instance, k.security,"
+    " k.far_principal, k.secret FROM broker_tombstone t LEFT JOIN broker_session_key k"
+    " USING (conversation_id, is_initiator) WHERE t.conversation_id = ? AND t.is_initiator = ?"
 )
 _MOVE = (
     "UPDATE broker_tombstone SET receive_sequence = ?, receive_sequence_frag = ?"
@@ -80,20 +83,29 @@ def forget_key(db: sqlite3.Connection, endpoint_id: int) -> None:
 class Tombstone:
     """One that was found. Shape: `expected` the next (sequence, fragment) of a far side that goes on sending."""
 
-    conversation_id: bytes
-    is_initiator: bool
+    contact: Contact
     expected: Place
 
     def move(self, db: sqlite3.Connection, expected: Place) -> None:
         """The far side has sent more, all of which is thrown away."""
         self.expected = expected
-        db.execute(_MOVE, (*expected, self.conversation_id, self.is_initiator))
+        db.execute(_MOVE, (*expected, self.contact.conversation_id, self.contact.is_initiator))
 
 
-def find_tombstone(db: sqlite3.Connection, conversation_id: bytes, *, is_initiator: bool) -> Tombstone | None:
-    """The tombstone of this side."""
-    row = db.execute(_FIND, (conversation_id, is_initiator)).fetchone()
-    return None if row is None else Tombstone(conversation_id, is_initiator, (row[0], row[1]))
+def find_tombstone(db: sqlite3.Connection, instance: bytes, header: Header) -> Tombstone | None:
+    """
+    The tombstone of the side to which a frame is sent, in the database with this broker instance.
+
+    One that an older version made does not know its ends: they are those that the frame names.
+    """
+    row = db.execute(_FIND, (header.conversation_id, header.is_from_target)).fetchone()
+    if row is None:
+        return None
+    sequence, fragment, service, far_service, far, *key = row
+    if service is None:
+        service, far_service, far = header.to_service, header.from_service, header.from_broker_instance
+    ends = (service, instance, far_service, far or NO_GUID, secured_of(*key))
+    return Tombstone(Contact(header.conversation_id, header.is_from_target, *ends), (sequence, fragment))
 
 
 def purge_tombstones(db: sqlite3.Connection, now: float, limit: int) -> bool:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES
+from broker.security.session import Secured
 from broker.store.expiry import next_timer
 from broker.store.failing import fail_in_writer
 from broker.store.gate import Gate
@@ -42,7 +43,8 @@ class Turn:
     for this dialog itself, asked by endpoint_id from the writer thread; `first_frames` at most are loaded of one that
     was found and is not known; `housekeeping` when it is time for that; `statuses` why dialogs wait, by endpoint_id;
     `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again;
-    `inside` which of the frames, counted from 0, come from databases of this instance; `gate` opens what is sealed;
+    `inside` the frames, counted from 0, that come from databases of this instance, as `store_in_writer` takes them;
+    `gate` opens what is sealed;
     `faults` of dialogs that cannot be sent as they have to be, by endpoint_id.
     """
 
@@ -56,7 +58,7 @@ class Turn:
     housekeeping: Housekeeping | None = None
     statuses: dict[int, str | None] = field(default_factory=dict)
     is_probe: bool = False
-    inside: Collection[int] = ()
+    inside: Mapping[int, Secured] = field(default_factory=dict)
     gate: Gate | None = None
     faults: dict[int, Fault] = field(default_factory=dict)
 
@@ -70,7 +72,7 @@ class Turn:
         writes = bool(self.frames or self.statuses or self.faults) or self.housekeeping is not None
         if self.is_probe or not (reads and writes):
             return [self]
-        reading = replace(self, frames=[], inside=(), statuses={}, faults={}, housekeeping=None)
+        reading = replace(self, frames=[], inside={}, statuses={}, faults={}, housekeeping=None)
         return [reading, replace(self, find_after=None, wants=[])]
 
 

@@ -177,7 +177,7 @@ def test_of_frames_alone_both_ways_are_told() -> None:
 
 
 def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
-    statement = "INSERT INTO broker_tombstone VALUES (?, ?, 4, 0, 1.0, 60.0, NULL)"
+    statement = "INSERT INTO broker_tombstone VALUES (?, ?, 4, 0, 1.0, 60.0, NULL, NULL, NULL, NULL)"
     shop.connect(isolation_level=None).executemany(statement, [(DIALOG.bytes, 1), (DIALOG.bytes, 0)])
 
     answer = asked(DIALOG, shop)

@@ -178,7 +178,8 @@ async def test_dialog_that_was_closed_is_still_acknowledged(path: Path) -> None:
         shop.arrive(far.message(0), far.end(1))
         await asyncio.sleep(SOON)
         shop.application.execute(
-            "INSERT INTO broker_tombstone VALUES (?, 0, 2, 0, 0, 9e9, NULL)", (far.contact.conversation_id,)
+            "INSERT INTO broker_tombstone VALUES (?, 0, 2, 0, 0, 9e9, NULL, NULL, NULL, NULL)",
+            (far.contact.conversation_id,),
         )
         shop.application.execute("DELETE FROM broker_conversation")
         shop.link.frames.clear()

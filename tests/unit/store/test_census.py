@@ -58,7 +58,8 @@ def test_tombstones_failures_and_what_waits(shop: Shop) -> None:
     dialog(shop, age=0, sends=2)
     db = shop.connect(isolation_level=None)
     db.executemany(
-        "INSERT INTO broker_tombstone VALUES (?, 1, 0, 0, 0, ?, NULL)", [(b"a" * 16, NOW - 1), (b"b" * 16, NOW + 1)]
+        "INSERT INTO broker_tombstone VALUES (?, 1, 0, 0, 0, ?, NULL, NULL, NULL, NULL)",
+        [(b"a" * 16, NOW - 1), (b"b" * 16, NOW + 1)],
     )
     db.executemany("INSERT INTO broker_failure VALUES (?, 0, 5, 0, 0, ?, 'e', 't')", [(1, NOW), (2, None), (3, None)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,9 @@ from tests.support.sealed import BILLING, CONVERSATION, HERE, NOW, ORDERS, THERE
 FULL, ANONYMOUS = Secured(Mode.FULL, "billing"), Secured(Mode.ANONYMOUS, "billing", b"s" * 32)
 ENVELOPE = encode_envelope(Envelope(type="T", contract="C", lifetime=600))
 LAST = int(Flag.LAST_FRAGMENT)
+INSIDE = {0: Secured(None)}  # the first frame, of a dialog that never leaves
+MAY_LEAVE = {0: Secured(None, "CN=orders")}  # its initiator's binding seals
+MAY_LEAVE_UNNAMED = {0: Secured(None, secret=b"s" * 32)}  # its initiator's binding is anonymous
 
 
 class Far:
@@ -72,12 +75,16 @@ class Database:
         self.db = open_database(path, BILLING)
         self.gate = Gate(credentials("billing", "orders", "mallory"))
 
-    def take(self, *frames: bytes, now: float = NOW, inside: Collection[int] = ()) -> Receipt:
+    def take(self, *frames: bytes, now: float = NOW, inside: Mapping[int, Secured] | None = None) -> Receipt:
         with writing(self.db):
-            return store_in_writer(self.db, THERE, frames, now, gate=self.gate, inside=inside)
+            return store_in_writer(self.db, THERE, frames, now, gate=self.gate, inside=inside or {})
 
     def permit(self, principal: str, state: State = State.GRANT) -> None:
         put_permission(self.db, Rule(Permission.SEND, BILLING, parse_principal(principal), state))
+
+    def dump(self) -> list[str]:
+        """All that the file holds."""
+        return list(self.db.iterdump())
 
     @property
     def bodies(self) -> list[bytes]:
@@ -291,49 +298,86 @@ def test_a_tombstone_answers_under_seal_and_goes_with_its_key(billing: Database)
 
 
 def test_frames_from_inside_are_taken_in_clear_and_nobody_asks_who_sent_them(billing: Database) -> None:
-    receipt = billing.take(Far().message(0, is_clear=True), inside={0})
+    receipt = billing.take(Far().message(0, is_clear=True), inside=INSIDE)
 
     assert [b"body"] == billing.bodies
     assert Secured(None) == billing.secured
     assert Counter() == receipt.dropped
 
 
-def test_a_dialog_that_began_inside_is_sealed_as_soon_as_it_comes_so(billing: Database) -> None:
-    """One of its databases has moved to another instance."""
-    far = Far()
-    billing.take(far.message(0, is_clear=True), inside={0})
+@pytest.mark.parametrize(
+    ("binding", "inside", "secured"),
+    [
+        (FULL, MAY_LEAVE, Secured(Mode.FULL, "CN=orders")),
+        (ANONYMOUS, MAY_LEAVE_UNNAMED, Secured(Mode.ANONYMOUS, secret=b"s" * 32)),
+    ],
+    ids=["full", "anonymous"],
+)
+def test_a_dialog_that_began_inside_is_sealed_as_soon_as_its_initiator_seals_it(
+    billing: Database, binding: Secured, inside: Mapping[int, Secured], secured: Secured
+) -> None:
+    """One of its databases has moved to another instance; the packet may be old, for the dialog has begun."""
+    far = Far(binding)
+    billing.take(far.message(0, is_clear=True), inside=inside)
 
-    receipt = billing.take(far.message(1))
+    receipt = billing.take(far.message(1), now=NOW + FRESH_SECONDS)
     later = billing.take(far.message(2, is_clear=True))
+    back = billing.take(far.message(2, b"back", is_clear=True), inside=INSIDE)
 
-    assert [b"body", b"body"] == billing.bodies
-    assert Secured(Mode.FULL, "CN=orders") == billing.secured
-    assert [Secured(Mode.FULL, "CN=orders")] == [contact.secured for contact in receipt.contacts.values()]
+    assert [b"body", b"body", b"back"] == billing.bodies
+    assert secured == billing.secured
+    assert [secured] == [contact.secured for contact in receipt.contacts.values()]
     assert Counter({Disposition.NOT_SEALED: 1}) == later.dropped
+    assert Counter() == back.dropped
+
+
+@pytest.mark.parametrize("kind", ["message", "ack", "fault"])
+@pytest.mark.parametrize("inside", [INSIDE, MAY_LEAVE, MAY_LEAVE_UNNAMED], ids=["stays", "full", "anonymous"])
+@pytest.mark.parametrize(
+    "stranger",
+    [(FULL, "mallory"), (Secured(Mode.ANONYMOUS, "billing", b"m" * 32), "mallory")],
+    ids=["full", "anonymous"],
+)
+def test_nobody_else_takes_over_a_dialog_that_began_inside(
+    open_house: Database, stranger: tuple[Secured, str], inside: Mapping[int, Secured], kind: str
+) -> None:
+    """A sealed frame of a peer that may send to the very service, and knows the conversation."""
+    open_house.take(Far().message(0, is_clear=True), inside=inside)
+    before = open_house.dump()
+    mallory = Far(*stranger)
+    frame = {"message": mallory.message(1, b"made up"), "ack": mallory.ack(), "fault": mallory.fault()}[kind]
+
+    receipt = open_house.take(frame)
+    assert before == open_house.dump()
+    true = open_house.take(Far().message(1, b"true", is_clear=True), inside=inside)
+
+    assert 1 == receipt.dropped.total()
+    assert ([], [], {}) == (receipt.faults, receipt.strangers, receipt.stored)
+    assert Counter() == true.dropped
+    assert [b"body", b"true"] == open_house.bodies
+
+
+def test_a_frame_from_inside_begins_the_dialog_before_a_sealed_one_of_the_same_batch(open_house: Database) -> None:
+    made_up = Far(name="mallory").message(0, b"made up")
+
+    receipt = open_house.take(made_up, Far().message(0, is_clear=True), inside={1: Secured(None)})
+
+    assert Counter({Disposition.NOT_SECURED: 1}) == receipt.dropped
+    assert ([b"body"], Secured(None)) == (open_house.bodies, open_house.secured)
 
 
 def test_who_sends_in_clear_from_outside_has_no_part_in_a_dialog_that_began_inside(open_house: Database) -> None:
     """Whoever knows its conversation id, and may send to the service."""
     far = Far()
-    open_house.take(far.message(0, is_clear=True), inside={0})
+    open_house.take(far.message(0, is_clear=True), inside=INSIDE)
     made_up = (far.message(1, b"made up", is_clear=True), far.ack(is_clear=True), far.fault(is_clear=True))
 
     outside = open_house.take(*made_up)
-    open_house.take(far.message(1, b"true", is_clear=True), inside={0})
+    open_house.take(far.message(1, b"true", is_clear=True), inside=INSIDE)
 
     assert Counter({Disposition.NOT_SEALED: 3}) == outside.dropped
     assert "from outside" in outside.refusals[Disposition.NOT_SEALED]
     assert [b"body", b"true"] == open_house.bodies
-
-
-def test_a_dialog_that_began_inside_is_not_taken_over_by_who_may_not_send(billing: Database) -> None:
-    far = Far(name="mallory")
-    billing.take(far.message(0, is_clear=True), inside={0})
-
-    receipt = billing.take(far.message(1))
-
-    assert Counter({Disposition.NOT_SECURED: 1}) == receipt.dropped
-    assert Secured(None) == billing.secured
 
 
 def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path: Path) -> None:
@@ -347,7 +391,7 @@ def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path:
 
     with writing(db):
         outside = store_in_writer(db, HERE, [frame], NOW)
-        inside = store_in_writer(db, HERE, [frame], NOW, inside={0})
+        inside = store_in_writer(db, HERE, [frame], NOW, inside=INSIDE)
 
     assert Counter({Disposition.NOT_SEALED: 1}) == outside.dropped
     assert Counter({ORDERS: 1}) == inside.delivered

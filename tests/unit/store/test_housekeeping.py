@@ -29,7 +29,7 @@ def make_work(db: sqlite3.Connection) -> None:
         begin_dialog(db, from_service="Orders", to_service="//far/Billing").send(b"a")
     db.execute("UPDATE broker_conversation SET dialog_timer = ?, lifetime = ? WHERE endpoint_id = 1", (NOW, NOW + 9))
     db.execute("UPDATE broker_conversation SET lifetime = ? WHERE endpoint_id = 2", (NOW,))
-    db.execute("INSERT INTO broker_tombstone VALUES (x'00', 0, 1, 0, 0, ?, NULL)", (NOW,))
+    db.execute("INSERT INTO broker_tombstone VALUES (x'00', 0, 1, 0, 0, ?, NULL, NULL, NULL, NULL)", (NOW,))
     db.execute("INSERT INTO broker_fragment VALUES (99, 0, 0, 0, x'')")
 
 
@@ -51,7 +51,7 @@ def test_slice_does_something_of_everything(db: sqlite3.Connection) -> None:
     [
         "UPDATE broker_conversation SET dialog_timer = 1 WHERE endpoint_id = 1",
         "UPDATE broker_conversation SET lifetime = 1 WHERE endpoint_id = 1",
-        "INSERT INTO broker_tombstone VALUES (x'00', 0, 1, 0, 0, 1, NULL)",
+        "INSERT INTO broker_tombstone VALUES (x'00', 0, 1, 0, 0, 1, NULL, NULL, NULL, NULL)",
         "INSERT INTO broker_received VALUES (1, 1)",
         "INSERT INTO broker_fragment VALUES (99, 0, 0, 0, x'')",
         "INSERT INTO broker_transmission_part VALUES (99, 0, x'')",

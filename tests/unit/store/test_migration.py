@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from broker.application.transaction import check_schema
+from broker.conversation.contact import Contact, Travel, ack_frame
 from broker.conversation.well_known import ERROR
 from broker.errors import StoreUnavailableError
 from broker.store import migration, schema
@@ -23,6 +24,7 @@ from broker.store.ledger import ACKNOWLEDGED, SENT
 from broker.store.schema import SCHEMA_VERSION
 from broker.store.tombstone import REPLAY_GUARD, find_tombstone
 from broker.store.transaction import writing
+from broker.wire.frame import decode_dialog
 from tests.support import version_1
 from tests.support.dialog import rows
 
@@ -35,6 +37,7 @@ DATABASE_2 = (  # as version 2 made it
 DATABASE_3 = DATABASE_2[:-1] + ", epoch INTEGER NOT NULL DEFAULT 0)"
 DATABASE_4 = DATABASE_3[:-1] + ", certificate TEXT)"
 SINCE_4 = ("permission", "remote_service_binding", "session_key")
+SINCE_7 = ("service_name", "far_service", "far_broker_instance")  # of tombstones
 MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 
@@ -109,9 +112,12 @@ def test_closed_conversations_become_tombstones(db: sqlite3.Connection) -> None:
 
     assert [(0, 2, NOW, version_1.LIFETIME + REPLAY_GUARD), (1, 3, NOW, NOW + REPLAY_GUARD)] == rows(db, query)
     (closed,) = [one for one in version_1.CONVERSATIONS if one[0] == 8]
-    tombstone = find_tombstone(db, (0xB000 + closed[0]).to_bytes(16, "big"), is_initiator=True)
+    far = Contact((0xB000 + closed[0]).to_bytes(16, "big"), False, "//any/Far", b"f" * 16, "//any/Here")
+    header, _ = decode_dialog(ack_frame(far, Travel(), bytes(16), (0, 0)))
+    tombstone = find_tombstone(db, bytes(16), header)
     assert tombstone is not None
     assert (3, 0) == tombstone.expected
+    assert "//shop/Billing" == tombstone.contact.far_service
 
 
 def test_what_waits_to_be_sent_stays_and_large_bodies_become_parts(db: sqlite3.Connection) -> None:
@@ -342,7 +348,7 @@ def test_readers_see_the_old_file_until_it_is_done(old: Path, monkeypatch: pytes
     assert [(1, len(version_1.CONVERSATIONS))] == seen
 
 
-# --- versions 2 to 5 ----------------------------------------------------------------------------------------
+# --- versions 2 to 6 ----------------------------------------------------------------------------------------
 
 
 def older(path: Path, version: int, table: str) -> Path:
@@ -360,7 +366,8 @@ def older(path: Path, version: int, table: str) -> Path:
         db.execute("DROP TABLE newer")
         for name in ("transmission", "message"):
             db.execute(f"ALTER TABLE broker_{name} DROP COLUMN headers")
-        db.execute("ALTER TABLE broker_tombstone DROP COLUMN conversation_handle")
+        for name in ("conversation_handle", *SINCE_7):
+            db.execute(f"ALTER TABLE broker_tombstone DROP COLUMN {name}")
         for name in SINCE_4 if version < 4 else ():
             db.execute(f"DROP TABLE broker_{name}")
     return path
@@ -398,20 +405,23 @@ def test_version_4_gets_headers_and_keeps_everything_else(fourth: Path, tmp_path
 
     with closing(open_store(fourth)) as db, closing(open_store(tmp_path / "new.db")) as new:
         assert rows(new, MASTER) == rows(db, MASTER)
-        assert with_headers(before) == {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert with_nulls(before, GROWN_SINCE_4) == {
+            name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others
+        }
         assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
         assert [(SCHEMA_VERSION, 5, 77, 9, 65536, "CN=orders")] == rows(
             db, "SELECT schema_version, starts, file_number, epoch, fragment_size, certificate FROM broker_database"
         )
 
 
-def with_headers(
-    tables: dict[str, list[tuple[object, ...]]],
-    grown: Sequence[str] = ("broker_transmission", "broker_message", "broker_tombstone"),
+GROWN_SINCE_4 = {"broker_transmission": 1, "broker_message": 1, "broker_tombstone": 1 + len(SINCE_7)}
+
+
+def with_nulls(
+    tables: dict[str, list[tuple[object, ...]]], grown: dict[str, int]
 ) -> dict[str, list[tuple[object, ...]]]:
-    """The same rows, those of messages with no headers, and of tombstones with no handle."""
-    more: tuple[object, ...] = (None,)
-    return {name: [(*row, *more) for row in found] if name in grown else found for name, found in tables.items()}
+    """The same rows, with so many new columns in which nothing is."""
+    return {name: [(*row, *[None] * grown.get(name, 0)) for row in found] for name, found in tables.items()}
 
 
 def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_path: Path) -> None:
@@ -423,7 +433,9 @@ def test_version_2_gets_an_epoch_and_keeps_everything_else(second: Path, tmp_pat
 
     with closing(open_store(second)) as db, closing(open_store(tmp_path / "new.db")) as new:
         assert rows(new, MASTER) == rows(db, MASTER)
-        assert with_headers(before) == {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
+        assert with_nulls(before, GROWN_SINCE_4) == {
+            name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others
+        }
         assert numbers == set(db.execute("SELECT * FROM sqlite_sequence"))
         assert [(SCHEMA_VERSION, 5, 77, 0, 65536)] == rows(
             db, "SELECT schema_version, starts, file_number, epoch, fragment_size FROM broker_database"
@@ -443,13 +455,17 @@ def test_version_3_gets_permissions_bindings_and_keys_and_keeps_everything_else(
         )
 
 
-def test_version_5_gets_handles_of_closed_sides_and_keeps_everything_else(tmp_path: Path) -> None:
-    path = tmp_path / "fifth.db"
+@pytest.mark.parametrize(("version", "missing"), [(5, ("conversation_handle", *SINCE_7)), (6, SINCE_7)])
+def test_versions_5_and_6_get_what_closed_sides_were_and_keep_everything_else(
+    tmp_path: Path, version: int, missing: tuple[str, ...]
+) -> None:
+    path = tmp_path / "older.db"
     version_1.make(path)
     open_store(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("ALTER TABLE broker_tombstone DROP COLUMN conversation_handle")
-        db.execute("UPDATE broker_database SET schema_version = 5, starts = 5, file_number = 77, epoch = 9")
+        for name in missing:
+            db.execute(f"ALTER TABLE broker_tombstone DROP COLUMN {name}")
+        db.execute("UPDATE broker_database SET schema_version = ?, starts = 5, file_number = 77, epoch = 9", (version,))
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         others = [name for name in tables if name not in {"broker_database", "sqlite_sequence"}]
         before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
@@ -458,7 +474,7 @@ def test_version_5_gets_handles_of_closed_sides_and_keeps_everything_else(tmp_pa
         after = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in others}
         assert rows(new, MASTER) == rows(db, MASTER)
         assert len(before["broker_tombstone"]) > 0
-        assert with_headers(before, ["broker_tombstone"]) == after
+        assert with_nulls(before, {"broker_tombstone": len(missing)}) == after
         assert [(SCHEMA_VERSION, 5, 77, 9)] == rows(
             db, "SELECT schema_version, starts, file_number, epoch FROM broker_database"
         )

@@ -127,7 +127,9 @@ def test_what_is_gone_is_found_behind_many_that_are_not(
 
 def test_tombstones_are_removed_when_they_have_served(db: sqlite3.Connection) -> None:
     for number, at in enumerate((NOW, NOW + 1)):
-        db.execute("INSERT INTO broker_tombstone VALUES (?, 0, 1, 0, 0, ?, NULL)", (bytes([number] * 16), at))
+        db.execute(
+            "INSERT INTO broker_tombstone VALUES (?, 0, 1, 0, 0, ?, NULL, NULL, NULL, NULL)", (bytes([number] * 16), at)
+        )
 
     assert not Purge().has_work(db, NOW - 1)
     assert Purge().has_work(db, NOW)

@@ -387,7 +387,9 @@ def test_frame_of_another_service_is_not_of_this_dialog(
 
     frame = {"message": other.message(0), "ack": other.ack(1, 0), "fault": other.fault(-8490)}[kind]
 
-    assert take(frame) == Receipt(dropped=Counter({Disposition.UNKNOWN_CONVERSATION: 1}))
+    why = "its dialog is between '//far/Billing' and 'Orders', and it is from '//far/Other' to 'Orders'"
+    dropped = Counter({Disposition.NOT_OF_THIS_DIALOG: 1})
+    assert take(frame) == Receipt(dropped=dropped, refusals={Disposition.NOT_OF_THIS_DIALOG: why})
     assert rows(db, "SELECT * FROM broker_conversation") == before
 
 

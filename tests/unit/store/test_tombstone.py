@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.application.dialog import begin_dialog
+from broker.conversation.contact import Contact, Travel, ack_frame
 from broker.store.ledger import Reason
 from broker.store.tombstone import REPLAY_GUARD, close, find_tombstone, purge_tombstones
+from broker.wire.frame import Header, decode_dialog
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0
+HERE = b"h" * 16
 LIFETIME = 5000.0
 EMPTY = ("broker_conversation", "broker_transmission", "broker_message", "broker_failure")
 
@@ -37,6 +41,11 @@ def begin(db: sqlite3.Connection, **columns: object) -> bytes:
     return dialog.conversation_id.bytes
 
 
+def header_of(contact: Contact) -> Header:
+    """Of any frame that this side sends."""
+    return decode_dialog(ack_frame(contact, Travel(), b"m" * 16, (0, 0)))[0]
+
+
 def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Connection) -> None:
     conversation = begin(db, receive_sequence=3, receive_sequence_frag=2)
     [handle] = rows(db, "SELECT conversation_handle FROM broker_conversation")
@@ -46,7 +55,8 @@ def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Co
     close(db, 1, NOW, Reason.FAR_SIDE_ENDED)
 
     assert [] == [row for table in EMPTY for row in rows(db, f"SELECT * FROM {table}")]
-    assert [(conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle)] == rows(db, "SELECT * FROM broker_tombstone")
+    kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
+    assert [kept] == rows(db, "SELECT * FROM broker_tombstone")
     assert {"sent": 1, "the far side had ended": 1} == dict(rows(db, "SELECT * FROM broker_ledger"))
 
 
@@ -97,19 +107,20 @@ def test_side_of_which_nobody_heard_leaves_no_tombstone(db: sqlite3.Connection) 
 
 
 def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db: sqlite3.Connection) -> None:
-    conversation = begin(db, receive_sequence=3)
+    far = Contact(begin(db, receive_sequence=3), False, "//far/Billing", b"f" * 16, "Orders", HERE)
     close(db, 1, NOW, Reason.CLEANUP)
 
-    tombstone = find_tombstone(db, conversation, is_initiator=True)
+    tombstone = find_tombstone(db, HERE, header_of(far))
     assert tombstone is not None
+    assert Contact(far.conversation_id, True, "Orders", HERE, "//far/Billing") == tombstone.contact
     assert (3, 0) == tombstone.expected
     tombstone.move(db, (7, 2))
 
-    again = find_tombstone(db, conversation, is_initiator=True)
+    again = find_tombstone(db, HERE, header_of(far))
     assert again is not None
     assert (7, 2) == again.expected == tombstone.expected
-    assert find_tombstone(db, conversation, is_initiator=False) is None
-    assert find_tombstone(db, bytes(16), is_initiator=True) is None
+    assert find_tombstone(db, HERE, header_of(replace(far, is_initiator=True))) is None
+    assert find_tombstone(db, HERE, header_of(replace(far, conversation_id=bytes(16)))) is None
 
 
 def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.Connection) -> None:

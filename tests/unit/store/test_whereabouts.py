@@ -170,7 +170,7 @@ def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Sho
 
 def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
     shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5, NULL)", (b"c" * 16,)
+        "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5, NULL, NULL, NULL, NULL)", (b"c" * 16,)
     )
 
     assert Found((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
