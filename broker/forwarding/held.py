@@ -7,14 +7,26 @@ A held frame is never changed: how long it has lived is worked out when it leave
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import NamedTuple
 
 from broker.forwarding.places import Place
 from broker.forwarding.pool import Payer
 from broker.forwarding.way import Arrival, Buffer, Way
-from broker.wire.layout import CONVERSATION_AT, MESSAGE_ID_AT, PLACE_END, TIME_CONSUMED_AT, TIME_TO_LIVE_AT, TIMES, Flag
+from broker.wire.layout import (
+    CONVERSATION_AT,
+    ENDS_AT,
+    HEADER_BYTES,
+    MESSAGE_ID_AT,
+    PLACE_END,
+    TIME_CONSUMED_AT,
+    TIME_TO_LIVE_AT,
+    TIMES,
+    Flag,
+)
 
 TIME_MAX = 2**32 - 1  # ms; what the field can say
+_NAME_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 _FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
 
 
@@ -101,8 +113,18 @@ def waited_ms(since: float, now: float) -> int:
 
 
 def copy_key(frame: Buffer) -> bytes:
-    """What makes two frames copies of each other: conversation, sequence, fragment, kind and direction."""
-    return bytes(frame[CONVERSATION_AT:PLACE_END]) + bytes((frame[4], frame[5] & _FROM_TARGET))
+    """What makes two frames copies of each other: both ends, conversation, sequence, fragment, kind and direction."""
+    ends_end = HEADER_BYTES + sum(_NAME_LENGTHS(frame))
+    return bytes(frame[CONVERSATION_AT:PLACE_END]) + copy_ending(frame[4], frame[5], bytes(frame[ENDS_AT:ends_end]))
+
+
+def copy_ending(kind: int, flags: int, ends: bytes) -> bytes:
+    """
+    The end of a `copy_key`, which the frames of one kind, dialog and direction share.
+
+    A conversation id alone does not tell dialogs apart: a peer may name that of another's. Python's hash is keyed.
+    """
+    return bytes((kind, flags & _FROM_TARGET)) + hash(ends).to_bytes(8, "big", signed=True)
 
 
 def message_id(frame: Buffer) -> bytes:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from broker.flow import Disposition
+from broker.forwarding.held import copy_ending
 from broker.forwarding.held_queue import HeldQueue
 from broker.forwarding.hop import HopTimes
 from broker.forwarding.pack import Lane, Pack, Piece
@@ -22,20 +23,20 @@ from broker.forwarding.places import Places, key_of
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Arrival, Buffer, Origin, Sink, Way, WayOf, frame_bounds
-from broker.wire.layout import GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT, Flag
+from broker.wire.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT, Flag
 
 PACK_BYTES = 64 * 1024  # of a pack, and one frame more: what is copied when a link takes a part of it
 PACK_FRAMES = 8  # of a pack at least: below, what it needs beside the frames is more than theirs (`HELD_OVERHEAD`)
 
-# length, kind, flags, hop_count, time_to_live, time_consumed, conversation to fragment, length of to_service
-_HEAD = Struct(">IBBBxII16x28s52xH").unpack_from
+# length, kind, flags, hop_count, time_to_live, time_consumed, conversation to fragment, lengths of both names
+_HEAD = Struct(">IBBBxII16x28s16xH34xH").unpack_from
 _FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
 
 Refuse = Callable[[Buffer, Way, Disposition, float, Origin], None]
 """Drop a frame of the batch."""
 
 LaneKey = tuple[bytes, bytes, int, int, bool]
-"""Route key, conversation, kind, whether from the target, whether from here."""
+"""Both ends, conversation, kind, whether from the target, whether from here."""
 
 
 @dataclass(slots=True)
@@ -137,12 +138,13 @@ class Packing:
         room = self._share.room(coming.payer)
         at, end = start, min(len(data), start + PACK_BYTES)
         while at < end:
-            length, kind, flags, hop_count, time_to_live, time_consumed, place, name_bytes = _HEAD(data, at)
-            route_key = data[at + ROUTE_KEY_AT : at + HEADER_BYTES + name_bytes]
-            lane_key = route_key, place[:GUID_BYTES], kind, flags & _FROM_TARGET, hop_count == 0
+            length, kind, flags, hop_count, time_to_live, time_consumed, place, from_bytes, to_bytes = _HEAD(data, at)
+            ends = data[at + ENDS_AT : at + HEADER_BYTES + to_bytes + from_bytes]
+            lane_key = ends, place[:GUID_BYTES], kind, flags & _FROM_TARGET, hop_count == 0
             lane = lanes.get(lane_key)
             if lane is None:
-                lane = lanes[lane_key] = _new_lane(lane_key, coming.way_of(data[at : at + length]))
+                route_key = data[at + ROUTE_KEY_AT : at + HEADER_BYTES + to_bytes]
+                lane = lanes[lane_key] = _new_lane(lane_key, route_key, coming.way_of(data[at : at + length]))
             key = place + lane.ending
             cost = length + HELD_OVERHEAD
             if cost > room or key in keys or key in queue:
@@ -213,7 +215,7 @@ class Packing:
             coming.has_fed = True
 
 
-def _new_lane(key: LaneKey, way: Way) -> Lane:
-    route_key, conversation, kind, from_target, is_from_here = key
+def _new_lane(key: LaneKey, route_key: bytes, way: Way) -> Lane:
+    ends, conversation, kind, from_target, is_from_here = key
     place_key = None if is_from_here else key_of(route_key, conversation, is_from_target=bool(from_target))
-    return Lane(way, bytes((kind, from_target)), place_key)
+    return Lane(way, copy_ending(kind, from_target, ends), place_key)

@@ -76,6 +76,7 @@ CONVERSATION_AT = 32
 SEQUENCE_AT = 48
 FRAGMENT_AT = 56
 PLACE_END = 60  # CONVERSATION_AT .. here: conversation_id, sequence_number, fragment_number in one slice
+ENDS_AT = 80  # from_broker_instance .. from_service: both ends of the dialog, in one slice with the lengths
 ROUTE_KEY_AT = 96  # to_broker_instance, to_service_length, to_service: one contiguous slice
 TO_SERVICE_AT = 114
 # What the forwarding pass reads of a frame in one step: length, kind, flags, hop_count, hop_limit, time_to_live,

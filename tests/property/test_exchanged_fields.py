@@ -96,14 +96,13 @@ class Stage:
 
     def exchanged(self, names: tuple[str, ...]) -> Contact:
         """Mine, with these fields of theirs, with the other direction, with a database that is none of the two."""
-        values = {name: getattr(self.theirs, name) for name in FIELDS}
+        values: dict[str, Any] = {name: getattr(self.theirs, name) for name in FIELDS}
         values |= {"is_initiator": not self.mine.is_initiator, "far_broker_instance": b"x" * 16}
-        chosen: dict[str, Any] = {name: values[name] for name in names}
-        return replace(self.mine, **chosen)
+        return replace(self.mine, **{name: values[name] for name in names})
 
     def is_of_a_dialog(self, contact: Contact) -> bool:
         """Whether it names one of the two as it is; any instance may answer one that is open."""
-        known = {} if self.sequence else {"broker_instance": contact.broker_instance}
+        known: dict[str, Any] = {} if self.sequence else {"broker_instance": contact.broker_instance}
         return any(replace(contact, secured=one.secured) == replace(one, **known) for one in (self.mine, self.theirs))
 
 

@@ -9,7 +9,7 @@ from broker.forwarding.held import copy_key, hold
 from broker.forwarding.pack import Lane, Pack
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Way
-from broker.wire.layout import Kind
+from broker.wire.layout import CONVERSATION_AT, PLACE_END, Kind
 
 WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=Kind.MESSAGE)
 
@@ -18,12 +18,16 @@ def pack_of(frames: Sequence[bytes], now: float, *, name: bytes = b"12345678", w
     """These frames, which come now; each in a lane of its own, by `WAY` or by ways of their own."""
     ways = ways or [WAY] * len(frames)
     starts = [sum(map(len, frames[:index])) for index in range(len(frames))]
+    keys = [copy_key(frame) for frame in frames]
     return Pack(
         name=name,
         data=b"".join(frames),
         starts=starts,
-        keys=[copy_key(frame) for frame in frames],
-        lanes=[Lane(way, copy_key(frame)[-2:], None) for way, frame in zip(ways, frames, strict=True)],
+        keys=keys,
+        lanes=[
+            Lane(way, copy_key(frame)[PLACE_END - CONVERSATION_AT :], None)
+            for way, frame in zip(ways, frames, strict=True)
+        ],
         since=now,
         deadline=min(hold(frame, now, WAY).deadline for frame in frames),
         longest=max(map(len, frames)),

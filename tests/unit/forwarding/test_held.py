@@ -50,6 +50,10 @@ def test_time_consumed_stops_at_what_its_field_can_say(make_frame: MakeFrame) ->
         ({"fragment_number": 1}, False),
         ({"kind": Kind.ACK}, False),
         ({"flags": Flag.FROM_TARGET}, False),
+        ({"to_service": "//shop/Public"}, False),
+        ({"from_service": "//shop/Other"}, False),
+        ({"from_broker_instance": b"o" * 16}, False),
+        ({"to_broker_instance": b"o" * 16}, False),
     ],
     ids=str,
 )
