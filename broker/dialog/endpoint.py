@@ -169,7 +169,7 @@ class Endpoint:
             is_ack = frame[KIND_AT] == _ACK
             is_urgent |= not is_ack
             inside = None if sender is None else sender.sealed_later(frame)
-            if not self._inbox.put(frame, inside, is_ack=is_ack):
+            if not self._inbox.put(frame, origin, inside, is_ack=is_ack):
                 self.dropped[Disposition.STORE_BUSY] += 1
                 if verdicts is not None:
                     verdicts.refuse(frame, Disposition.STORE_BUSY, self._loop.time())
@@ -278,6 +278,7 @@ class Endpoint:
         turn = Turn(
             now=wall,
             frames=waiting.frames,
+            origins=waiting.origins,
             inside=waiting.inside,
             find_after=self._found_up_to if self._has_news else None,
             wants=self.transmitter.wants(),  # before the next line: it may make room

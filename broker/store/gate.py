@@ -14,6 +14,7 @@ Source: docs/security.md; Service Broker documentation, "Service Broker Dialog S
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable
 
 from broker.flow import Disposition
@@ -30,6 +31,7 @@ from broker.store.tombstone import Tombstone
 from broker.wire.frame import Header
 from broker.wire.layout import Flag
 
+FAILURES_MAX = 500  # seals of one origin that are broken within a second: what costs a tenth of it
 Group = list[tuple[Header, bytes]]
 
 _SEALED = int(Flag.SEALED)
@@ -41,21 +43,33 @@ class Gate:
     def __init__(self, credentials: Credentials | None = None) -> None:
         self.credentials = credentials or Credentials()
         self._opener = Opener(self.credentials)
+        self._failures: Counter[object] = Counter()  # key packets that did not open within this second, by origin
+        self._since = 0.0
 
     def batch(self, db: sqlite3.Connection, receipt: Receipt, now: float) -> Batch:
         """What is remembered for one batch of frames; UTC seconds since 1970."""
-        return Batch(db, self._opener, self.credentials, receipt, now)
+        if not 0 <= now - self._since < 1:
+            self._since = now
+            self._failures.clear()
+        return Batch(db, self._opener, self.credentials, self._failures, receipt, now)
 
 
 class Batch:
     """The frames of one batch. Shape: frames are known by the identity of their header."""
 
-    def __init__(
-        self, db: sqlite3.Connection, opener: Opener, credentials: Credentials, receipt: Receipt, now: float
+    def __init__(  # noqa: PLR0917 - parts of a gate, and of a batch
+        self,
+        db: sqlite3.Connection,
+        opener: Opener,
+        credentials: Credentials,
+        failures: Counter[object],
+        receipt: Receipt,
+        now: float,
     ) -> None:
         self._db = db
         self._opener = opener
         self._is_identified = credentials.own is not None
+        self._failures = failures
         self._receipt = receipt
         self._now = now
         self._sources: dict[int, Source] = {}
@@ -68,7 +82,7 @@ class Batch:
         """A database of this instance has sent this frame; its dialog is secured so where its target keeps that."""
         self._inside[id(header)] = secured
 
-    def open(self, header: Header, frame: bytes, body: bytes) -> bytes | None:
+    def open(self, header: Header, frame: bytes, body: bytes, origin: object = None) -> bytes | None:
         """What is in a sealed frame; None when it is not believed, and counted."""
         conversation, is_initiator = header.conversation_id, header.is_from_target
         try:
@@ -78,8 +92,10 @@ class Batch:
                 body,
                 lambda: load_secured(self._db, conversation, is_initiator=is_initiator),
                 self._now,
+                is_trusting=self._failures[origin] < FAILURES_MAX,
             )
         except SealRefusedError as error:
+            self._failures[origin] += error.disposition is Disposition.SEAL_BROKEN
             self._receipt.refuse(error.disposition, error.why, header)
             return None
         self._sources[id(header)] = opened.source

@@ -11,7 +11,7 @@ Source: docs/protocol.md, section 4; Service Broker documentation, "Service Brok
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from broker.errors import FrameMalformedError
@@ -55,6 +55,7 @@ def store_in_writer(
     now: float,
     *,
     gate: Gate | None = None,
+    origins: Sequence[object] = (),
     inside: Mapping[int, Secured] = MappingProxyType({}),
 ) -> Receipt:
     """
@@ -66,6 +67,7 @@ def store_in_writer(
         frames: Whole frames in the order of arrival.
         now: UTC seconds since 1970.
         gate: Who opens seals; None = of a database without a certificate.
+        origins: The link that brought each frame, any hashable object; empty = one for all.
         inside: Frames, counted from 0, that a database of this very instance has sent, and how the target of a dialog
             that begins keeps what its initiator may seal with later.
 
@@ -75,7 +77,7 @@ def store_in_writer(
     receipt = Receipt()
     delivery = Delivery(db, now)
     batch = (gate or Gate()).batch(db, receipt, now)
-    for (conversation_id, is_from_target), arrived in _grouped(frames, receipt, batch, inside).items():
+    for (conversation_id, is_from_target), arrived in _grouped(frames, receipt, batch, origins, inside).items():
         side = load_side(db, instance, conversation_id, is_initiator=is_from_target)
         tombstone = None if side is not None else find_tombstone(db, instance, arrived[0][0])
         group, secured = batch.believed(arrived, side or tombstone)
@@ -94,7 +96,11 @@ def store_in_writer(
 
 
 def _grouped(
-    frames: Iterable[bytes], receipt: Receipt, batch: Batch, inside: Mapping[int, Secured]
+    frames: Iterable[bytes],
+    receipt: Receipt,
+    batch: Batch,
+    origins: Sequence[object],
+    inside: Mapping[int, Secured],
 ) -> dict[tuple[bytes, bool], Group]:
     """The frames that are whole, opened where they are sealed, by dialog and side."""
     groups: dict[tuple[bytes, bool], Group] = {}
@@ -108,7 +114,7 @@ def _grouped(
         receipt.headers.append(header)
         flags = header.flags
         if flags & _SEALED:
-            content = batch.open(header, frame, body)
+            content = batch.open(header, frame, body, origins[number] if origins else None)
             if content is None:
                 continue
             body = content

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES
@@ -44,7 +44,7 @@ class Turn:
     was found and is not known; `housekeeping` when it is time for that; `statuses` why dialogs wait, by endpoint_id;
     `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again;
     `inside` the frames, counted from 0, that come from databases of this instance, as `store_in_writer` takes them;
-    `gate` opens what is sealed;
+    `origins` the link or database that brought each of them, empty where that does not matter; `gate` opens what is sealed;
     `faults` of dialogs that cannot be sent as they have to be, by endpoint_id.
     """
 
@@ -58,6 +58,7 @@ class Turn:
     housekeeping: Housekeeping | None = None
     statuses: dict[int, str | None] = field(default_factory=dict)
     is_probe: bool = False
+    origins: Sequence[object] = ()
     inside: Mapping[int, Secured] = field(default_factory=dict)
     gate: Gate | None = None
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class Turn:
         writes = bool(self.frames or self.statuses or self.faults) or self.housekeeping is not None
         if self.is_probe or not (reads and writes):
             return [self]
-        reading = replace(self, frames=[], inside={}, statuses={}, faults={}, housekeeping=None)
+        reading = replace(self, frames=[], origins=(), inside={}, statuses={}, faults={}, housekeeping=None)
         return [reading, replace(self, find_after=None, wants=[])]
 
 
@@ -126,7 +127,7 @@ def turn_in_writer(db: sqlite3.Connection, instance: bytes, turn: Turn, fragment
                     fail_in_writer(db, turn.faults, turn.now)
                 if turn.frames:
                     result.receipt = store_in_writer(
-                        db, instance, turn.frames, turn.now, gate=turn.gate, inside=turn.inside
+                        db, instance, turn.frames, turn.now, gate=turn.gate, origins=turn.origins, inside=turn.inside
                     )
                 result.receipt.finished.update(turn.faults)
                 result.next_timer = next_timer(db)

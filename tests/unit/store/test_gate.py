@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -75,9 +75,15 @@ class Database:
         self.db = open_database(path, BILLING)
         self.gate = Gate(credentials("billing", "orders", "mallory"))
 
-    def take(self, *frames: bytes, now: float = NOW, inside: Mapping[int, Secured] | None = None) -> Receipt:
+    def take(
+        self,
+        *frames: bytes,
+        now: float = NOW,
+        inside: Mapping[int, Secured] | None = None,
+        origins: Sequence[object] = (),
+    ) -> Receipt:
         with writing(self.db):
-            return store_in_writer(self.db, THERE, frames, now, gate=self.gate, inside=inside or {})
+            return store_in_writer(self.db, THERE, frames, now, gate=self.gate, origins=origins, inside=inside or {})
 
     def permit(self, principal: str, state: State = State.GRANT) -> None:
         put_permission(self.db, Rule(Permission.SEND, BILLING, parse_principal(principal), state))
@@ -396,6 +402,21 @@ def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path:
     assert Counter({Disposition.NOT_SEALED: 1}) == outside.dropped
     assert Counter({ORDERS: 1}) == inside.delivered
     db.close()
+
+
+def test_who_brings_many_broken_seals_is_not_trusted_with_new_keys_for_a_second(
+    billing: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find that a key packet does not open costs some hundred microseconds; others are opened as ever."""
+    monkeypatch.setattr(module, "FAILURES_MAX", 3)
+    junk = [frame[:-90] + bytes(90) for frame in (Far(ANONYMOUS).message(0) for _ in range(5))]
+
+    crowd = billing.take(*junk, Far().message(0), Far().message(0), origins=[*["bad"] * 6, "good"])
+    later = billing.take(Far().message(0), now=NOW + 1, origins=["bad"])
+
+    assert Counter({Disposition.SEAL_BROKEN: 3, Disposition.SESSION_KEY_UNKNOWN: 3}) == crowd.dropped
+    assert Counter({Disposition.DUPLICATE: 1}) == later.dropped
+    assert [b"body"] == billing.bodies
 
 
 def test_credentials_may_change_while_frames_come(billing: Database) -> None:
