@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.daemon import Instance
     from broker.journal.plan import JournalPlan
 
-_TLS = frozenset({"encryption", "authentication", "certificate", "private_key", "trust"})
+_TLS = frozenset({"encryption", "authentication", "certificate", "private_key", "trust", "peers"})
 _IDENTITY = frozenset({"certificate", "private_key", "peers"})
 
 

@@ -13,7 +13,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 
@@ -28,9 +28,8 @@ from broker.admin.problem import TooManyAttemptsError, UnauthorizedError
 from broker.admin.token_store import TokenStore
 from broker.control.admin_role import AdminRole, role_of
 from broker.control.administration import AdminSettings, Holders, is_owner, user_name
-from broker.security.certificate import load_der
-from broker.security.identity import who_of
-from broker.security.principal import Who
+from broker.net.certificate import Identity, identify, identify_issuer
+from broker.net.tls import NO_SECURITY, Security, verified_chain
 
 ANONYMOUS = "anonymous"
 _SCHEME = "bearer"
@@ -46,19 +45,27 @@ class Door:
         admin: The settings.
         holders: Who has which role.
         executor: Where files are read.
+        security: What the port brings to TLS; None when it speaks plain text.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, admin: AdminSettings, holders: Holders, executor: Executor, *, clock: Callable[[], float] = time.monotonic
+        self,
+        admin: AdminSettings,
+        holders: Holders,
+        executor: Executor,
+        *,
+        security: Security | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.attempts = Attempts()
         self._executor = executor
         self._clock = clock
-        self.use(admin, holders)
+        self.use(admin, holders, security)
 
-    def use(self, admin: AdminSettings, holders: Holders) -> None:
+    def use(self, admin: AdminSettings, holders: Holders, security: Security | None) -> None:
         """These hold from the next request on."""
+        self._security = security or NO_SECURITY
         self._holders = holders
         self._tokens = TokenStore(admin.tokens, holders.tokens)
         is_open = admin.listen is not None and admin.listen.is_loopback
@@ -78,9 +85,9 @@ class Door:
             return await self._of_token(shown, address, origin)
         if peer is not None:
             return self._of_process(peer, origin)
-        certificate = _certificate(request)
-        if certificate is not None:
-            return self._of_certificate(certificate, origin)
+        chain = _chain(request)
+        if chain:
+            return self._of_certificate(chain, origin)
         if self._of_everybody is AdminRole.NONE or any(name in request.headers for name in FORWARDED):
             raise UnauthorizedError("nothing in the request tells who asks")
         way = 'show a token, or have admin.loopback_role = "{role}"'
@@ -113,8 +120,11 @@ class Door:
         way = f'[admin.roles] "user:{name}" = "{{role}}" in the configuration of the instance gives it'
         return Caller(f"user:{name}", origin, max(roles), way)
 
-    def _of_certificate(self, der: bytes, origin: str) -> Caller:
-        who = who_shows(der)
+    def _of_certificate(self, chain: Sequence[bytes], origin: str) -> Caller:
+        verified = identify_chain(chain)
+        if not (self._security.is_authenticating and self._security.accepts(verified)):
+            raise UnauthorizedError(self._security.refusal(verified))
+        who = verified[0].who
         roles = [role for holder, role in self._holders.certificates if holder.shows(who)]
         way = f'[admin.roles] "certificate:{who.name}" = "{{role}}" in the configuration of the instance gives it'
         return Caller(f"certificate:{who.name}", origin, max(roles, default=AdminRole.NONE), way)
@@ -137,15 +147,15 @@ def origin_of(request: web.Request) -> tuple[Peer | None, str, str]:
     return None, host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def who_shows(der: bytes) -> Who:
-    """What somebody with this certificate has proved to be; only of one that TLS has verified."""
+def identify_chain(chain: Sequence[bytes]) -> tuple[Identity, ...]:
+    """Read the certificates that TLS verified, as DER, the client's own first; raises UnauthorizedError."""
     try:
-        return who_of(load_der(der))
+        return identify(chain[0]), *map(identify_issuer, chain[1:])
     except ValueError as error:
         raise UnauthorizedError(f"the certificate that was shown is not understood: {error}") from None
 
 
-def _certificate(request: web.Request) -> bytes | None:
-    """What the client showed and TLS verified; None when it showed nothing."""
+def _chain(request: web.Request) -> tuple[bytes, ...]:
+    """The certificates of the client that TLS verified, its own first; empty when it showed none."""
     tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
-    return tls.getpeercert(binary_form=True) if isinstance(tls, ssl.SSLObject | ssl.SSLSocket) else None
+    return verified_chain(tls) if isinstance(tls, ssl.SSLObject) else ()

@@ -98,7 +98,7 @@ class AdminServer:
             log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
         audit = Audit(audit_file_of(settings), admin_threads)
         api = Api(subject, Turns(questions, THREADS), admin_threads, audit)
-        door = Door(settings.admin, ways.holders, admin_threads)
+        door = Door(settings.admin, ways.holders, admin_threads, security=ways.security)
         self.events = Events(subject, questions, audit)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software, self.events)
@@ -145,7 +145,7 @@ class AdminServer:
     def carry_out(self, change: Change) -> None:
         """What was prepared counts from now on; those who are followed go when their requests have had their time."""
         self._ways = change.ways
-        self._parts.door.use(change.settings.admin, change.ways.holders)
+        self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
         self._parts.audit.file = audit_file_of(change.settings)
         if self._last_run is not None:
             self._last_run.keep_soon()
@@ -263,7 +263,7 @@ def _digest(settings: Settings) -> bytes:
     admin = settings.admin
     digest = hashlib.blake2b()
     if admin.listen is not None and admin.certificate is not None and admin.private_key is not None:
-        for path in (admin.certificate, admin.private_key, *trusted_files(admin.trust)):
+        for path in (admin.certificate, admin.private_key, *trusted_files((*admin.trust, *admin.peers))):
             with contextlib.suppress(OSError):
                 digest.update(f"{path}\0".encode() + path.read_bytes())
     return digest.digest()

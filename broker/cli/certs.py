@@ -361,7 +361,7 @@ def _tell_issued(
     else:
         lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
         at = None if authority is None else quoted_path(authority / "ca.pem")
-        lines.append(f"trust = [{at}]" if at else f"# peers trust {pair.certificate} itself")
+        lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
     _tell(pair.files(issued), issued.certificates, lines, output)
 
 

@@ -128,6 +128,13 @@ class AdminSettings(Section):
         reason="Off: tokens are enough for most.",
         reload=Reload.LIVE,
     )
+    peers: Annotated[tuple[str, ...], value.list_of(value.text("path or pattern", longest=4096))] = setting(
+        [],
+        "PEM files as in `trust`, with the very certificates of clients. What one of these certificates has issued is "
+        "not trusted, also if it says that it is a CA.",
+        reason="Off: as for `trust`. `openssl req -x509` makes certificates that say CA:TRUE.",
+        reload=Reload.LIVE,
+    )
     tokens: Annotated[Path, value.path()] = setting(
         "tokens",
         "File of token hashes, made by `broker token new`. A relative path is relative to `instance.state_dir`. Its "
@@ -177,9 +184,10 @@ def admin_contradictions(admin: AdminSettings) -> Iterator[Finding]:
     if (admin.certificate is None) != (admin.private_key is None):
         there, missing = (key, "certificate") if admin.certificate is None else (certificate, "private_key")
         yield Finding(there, f"is set, and there is no {missing}", f"name the file in {missing}", (certificate, key))
-    if admin.trust and admin.certificate is None:
-        hint = "name certificate and private_key, or leave it out"
-        yield Finding(("admin", "trust"), "clients show certificates over TLS only", hint, (certificate,))
+    for name in ("trust", "peers"):
+        if getattr(admin, name) and admin.certificate is None:
+            hint = "name certificate and private_key, or leave it out"
+            yield Finding(("admin", name), "clients show certificates over TLS only", hint, (certificate,))
     for text in admin.roles:
         try:
             parse_holder(text)
@@ -195,8 +203,8 @@ def admin_oddities(admin: AdminSettings) -> Iterator[Finding]:
         hint = "name in socket_group the group that shall open it"
         yield Finding(("admin", "roles", local[0]), "cannot open the socket, which has mode 0600", hint)
     shown = [text for text, holder in holders.items() if holder.kind is HolderKind.CERTIFICATE]
-    if shown and not admin.trust:
-        hint = "name in trust the CA of the clients, or their certificates"
+    if shown and not (admin.trust or admin.peers):
+        hint = "name in trust the CA of the clients, or in peers their certificates"
         yield Finding(
             ("admin", "roles", shown[0]), "no certificate of a client is asked for", hint, (("admin", "trust"),)
         )
@@ -282,7 +290,8 @@ def admin_security_of(settings: Settings) -> Security | None:
             certificate=admin.certificate,
             private_key=admin.private_key,
             trust=admin.trust,
-            is_authenticating=bool(admin.trust),
+            peers=admin.peers,
+            is_authenticating=bool(admin.trust or admin.peers),
         )
     except CertificateUnusableError as error:
         raise _file_error(settings, error) from error
@@ -293,7 +302,7 @@ def _file_errors(settings: Settings) -> list[SettingError]:
     from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
 
     admin = settings.admin
-    problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust)
+    problems = file_problems(admin.certificate or Path(), admin.private_key or Path(), admin.trust, admin.peers)
     return [_file_error(settings, one) for one in problems]
 
 
@@ -318,7 +327,7 @@ def check_ways_in(settings: Settings) -> None:
     except TokenFileError as error:
         raise settings.error(("admin", "tokens"), f"{error.path} {error.problem}", error.hint) from error
     is_open = admin.listen.is_loopback and admin.loopback_role != AdminRole.NONE.word
-    if not (has_tokens or admin.trust or is_open):
+    if not (has_tokens or admin.trust or admin.peers or is_open):
         problem = f'nobody could ask on "{admin.listen}": there is no token, and no certificate of a client is trusted'
         raise settings.error(_LISTEN, problem, "use broker token new NAME --role viewer, or set trust and roles")
 

@@ -18,12 +18,14 @@ def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
     found: dict[Path, list[str]] = {}
     if endpoint.certificate is not None:
         found.setdefault(endpoint.certificate, []).append("endpoint.certificate")
-    for path in trusted_files(endpoint.trust):
-        found.setdefault(path, []).append("endpoint.trust")
+    for key in ("trust", "peers"):
+        for path in trusted_files(getattr(endpoint, key)):
+            found.setdefault(path, []).append(f"endpoint.{key}")
     if settings.admin.certificate is not None:
         found.setdefault(settings.admin.certificate, []).append("admin.certificate")
-    for path in trusted_files(settings.admin.trust):
-        found.setdefault(path, []).append("admin.trust")
+    for key in ("trust", "peers"):
+        for path in trusted_files(getattr(settings.admin, key)):
+            found.setdefault(path, []).append(f"admin.{key}")
     for name, database in settings.databases.items():
         if database.certificate is not None:
             found.setdefault(database.certificate, []).append(f"databases.{name}.certificate")

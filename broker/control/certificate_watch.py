@@ -141,7 +141,8 @@ class CertificateWatch:
     async def _narrow(self) -> None:
         """Whatever cannot be used, those are not trusted any more who are in no file any more."""
         before = self.security
-        self.security = await asyncio.to_thread(narrowed, before, self._settings.endpoint.trust)
+        endpoint = self._settings.endpoint
+        self.security = await asyncio.to_thread(narrowed, before, (*endpoint.trust, *endpoint.peers))
         if self.security is not before:
             self._use(self.security)
             tell_change(self.told, "endpoint", shown_security(before), shown_security(self.security))
@@ -165,7 +166,7 @@ def _files(settings: Settings) -> Iterator[str]:
     for path in (endpoint.certificate, endpoint.private_key):
         if path is not None:
             yield str(path)
-    for pattern in endpoint.trust:
+    for pattern in (*endpoint.trust, *endpoint.peers):
         yield from sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
 
 

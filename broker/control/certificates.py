@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from broker.control.certificate_use import trusted_files
 from broker.control.config import by_place
 from broker.errors import CertificateUnusableError, SettingError
 
@@ -43,6 +44,7 @@ def security_of(settings: Settings) -> Security:
             certificate=endpoint.certificate or Path(),
             private_key=endpoint.private_key or Path(),
             trust=endpoint.trust,
+            peers=endpoint.peers,
             is_authenticating=endpoint.authentication == "certificate",
         )
     except CertificateUnusableError as error:
@@ -71,8 +73,8 @@ def certificate_errors(settings: Settings) -> list[SettingError]:
             return [error]
         from broker.net.tls import file_problems  # noqa: PLC0415 - slow to import: see broker.cli.group
 
-        trust = endpoint.trust if endpoint.authentication == "certificate" else ()
-        problems = file_problems(endpoint.certificate or Path(), endpoint.private_key or Path(), trust)
+        named = (endpoint.trust, endpoint.peers) if endpoint.authentication == "certificate" else ()
+        problems = file_problems(endpoint.certificate or Path(), endpoint.private_key or Path(), *named)
         return [_error(settings, one) for one in problems] or [error]
     return []
 
@@ -94,6 +96,10 @@ def certificate_warnings(settings: Settings) -> list[SettingError]:
         problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
         found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
     found += _ending(settings)
+    if endpoint.encryption != "disabled" and endpoint.authentication == "certificate":
+        found += _unclear_authorities(settings, "endpoint")
+    if settings.admin.trust:
+        found += _unclear_authorities(settings, "admin")
     key = endpoint.private_key
     if endpoint.encryption != "disabled" and key is not None:
         from broker.net.tls import is_readable_by_others  # noqa: PLC0415 - slow to import: see broker.cli.group
@@ -121,6 +127,35 @@ def _ending(settings: Settings) -> Iterator[SettingError]:
     problem = f"{endpoint.certificate} ends in {time}, at {own.not_after:%Y-%m-%d %H:%M} UTC"
     hint = "renew it: files that are put in its place are used within seconds, without a restart"
     yield settings.error(("endpoint", "certificate"), problem, hint)
+
+
+def _unclear_authorities(settings: Settings, section: Literal["endpoint", "admin"]) -> Iterator[SettingError]:
+    """Certificates in `trust` that say CA:TRUE and may be a peer's own; files that cannot be read are skipped."""
+    from broker.control.certificate_file import read_certificates  # noqa: PLC0415 - slow to import: see broker.cli.group
+    from broker.security.certificate import reading  # noqa: PLC0415
+    from broker.security.described import Use, describe, is_signed_by, lists_cert_sign, may_issue  # noqa: PLC0415
+
+    named = settings.endpoint if section == "endpoint" else settings.admin
+    try:
+        own = [] if named.certificate is None else read_certificates(named.certificate)
+        peers = [one for path in trusted_files(named.peers) for one in read_certificates(path)]
+        trusted = [(path, one) for path in trusted_files(named.trust) for one in read_certificates(path)]
+        with reading():
+            described = [(path, one, describe(one)) for path, one in trusted if one not in (*own, *peers)]
+    except (CertificateUnusableError, ValueError):
+        return
+    for path, one, said in described:
+        if said.use is not Use.AUTHORITY:
+            continue
+        if not may_issue(one):
+            problem = f"says CA:TRUE and is trusted as a peer's own certificate only, because it names {said.hosts[0]}"
+            hint = f"name it in {section}.peers; if it is a CA, make it again with keyCertSign in its key usage"
+        elif (said.hosts or not lists_cert_sign(one)) and not any(is_signed_by(mine, one) for mine in own):
+            problem = "says CA:TRUE, so its holder can issue certificates in the name of every peer"
+            hint = f"if it is a peer's own certificate, name it in {section}.peers; if it is a CA, let it be"
+        else:
+            continue
+        yield settings.error((section, "trust"), f"{said.subject} in {path} {problem}", hint)
 
 
 def plain_text_told(encryption: str) -> str:

@@ -52,7 +52,8 @@ _STATE_DIR: KeyPath = ("instance", "state_dir")
 _OWNER: tuple[KeyPath, ...] = (_STATE_DIR, ("admin", "socket"))  # by which an instance that runs is found
 _WORKERS: KeyPath = ("endpoint", "workers")
 _SECURITY: tuple[KeyPath, ...] = tuple(
-    ("endpoint", key) for key in ("encryption", "authentication", "certificate", "private_key", "trust", "listen")
+    ("endpoint", key)
+    for key in ("encryption", "authentication", "certificate", "private_key", "trust", "peers", "listen")
 )
 
 _OF_DATABASE = "its file and certificates"

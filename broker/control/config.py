@@ -92,8 +92,8 @@ class EndpointSettings(Section):
     )
     authentication: Annotated[Literal["none", "certificate"], value.choice("none", "certificate")] = setting(
         "none",
-        "How a peer proves who it is: with `certificate` both sides show one, which has to be, or lead to, one in "
-        "`trust`.",
+        "How a peer proves who it is: with `certificate` both sides show one, which has to be one in `trust` or "
+        "`peers`, or lead to a CA in `trust`.",
         reason="Certificates need TLS.",
         reload=Reload.LIVE,
     )
@@ -114,8 +114,15 @@ class EndpointSettings(Section):
     trust: Annotated[tuple[str, ...], _PATTERNS] = setting(
         [],
         "PEM files, each a path or a pattern as in `routes.files`, with CAs or with the very certificates of peers; "
-        "needed for `authentication`. Relative to the configuration file's directory.",
+        "this or `peers` is needed for `authentication`. Relative to the configuration file's directory.",
         reason="Whom to trust is nothing a program could know; the CAs of the web are not asked.",
+        reload=Reload.LIVE,
+    )
+    peers: Annotated[tuple[str, ...], _PATTERNS] = setting(
+        [],
+        "PEM files as in `trust`, with the very certificates of peers. What one of these certificates has issued is "
+        "not trusted, also if it says that it is a CA. Relative to the configuration file's directory.",
+        reason="Off: one CA in `trust` is enough for most. `openssl req -x509` makes certificates that say CA:TRUE.",
         reload=Reload.LIVE,
     )
     message_forwarding: Annotated[bool, value.flag()] = setting(

@@ -211,8 +211,8 @@ def _tls(settings: Settings) -> Iterator[Finding]:
         if getattr(endpoint, key) is None:
             hint = f'name the file in {key}, or set encryption = "disabled"'
             yield Finding(encryption, f'is "{endpoint.encryption}", and there is no {key}', hint, (("endpoint", key),))
-    if endpoint.authentication == "certificate" and not endpoint.trust:
-        hint = "name in trust the CA of the peers, or their certificates"
+    if endpoint.authentication == "certificate" and not (endpoint.trust or endpoint.peers):
+        hint = "name in trust the CA of the peers, or in peers their certificates"
         yield Finding(authentication, "nobody is trusted, so nobody could connect", hint, (("endpoint", "trust"),))
 
 
@@ -254,11 +254,12 @@ def _half_tls(settings: Settings) -> Iterator[Finding]:
         problem = "peers that speak plain text prove nothing"
         hint = 'set encryption = "required" as soon as every peer has TLS'
         yield Finding(("endpoint", "authentication"), problem, hint, (encryption,))
-    unused = ["trust"] if endpoint.trust and endpoint.authentication == "none" else []
+    trusting = [key for key in ("trust", "peers") if getattr(endpoint, key)]
+    unused = trusting if endpoint.authentication == "none" else []
     if endpoint.encryption == "disabled":
         unused += [key for key in ("certificate", "private_key") if getattr(endpoint, key) is not None]
     for key in unused:
-        needed = 'authentication = "certificate"' if key == "trust" else 'encryption = "required"'
+        needed = 'authentication = "certificate"' if key in trusting else 'encryption = "required"'
         yield Finding(("endpoint", key), "is not used", f"set {needed}, or leave it out", (encryption,))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from broker.control.certificate_file import read_certificates
 from broker.control.certificate_use import trusted_files
 from broker.control.config import DatabaseSettings, Settings
-from broker.security.described import Described, Use, describe, is_signed_by
+from broker.security.described import Described, Use, describe, is_signed_by, may_issue
 from broker.security.principal import Who, parse_principal
 from broker.store.database import open_watch
 from broker.store.permission import bindings
@@ -103,16 +103,18 @@ def _endpoint(settings: Settings, day: _Day) -> Iterator[Break]:
             yield Break("endpoint.certificate", str(endpoint.certificate), own, what)
     if endpoint.authentication == "none":
         return
-    trusted = [(path, one) for path in trusted_files(endpoint.trust) for one in read_certificates(path)]
-    for path, one in trusted:
+    named = [(key, path) for key in ("trust", "peers") for path in trusted_files(getattr(endpoint, key))]
+    trusted = [(key, path, one) for key, path in named for one in read_certificates(path)]
+    for key, path, one in trusted:
         said = describe(one)
-        if day.is_over(said) and not _has_heir(said, (describe(other) for _, other in trusted), day):
-            what = _trust_sentence(said, is_own=bool(chain) and is_signed_by(chain[0], one))
-            yield Break("endpoint.trust", str(path), said, what, is_old=day.is_old(said))
+        if day.is_over(said) and not _has_heir(said, (describe(other) for *_, other in trusted), day):
+            is_authority = key == "trust" and may_issue(one)
+            what = _trust_sentence(is_authority=is_authority, is_own=bool(chain) and is_signed_by(chain[0], one))
+            yield Break(f"endpoint.{key}", str(path), said, what, is_old=day.is_old(said))
 
 
-def _trust_sentence(said: Described, *, is_own: bool) -> str:
-    if said.use is not Use.AUTHORITY:
+def _trust_sentence(*, is_authority: bool, is_own: bool) -> str:
+    if not is_authority:
         return "the peer that shows it is refused"
     return "every peer that it vouches for is refused" + (", and refuses this instance" if is_own else "")
 
@@ -128,6 +130,7 @@ def _admin(settings: Settings, day: _Day) -> Iterator[Break]:
     for setting, paths, what in (
         ("admin.certificate", own, "whoever steers this instance from elsewhere refuses its admin port"),
         ("admin.trust", trusted_files(admin.trust), "whoever shows a certificate of it to the admin port is refused"),
+        ("admin.peers", trusted_files(admin.peers), "the client that shows it to the admin port is refused"),
     ):
         for path in paths:
             for said in map(describe, read_certificates(path)):

@@ -283,9 +283,8 @@ def _absolute(settings: Settings, base: Path) -> Settings:
             "instance": settings.instance.with_values({"state_dir": state_dir}),
             "endpoint": settings.endpoint.with_values(
                 {
-                    "certificate": below(base, settings.endpoint.certificate),
-                    "private_key": below(base, settings.endpoint.private_key),
-                    "trust": patterns(settings.endpoint.trust),
+                    **{key: below(base, getattr(settings.endpoint, key)) for key in ("certificate", "private_key")},
+                    **{key: patterns(getattr(settings.endpoint, key)) for key in ("trust", "peers")},
                 }
             ),
             "routes": settings.routes.with_values({"files": patterns(settings.routes.files)}),
@@ -294,7 +293,7 @@ def _absolute(settings: Settings, base: Path) -> Settings:
                 {
                     **{key: below(state_dir, getattr(settings.admin, key)) for key in ("socket", "tokens", "audit")},
                     **{key: below(base, getattr(settings.admin, key)) for key in ("certificate", "private_key")},
-                    "trust": patterns(settings.admin.trust),
+                    **{key: patterns(getattr(settings.admin, key)) for key in ("trust", "peers")},
                 }
             ),
             "journal": settings.journal.with_values({"directory": below(state_dir, settings.journal.directory)}),

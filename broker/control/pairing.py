@@ -46,7 +46,7 @@ from broker.errors import SettingError
 from broker.net.certificate import identify
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.route import RouteProperties
-from broker.security.described import Use, describe, is_signed_by
+from broker.security.described import Use, describe, is_signed_by, may_issue
 from broker.security.grants import Permission
 from broker.security.identity import parse_own, who_of
 from broker.security.issue import certificates_pem
@@ -211,7 +211,7 @@ def _refuse_taken_names(side: Side, partner: Partner, trust: Path, peers: Path) 
     """Files that this pairing replaces may hold the name."""
     settings, database = side.settings, side.settings.databases[side.database]
     sides: list[tuple[KeyPath, tuple[str, ...], Path, Who]] = [
-        (("endpoint", "trust"), settings.endpoint.trust, trust, partner.endpoint),
+        (("endpoint", "trust"), (*settings.endpoint.trust, *settings.endpoint.peers), trust, partner.endpoint),
         (("databases", side.database, "peers"), database.peers, peers, partner.identity.who),
     ]
     own: dict[KeyPath, Path | None] = {
@@ -305,7 +305,7 @@ def _refuse_known_name(
 def _is_signed_here(partner: Partner, patterns: tuple[str, ...]) -> bool:
     certificate = load_pem_x509_certificate(partner.certificate_pem)
     trusted = (one for path in trusted_files(patterns) for one in read_certificates(path))
-    return any(describe(one).use is Use.AUTHORITY and is_signed_by(certificate, one) for one in trusted)
+    return any(may_issue(one) and is_signed_by(certificate, one) for one in trusted)
 
 
 def _is_namesake(one: Who, other: Who) -> bool:

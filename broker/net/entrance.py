@@ -199,7 +199,7 @@ class Entrance:
             if security.accepts(link.transport.chain):
                 continue
             if link.transport.cipher:
-                problem = "your certificate is not trusted any more: have it, or its CA, added to trust"
+                problem = "your certificate is not trusted any more: have it added to peers, or its CA to trust"
                 link.fail(TlsRefusedError(problem))
             elif security.encryption is Encryption.REQUIRED:
                 link.fail(TlsRefusedError("this endpoint asks for a certificate from now on: set encryption"))
@@ -238,10 +238,8 @@ class Entrance:
         if tls.selected_alpn_protocol() != ALPN:
             raise TlsRefusedError(f"the peer does not name {ALPN} as its protocol (ALPN)")
         chain = _proved(tls, security)
-        if not self.security.accepts(chain):  # replaced meanwhile, or less is trusted than the contexts know
-            raise TlsRefusedError(
-                "the peer's certificate is not trusted any more: add it, or its CA, to endpoint.trust"
-            )
+        if not self.security.accepts(chain):  # less is trusted than the contexts know, or it was replaced meanwhile
+            raise TlsRefusedError(self.security.refusal(chain))
         return TlsTransport(sock, tls, incoming, outgoing, chain=chain, scratch=self.security.scratch)
 
     def _reason(self, error: BaseException) -> str:

@@ -28,6 +28,7 @@ from broker.errors import CertificateTooEarlyError, CertificateUnusableError
 from broker.forwarding.limits import READ_BYTES
 from broker.net.certificate import Identity, identify
 from broker.security.certificate import load_pem
+from broker.security.described import may_issue
 
 ALPN = "sbrk/1"
 TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
@@ -46,8 +47,9 @@ class Encryption(StrEnum):
 class Security:
     """
     Shape: `server` and `client` contexts, None where encryption is disabled; `own` what this instance's certificate
-    says, `own_chain` those that are sent behind it; `trusted` whom the peers' certificates have to lead to, `pinned`
-    their fingerprints; `files` where each of these was found, by fingerprint; `scratch` is for the transports.
+    says, `own_chain` those that are sent behind it; `trusted` the certificates that `trust` and `peers` name, `pinned`
+    their fingerprints, `authorities` the fingerprints of those that may issue certificates of peers; `files` where each
+    of these was found, by fingerprint; `scratch` is for the transports.
     """
 
     encryption: Encryption = Encryption.DISABLED
@@ -58,17 +60,35 @@ class Security:
     own_chain: tuple[Identity, ...] = ()
     trusted: tuple[Identity, ...] = ()
     pinned: frozenset[str] = frozenset()
+    authorities: frozenset[str] = frozenset()
     files: Mapping[str, frozenset[Path]] = field(default_factory=dict, repr=False)
     scratch: bytearray = field(default_factory=bytearray, repr=False)
 
     def accepts(self, chain: Sequence[Identity]) -> bool:
         """
-        Whether a peer that was accepted by this chain still is; in doubt not: it may connect anew and is judged again.
+        Whether a peer with this chain is trusted: its own certificate is named, or an authority issued it.
+
+        OpenSSL does not know the difference: it follows every CA:TRUE certificate that a context has.
 
         Args:
             chain: What OpenSSL verified, from the peer's own certificate to the one that was trusted.
         """
-        return not self.is_authenticating or any(one.fingerprint in self.pinned for one in chain)
+        return (
+            not self.is_authenticating
+            or any(one.fingerprint in self.pinned for one in chain[:1])
+            or any(one.fingerprint in self.authorities for one in chain[1:])
+        )
+
+    def refusal(self, chain: Sequence[Identity]) -> str:
+        """Why a peer with this chain is not accepted, and what to do."""
+        for one in chain[1:]:
+            if one.fingerprint in self.pinned:
+                return (
+                    f"the peer's certificate ({chain[0].principal_name}) was issued by {one.principal_name}, which is "
+                    "trusted as a peer's own certificate and not as a CA: if it is a CA, make it with CA:TRUE and "
+                    "keyCertSign, and name it in trust and not in peers"
+                )
+        return "the peer's certificate is not trusted any more: name it in peers, or its CA in trust"
 
 
 NO_SECURITY = Security()
@@ -80,6 +100,7 @@ def load_security(
     certificate: Path,
     private_key: Path,
     trust: Sequence[str] = (),
+    peers: Sequence[str] = (),
     is_authenticating: bool = False,
 ) -> Security:
     """
@@ -90,6 +111,7 @@ def load_security(
         certificate: PEM: this instance's own first, then those between it and its CA.
         private_key: PEM, without a password.
         trust: Paths and patterns of PEM files: CAs, or certificates of peers.
+        peers: The same, of certificates of peers only: none of them counts as a CA, whatever it says.
         is_authenticating: Whether peers show a certificate.
 
     Raises:
@@ -98,8 +120,10 @@ def load_security(
     own, *own_chain = _own(certificate)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Entrance`
-    trusted = load_trust(trust) if is_authenticating else {}
+    in_trust, in_peers = load_trust(trust, peers) if is_authenticating else ({}, {})
+    trusted = {**in_trust, **in_peers}
     anchors = {one.fingerprint: one for some in trusted.values() for one in map(_identify, some)}
+    authorities = {_identify(one).fingerprint for some in in_trust.values() for one in some if may_issue(one)}
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols([ALPN])
@@ -119,12 +143,15 @@ def load_security(
         own_chain=tuple(own_chain),
         trusted=tuple(anchors.values()),
         pinned=frozenset(anchors),
+        authorities=frozenset(authorities.difference(_places(in_peers))),
         files=_places(trusted),
         scratch=bytearray(READ_BYTES),
     )
 
 
-def file_problems(certificate: Path, private_key: Path, trust: Sequence[str] = ()) -> list[CertificateUnusableError]:
+def file_problems(
+    certificate: Path, private_key: Path, trust: Sequence[str] = (), peers: Sequence[str] = ()
+) -> list[CertificateUnusableError]:
     """
     What is wrong with each of the files that `load_security` takes, looked at by itself.
 
@@ -134,7 +161,7 @@ def file_problems(certificate: Path, private_key: Path, trust: Sequence[str] = (
     looks: list[Callable[[], object]] = [
         partial(_own, certificate),
         partial(_check_key, private_key),
-        *([partial(load_trust, trust)] if trust else []),
+        *([partial(load_trust, trust, peers)] if trust or peers else []),
     ]
     for look in looks:
         try:
@@ -144,29 +171,36 @@ def file_problems(certificate: Path, private_key: Path, trust: Sequence[str] = (
     return found
 
 
-def load_trust(patterns: Sequence[str]) -> dict[Path, list[x509.Certificate]]:
+def load_trust(
+    trust: Sequence[str], peers: Sequence[str] = ()
+) -> tuple[dict[Path, list[x509.Certificate]], dict[Path, list[x509.Certificate]]]:
     """
-    The trusted certificates of each file, in the order of the patterns.
+    The certificates of each file of `trust` and of `peers`, in the order of the patterns.
 
     Raises:
         CertificateUnusableError: none, or a file that holds something else.
     """
-    found: dict[Path, list[x509.Certificate]] = {}
-    for pattern in patterns:
-        paths = _matching(pattern)
-        if not paths:
-            raise CertificateUnusableError(
-                "trust", pattern, "no such file", "name the CA of the peers, or their certificates"
-            )
-        found |= {path: _certificates("trust", path) for path in paths}
-    every = [one for some in found.values() for one in some]
+    found = _named("trust", trust), _named("peers", peers)
+    every = [one for files in found for some in files.values() for one in some]
     if not every:
         hint = "name at least one file with the CA of the peers, or with their certificates"
         raise CertificateUnusableError("trust", "trust", "nobody is trusted, so nobody could connect", hint)
     now = datetime.now(UTC)
     if all(one.not_valid_after_utc <= now for one in every):
         hint = f"name certificates that are valid, or {_set_clock(now)}"
-        raise CertificateUnusableError("trust", ", ".join(patterns), "every certificate in it has expired", hint)
+        setting, names = "trust" if trust else "peers", ", ".join([*trust, *peers])
+        raise CertificateUnusableError(setting, names, "every certificate in it has expired", hint)
+    return found
+
+
+def _named(setting: str, patterns: Sequence[str]) -> dict[Path, list[x509.Certificate]]:
+    found: dict[Path, list[x509.Certificate]] = {}
+    for pattern in patterns:
+        paths = _matching(pattern)
+        if not paths:
+            hint = "name the CA of the peers, or their certificates" if setting == "trust" else "name files that exist"
+            raise CertificateUnusableError(setting, pattern, "no such file", hint)
+        found |= {path: _certificates(setting, path) for path in paths}
     return found
 
 
@@ -179,7 +213,7 @@ def narrowed(security: Security, patterns: Sequence[str]) -> Security:
 
     Args:
         security: In use.
-        patterns: Those of `endpoint.trust`.
+        patterns: Those of `endpoint.trust` and `endpoint.peers`.
     """
     now: dict[Path, frozenset[str]] = {}
     unreadable: set[Path] = set()
@@ -193,7 +227,9 @@ def narrowed(security: Security, patterns: Sequence[str]) -> Security:
     present = frozenset().union(*now.values())
     stay = {one for one in security.pinned if one in present or security.files[one] & unreadable}
     trusted = tuple(one for one in security.trusted if one.fingerprint in stay)
-    return security if len(stay) == len(security.pinned) else replace(security, trusted=trusted, pinned=frozenset(stay))
+    if len(stay) == len(security.pinned):
+        return security
+    return replace(security, trusted=trusted, pinned=frozenset(stay), authorities=security.authorities & stay)
 
 
 def is_readable_by_others(path: Path) -> bool:

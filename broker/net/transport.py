@@ -338,7 +338,9 @@ _SENTENCES = {
     "NO_PROTOCOLS_AVAILABLE": "the peer does not speak TLS 1.3",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate: set endpoint.certificate there",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer asks for a certificate: set endpoint.certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust this instance's certificate: add it, or its CA, to trust there",
+    "TLSV1_ALERT_UNKNOWN_CA": (
+        "the peer does not trust this instance's certificate: add it to peers there, or its CA to trust"
+    ),
     "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate: its log tells why",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this instance's certificate has expired: renew endpoint.certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate: its log tells why",
@@ -361,7 +363,7 @@ def explain(error: ssl.SSLError) -> str:
         found = _VERIFY_SENTENCES.get(error.verify_code)
         if found:
             return found
-        return f"the peer's certificate is not trusted ({error.verify_message}): add it, or its CA, to endpoint.trust"
+        return f"the peer's certificate is not trusted ({error.verify_message}): name it in peers, or its CA in trust"
     if isinstance(error, ssl.SSLEOFError):
         return "the peer ended the connection in the middle of TLS"
     reason = error.reason or "unknown"

@@ -100,6 +100,25 @@ def is_self_signed(certificate: x509.Certificate) -> bool:
     return is_signed_by(certificate, certificate)
 
 
+def may_issue(certificate: x509.Certificate) -> bool:
+    """
+    Whether a trusted certificate counts as an authority, so that the certificates it issued are trusted as well.
+
+    It has to say CA:TRUE. `openssl req -x509` says so unasked, also in a server's own certificate. A certificate that
+    names a host as well therefore has to list keyCertSign in its key usage.
+    """
+    names_host = any(isinstance(one, x509.DNSName | x509.IPAddress) for one in _alternative_names(certificate) or ())
+    return _is_authority(certificate) and (lists_cert_sign(certificate) or not names_host)
+
+
+def lists_cert_sign(certificate: x509.Certificate) -> bool:
+    """Whether the key usage of a certificate lists keyCertSign."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    except x509.ExtensionNotFound:
+        return False
+
+
 def _common_name(certificate: x509.Certificate) -> str:
     """The most specific one; empty where there is none."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)

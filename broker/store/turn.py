@@ -44,8 +44,8 @@ class Turn:
     was found and is not known; `housekeeping` when it is time for that; `statuses` why dialogs wait, by endpoint_id;
     `is_probe` when the store failed before, so that a turn with nothing else to write shows whether it works again;
     `inside` the frames, counted from 0, that come from databases of this instance, as `store_in_writer` takes them;
-    `origins` the link or database that brought each of them, empty where that does not matter; `gate` opens what is sealed;
-    `faults` of dialogs that cannot be sent as they have to be, by endpoint_id.
+    `origins` the link or database that brought each of them, empty where that does not matter; `gate` opens what is
+    sealed; `faults` of dialogs that cannot be sent as they have to be, by endpoint_id.
     """
 
     now: float

@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     "a CA that nobody trusts": (
         lambda _: make("bad", *LOOPBACK, by=authority("another CA")),
         "the peer's certificate is not trusted",
-        "the peer does not trust this instance's certificate: add it, or its CA, to trust there",
+        "the peer does not trust this instance's certificate: add it to peers there, or its CA to trust",
     ),
     "expired": (
         lambda sides: make("bad", *LOOPBACK, by=sides.ca, ends=timedelta(seconds=-1)),

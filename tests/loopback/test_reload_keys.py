@@ -96,6 +96,7 @@ def cases(at: Path) -> dict[str, Case]:
             "endpoint", **_second(two), look=lambda i: i.certificates.security.own.principal_name, seen="CN=two"
         ),
         "endpoint.trust": one("endpoint", "trust", trust, lambda i: len(i.peers.entrance.security.trusted), 2),
+        "endpoint.peers": one("endpoint", "peers", trust, lambda i: len(i.peers.entrance.security.trusted), 2),
         "endpoint.message_forwarding": one(
             "endpoint", "message_forwarding", True, lambda i: i.forwarder.here.is_forwarding, True
         ),
@@ -253,6 +254,7 @@ def admin_cases(at: Path) -> dict[str, Case]:
         "admin.certificate": one("admin", **_first(two), look=shown, seen="CN=two"),
         "admin.private_key": one("admin", **_second(two), look=shown, seen="CN=two"),
         "admin.trust": one("admin", "trust", [], lambda i: i.admin._ways.security.server.verify_mode, ssl.CERT_NONE),
+        "admin.peers": one("admin", "peers", [two["certificate"]], lambda i: len(i.admin._ways.security.trusted), 2),
         "admin.tokens": one("admin", "tokens", str(at / "tokens"), lambda i: door(i)._tokens._path, at / "tokens"),
         "admin.roles": one("admin", "roles", {"user:4711": "operator"}, lambda i: [*door(i)._holders.users], [4711]),
         "admin.audit": one("admin", "audit", str(at / "audit"), lambda i: i.admin.audit.file.path, at / "audit"),

@@ -231,6 +231,33 @@ async def test_exact_certificate_is_trusted_whatever_it_is_called(tmp_path: Path
         assert [other.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("dials", ["forger", "victim"])
+async def test_certificate_that_a_peer_has_issued_is_refused_whoever_dials(
+    dials: str, tmp_path: Path, logs: list[Any]
+) -> None:
+    """The peer's own certificate says CA:TRUE, so OpenSSL takes it for an authority."""
+    peer, victim = make("peer", *LOOPBACK, is_authority=True), make("victim", *LOOPBACK)
+    forged = make("billing", *LOOPBACK, by=peer)
+    sides = {
+        "victim": security(tmp_path, "victim", victim, peers=[peer]),
+        "forger": security(tmp_path, "forger", forged, peers=[victim]),
+        "peer": security(tmp_path, "peer", peer, peers=[victim]),
+    }
+    async with (
+        instance(security=sides["victim"]) as one,
+        instance(security=sides["forger"]) as forger,
+        instance(security=sides["peer"]) as honest,
+    ):
+        near, far = (forger, one) if dials == "forger" else (one, forger)
+        near.peers.want(far.address)
+        honest.peers.want(one.address)
+        await until(lambda: one.peers.faults and one.states() == ["LOGGED_IN"])
+
+        assert [peer.fingerprint] == [link.transport.identity.fingerprint for link in one.peers.links.values()]  # type: ignore[union-attr]
+    refused = [entry["reason"] for entry in logs if entry["event"] == "connection refused"]
+    assert "(CN=billing) was issued by CN=peer, which is trusted as a peer's own certificate" in refused[0]
+
+
 @pytest.mark.parametrize("is_covered", [True, False])
 async def test_inbound_link_stands_in_for_an_address_only_if_its_certificate_covers_it(
     *, is_covered: bool, tmp_path: Path, ca: Pair, here: Pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -59,6 +60,7 @@ def make(
     *hosts: str,
     by: Pair | None = None,
     is_authority: bool = False,
+    lists_cert_sign: bool = False,
     begins: timedelta = -DAY,
     ends: timedelta = DAY,
     uses: tuple[x509.ObjectIdentifier, ...] = (),
@@ -78,6 +80,11 @@ def make(
     )
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+    if lists_cert_sign:
+        names = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
+        names += ["key_cert_sign", "crl_sign", "encipher_only", "decipher_only"]
+        usage = x509.KeyUsage(**{name: name == "key_cert_sign" for name in names})
+        builder = builder.add_extension(usage, critical=True)
     if uses:
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     return Pair(builder.sign(by.key if by else key, SHA256()), key)
@@ -95,18 +102,21 @@ def security(
     name: str,
     pair: Pair,
     *trusted: Pair,
+    peers: Sequence[Pair] = (),
     encryption: Encryption = Encryption.REQUIRED,
 ) -> Security:
     """What an endpoint with these files brings to TLS; it authenticates when it trusts somebody."""
     certificate, key = pair.store(directory, name)
-    trust = directory / f"{name}.trust"
+    trust, own = directory / f"{name}.trust", directory / f"{name}.peers"
     trust.write_bytes(b"".join(one.pem for one in trusted))
+    own.write_bytes(b"".join(one.pem for one in peers))
     return load_security(
         encryption,
         certificate=certificate,
         private_key=key,
         trust=[str(trust)] if trusted else [],
-        is_authenticating=bool(trusted),
+        peers=[str(own)] if peers else [],
+        is_authenticating=bool(trusted or peers),
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.admin.attempts import BURST
-from broker.admin.door import who_shows
+from broker.admin.door import identify_chain
 from broker.control.admin_role import AdminRole
 from broker.control.listen import ListenAddress
 from broker.control.token_file import new_token, revoke_token
@@ -331,9 +331,23 @@ async def test_over_tls_the_names_of_the_certificate_are_answered(base: Path, ca
     assert status == answer.status
 
 
+@pytest.mark.parametrize("name", ["clerk", "admin"])
+async def test_what_the_certificate_of_a_client_has_issued_is_nobodys(base: Path, ca: Pair, name: str) -> None:
+    clerk = make("clerk", is_authority=True)  # as openssl req -x509 makes it
+    clerk.store(base, "clerk")
+    roles = '[admin.roles]\n"certificate:CN=clerk" = "viewer"\n"certificate:CN=admin" = "admin"'
+    async with running(base, f'{TRUST}peers = ["clerk.pem"]\n{roles}') as instance:
+        shown = clerk if name == "clerk" else make("admin", by=clerk)
+        answer = await post(port(instance), SELECT, tls=context(base, shown))
+
+    assert (200 if name == "clerk" else 401) == answer.status
+    if name == "admin":
+        assert "(CN=admin) was issued by CN=clerk" in answer.told["detail"]
+
+
 def test_what_a_certificate_shows_is_told_as_rules_ask_for_it() -> None:
     pair = make("ops", "ops.example")
 
-    who = who_shows(pair.der)
+    who = identify_chain([pair.der])[0].who
 
     assert ("CN=ops", "ops", pair.fingerprint) == (who.subject, who.common_name, who.fingerprint)

@@ -14,7 +14,7 @@ def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) ->
         (tmp_path / "tls" / name).write_text("")
     (tmp_path / "broker.toml").write_text(
         '[endpoint]\nencryption="required"\nauthentication="certificate"\n'
-        'certificate="tls/a.pem"\nprivate_key="a.key"\ntrust=["tls/?.pem", "none.pem"]\n'
+        'certificate="tls/a.pem"\nprivate_key="a.key"\ntrust=["tls/?.pem", "none.pem"]\npeers=["tls/b.pem"]\n'
         '[databases.orders]\npath="o.db"\ncertificate="tls/c.dialog.pem"\nprivate_key="c.key"\npeers=["tls/*.dialog.pem"]\n'
     )
 
@@ -22,7 +22,7 @@ def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) ->
 
     assert {
         tmp_path / "tls" / "a.pem": ("endpoint.certificate", "endpoint.trust"),
-        tmp_path / "tls" / "b.pem": ("endpoint.trust",),
+        tmp_path / "tls" / "b.pem": ("endpoint.trust", "endpoint.peers"),
         tmp_path / "none.pem": ("endpoint.trust",),
         tmp_path / "tls" / "c.dialog.pem": ("databases.orders.certificate", "databases.orders.peers"),
     } == uses

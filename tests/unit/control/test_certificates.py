@@ -12,7 +12,7 @@ from broker.control.certificates import certificate_errors, certificate_warnings
 from broker.control.config import Settings
 from broker.errors import SettingError
 from broker.net.tls import NO_SECURITY, Encryption
-from tests.support.certificates import make
+from tests.support.certificates import DAY, Pair, authority, make
 
 
 def settings_with(directory: Path, *, days: float = 365, **endpoint: Any) -> Settings:
@@ -78,6 +78,58 @@ def test_key_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
     [warning] = certificate_warnings(settings)
 
     assert ("endpoint.private_key", f"chmod 600 {tmp_path}/a.key") == (warning.key, warning.hint)
+
+
+def trusting(directory: Path, pair: Pair, **more: Any) -> list[SettingError]:
+    """The warnings where an endpoint trusts this certificate."""
+    pair.store(directory, "peer")
+    trust = [str(directory / "peer.pem")]
+    return certificate_warnings(settings_with(directory, authentication="certificate", trust=trust, **more))
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        (make("m", is_authority=True), "says CA:TRUE, so its holder can issue certificates in the name of every peer"),
+        (make("m", "m.example", is_authority=True, lists_cert_sign=True), "can issue certificates in the name of"),
+        (
+            make("m", "m.example", is_authority=True),
+            "trusted as a peer's own certificate only, because it names m.exam",
+        ),
+        (make("m", is_authority=True, lists_cert_sign=True), ""),
+        (make("m", "m.example"), ""),
+    ],
+)
+def test_trusted_certificate_that_may_be_a_peers_own_and_an_authority_is_a_warning(
+    pair: Pair, told: str, tmp_path: Path
+) -> None:
+    warnings = trusting(tmp_path, pair)
+
+    assert bool(told) == bool(warnings)
+    for warning in warnings:
+        assert "endpoint.trust" == warning.key
+        assert f"CN=m in {tmp_path}/peer.pem says CA:TRUE" in warning.problem
+        assert told in warning.problem
+        assert "name it in endpoint.peers" in warning.hint
+    assert [] == trusting(tmp_path, pair, peers=[str(tmp_path / "peer.pem")])
+
+
+def test_authority_of_the_instance_itself_is_no_warning(tmp_path: Path) -> None:
+    ca = authority()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    certificate, key = make("a", "localhost", by=ca, ends=365 * DAY).store(tmp_path, "a")
+    files = {"certificate": str(certificate), "private_key": str(key)}
+    endpoint = {"encryption": "required", "authentication": "certificate", "trust": [str(tmp_path / "ca.pem")]}
+
+    assert [] == certificate_warnings(Settings.read({"endpoint": files | endpoint}))
+
+
+def test_certificate_of_a_client_of_the_admin_port_is_a_warning_too(tmp_path: Path) -> None:
+    make("clerk", is_authority=True).store(tmp_path, "clerk")
+
+    [warning] = certificate_warnings(Settings.read({"admin": {"trust": [str(tmp_path / "clerk.pem")]}}))
+
+    assert ("admin.trust", True) == (warning.key, "admin.peers" in warning.hint)
 
 
 @pytest.mark.parametrize(

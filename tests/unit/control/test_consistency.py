@@ -173,6 +173,7 @@ TLS: dict[str, Any] = {"encryption": "required", "certificate": "/a.pem", "priva
         (TLS, []),
         (TLS | {"authentication": "certificate"}, ["endpoint.authentication"]),
         (TLS | {"authentication": "certificate", "trust": ["/ca.pem"]}, []),
+        (TLS | {"authentication": "certificate", "peers": ["/peer.pem"]}, []),
     ],
 )
 def test_tls_has_what_it_needs_or_is_a_contradiction(endpoint: dict[str, Any], expected: list[str]) -> None:
@@ -191,6 +192,7 @@ def test_tls_has_what_it_needs_or_is_a_contradiction(endpoint: dict[str, Any], e
             ["in plain text as well", "peers that speak plain text prove nothing"],
         ),
         (TLS | {"trust": ["/ca.pem"]}, ["nobody proves who it is", "is not used"]),
+        (TLS | {"peers": ["/peer.pem"]}, ["nobody proves who it is", "is not used"]),
         (TLS | {"encryption": "disabled"}, ["unencrypted", "is not used", "is not used"]),
     ],
 )

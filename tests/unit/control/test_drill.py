@@ -29,6 +29,7 @@ from broker.security.issue import (
 )
 from broker.store.database import open_store
 from broker.store.transaction import writing
+from tests.support.certificates import make
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -139,6 +140,17 @@ def test_trusted_certificate_that_was_renewed_breaks_nothing(site: Site) -> None
     site.trust += [issue_endpoint(Holder("billing"), YEAR, None)]
 
     assert [] == site.breaks(SOON)
+
+
+def test_certificate_in_peers_is_a_peers_own_whatever_it_says(site: Site) -> None:
+    site.settings()
+    (site.directory / "peer.pem").write_bytes(make("m", is_authority=True).pem)
+    file = site.directory / "broker.toml"
+    file.write_text(file.read_text().replace("trust=", 'peers=["peer.pem"]\ntrust=', 1))
+
+    found = drill(load_settings(file, environ={}), (), now=NOW, at=NEVER)
+
+    assert ("endpoint.peers", "CN=m", "the peer that shows it is refused") in told(found)
 
 
 def test_forgotten_authority_in_the_bundle_is_told_and_marked(site: Site) -> None:

@@ -75,7 +75,7 @@ def test_trusted_files_are_found_by_pattern_in_order(tmp_path: Path) -> None:
         one.store(tmp_path, name)
 
     expected = {tmp_path / f"{name}.pem": [one.certificate] for one, name in zip(pairs, "abc", strict=True)}
-    found = load_trust([str(tmp_path / "*.pem")])
+    found, _ = load_trust([str(tmp_path / "*.pem")])
     assert list(expected.items()) == list(found.items())
 
 
@@ -200,6 +200,10 @@ def _trust_empty(_: Path) -> dict[str, Any]:
     return {"trust": []}
 
 
+def _peers_missing(directory: Path) -> dict[str, Any]:
+    return {"peers": [str(directory / "peers/*.pem")]}
+
+
 def _trust_expired(directory: Path) -> dict[str, Any]:
     make("old", ends=timedelta(seconds=-1)).store(directory, "old")
     return {"trust": [str(directory / "old.pem")]}
@@ -231,6 +235,7 @@ def _huge(directory: Path) -> dict[str, Any]:
         (_early, "certificate", f"UTC; {CLOCK}"),
         (_trust_missing, "trust", "no such file; name the CA"),
         (_trust_empty, "trust", "nobody is trusted"),
+        (_peers_missing, "peers", "no such file"),
         (_trust_expired, "trust", f"every certificate in it has expired; name certificates that are valid, or {CLOCK}"),
         (_trust_directory, "trust", "cannot be read: Is a directory"),
         (_huge, "certificate", "is above 4 MiB"),
@@ -300,6 +305,53 @@ def test_peer_is_accepted_as_long_as_one_of_its_chain_is_trusted(tmp_path: Path)
         name: side.accepts(chain) for name, side in sides.items()
     }
     assert not sides["by its CA"].accepts([])
+    assert not sides["by its CA"].accepts(chain[:1])
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_in_peers", "is_authority"),
+    [
+        (make("peer", is_authority=True), True, False),
+        (make("peer", is_authority=True, lists_cert_sign=True), True, False),
+        (make("peer", "peer.example", is_authority=True), False, False),
+        (make("peer", "peer.example", is_authority=True, lists_cert_sign=True), False, True),
+        (make("peer", is_authority=True), False, True),
+        (make("peer"), False, False),
+    ],
+)
+def test_certificate_of_a_peer_vouches_for_itself_and_for_nobody_else(
+    peer: Pair, *, is_in_peers: bool, is_authority: bool, tmp_path: Path
+) -> None:
+    """What `openssl req -x509` makes says CA:TRUE, whatever it is for."""
+    side = security(tmp_path, "a", make("a"), peer, authority(), peers=[peer] if is_in_peers else [])
+    forged = make("another", by=peer)
+
+    assert side.accepts([identify(peer.der)])
+    assert is_authority == side.accepts([identify(one.der) for one in (forged, peer)])
+    assert is_authority == (peer.fingerprint in side.authorities)
+
+
+def test_peer_that_was_issued_by_another_peer_is_refused_with_both_names(tmp_path: Path) -> None:
+    peer, other = make("peer", is_authority=True), authority()
+    side = security(tmp_path, "a", make("a"), other, peers=[peer])
+
+    told = side.refusal([identify(one.der) for one in (make("forged", by=peer), peer)])
+
+    assert "(CN=forged) was issued by CN=peer, which is trusted as a peer's own certificate" in told
+    assert "not trusted any more" in side.refusal([identify(make("gone").der)])
+
+
+def test_authority_that_is_taken_out_is_none_any_more_beside_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    trusted = Trusted(tmp_path, "a")
+    ca = authority()
+    ca.store(tmp_path, "ca")
+    before = load(tmp_path)
+    (tmp_path / "ca.pem").unlink()
+    (tmp_path / "a.pem").write_text("half a certif")
+
+    after = narrowed(before, trusted.patterns)
+
+    assert (frozenset({ca.fingerprint}), frozenset()) == (before.authorities, after.authorities)
 
 
 def test_whom_to_trust_is_known_by_name_each_once(tmp_path: Path) -> None:
