@@ -146,6 +146,14 @@ class EndpointSettings(Section):
         reason="One next hop that is gone leaves half of the memory to all others.",
         reload=Reload.LIVE,
     )
+    message_lifetime_max: Annotated[float, value.duration("1s", "1d")] = setting(
+        "5m",
+        "How long a message waits here for its next hop at most, even if its time to live is longer. Then it is "
+        "dropped as `expired here`; its sender still has it, and sends it again.",
+        reason="Senders send again at least every 64 s (`dialog.resend_cap`), so a longer wait only takes "
+        "memory. Raise it where senders have a longer `resend_cap`.",
+        reload=Reload.LIVE,
+    )
     backpressure: Annotated[float, value.duration("0s", "10s")] = setting(
         "250ms",
         "How long a connection is not read at most, because what it brings finds no room; only then are messages "

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BYTES_MIN = 64 * 1024  # a second: what one read may bring is then paid for within four seconds
 MESSAGES_MIN = 100  # a second: as above, of the smallest messages within twenty
+POOL_SHARE = 50  # percent, where peers prove who they are and nothing else is configured
 
 
 class LimitSettings(Section):
@@ -76,8 +77,10 @@ class LimitSettings(Section):
         "How much of `endpoint.message_forward_size` the messages that one peer has brought may take, whatever their "
         "next hops. Near it the peer is not read for a while, as by `endpoint.backpressure`; above it its messages are "
         "dropped as for a full pool, and it still has them.",
-        reason="Off: where one neighbour brings everything it may have all of the room.",
+        reason="One peer that brings messages for next hops that are gone leaves half of the room to the others. Where "
+        "peers prove nothing they are known by their IP addresses, which many may share.",
         reload=Reload.LIVE,
+        said=f'{POOL_SHARE} with `endpoint.authentication = "certificate"`, else 0',
     )
 
 
@@ -95,6 +98,13 @@ def peer_limits(settings: Settings) -> PeerLimits:
     )
 
 
+def with_pool_share(settings: Settings) -> Settings:
+    """The same settings, with `pool_share` worked out where it was not given."""
+    if "pool_share" in settings.limits.given or settings.endpoint.authentication != "certificate":
+        return settings
+    return settings.with_values({"limits": settings.limits.with_values({"pool_share": POOL_SHARE})})
+
+
 def pass_limits(settings: Settings, largest: int) -> Limits:
     """What bounds the pass; `largest` bytes of a frame that any peer was told it may send."""
     from broker.forwarding.limits import Limits  # noqa: PLC0415 - slow to import: see broker.cli.group
@@ -105,6 +115,7 @@ def pass_limits(settings: Settings, largest: int) -> Limits:
         max_frame=largest,
         max_hops=endpoint.max_hops,
         share_percent=endpoint.message_forward_share,
+        hold_seconds=endpoint.message_lifetime_max,
     )
 
 
@@ -128,7 +139,7 @@ def limit_contradictions(settings: Settings) -> Iterator[Finding]:
         problem = f"is below {MESSAGES_MIN}: one read may bring more than that"
         yield Finding(("limits", "messages_per_second"), problem, "raise it, or set 0 for no limit")
     part = endpoint.message_forward_size // endpoint.workers * limits.pool_share // 100
-    if limits.pool_share and part < endpoint.max_frame:
+    if limits.pool_share and "pool_share" in limits.given and part < endpoint.max_frame:
         problem = (
             f"{limits.pool_share} percent of message_forward_size are {part} bytes for each worker, which cannot hold "
             f"one frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"

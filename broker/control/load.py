@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from broker.control.config import Settings, by_place
 from broker.control.config_file import read_config
 from broker.control.consistency import contradictions
+from broker.control.limits import with_pool_share
 from broker.control.place import KeyPath, Places, dotted
 from broker.control.section import Fault, SectionError, Wrong
 from broker.control.setting import kind_at, names_at, settings_of
@@ -167,7 +168,7 @@ def _build(
     settings = None
     while settings is None:
         try:
-            settings = _absolute(Settings.read(data), base).placed(places)
+            settings = with_pool_share(_absolute(Settings.read(data), base)).placed(places)
         except SectionError as error:
             for fault in error.faults:
                 is_told = fault.path in refused  # what was refused is missing now

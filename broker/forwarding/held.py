@@ -6,6 +6,7 @@ A held frame is never changed: how long it has lived is worked out when it leave
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
@@ -35,9 +36,9 @@ class Held(NamedTuple):
     One waiting frame.
 
     Shape: `frame` as it came, this hop spent; `since` monotonic seconds at which it came; `deadline` at which its
-    lifetime ends; `way` it is counted under when it leaves; `arrival` of its visit, whatever ways it took, None
-    without a ring; `place` it shares with the others of its dialog, None when a database here has sent it; `payer`
-    whose part of the pool it takes, None where that has no limit.
+    lifetime ends, or this instance drops it; `way` it is counted under when it leaves; `arrival` of its visit, whatever
+    ways it took, None without a ring; `place` it shares with the others of its dialog, None when a database here has
+    sent it; `payer` whose part of the pool it takes, None where that has no limit.
     """
 
     frame: bytes
@@ -101,10 +102,12 @@ def hold(  # noqa: PLR0917 - as the fields of `Held`
     arrival: Arrival | None = None,
     place: Place | None = None,
     payer: Payer | None = None,
+    latest: float = math.inf,
 ) -> Held:
-    """A copy of a frame that begins to wait now."""
+    """A copy of a frame that begins to wait now; it is dropped at `latest`, if its lifetime does not end before."""
     time_to_live, time_consumed = TIMES.unpack_from(frame, TIME_TO_LIVE_AT)
-    return Held(bytes(frame), now, now + (time_to_live - time_consumed) / 1000, way, arrival, place, payer)
+    deadline = min(now + (time_to_live - time_consumed) / 1000, latest)
+    return Held(bytes(frame), now, deadline, way, arrival, place, payer)
 
 
 def waited_ms(since: float, now: float) -> int:

@@ -46,8 +46,9 @@ class Pack(NamedTuple):
     Whole frames, one behind the other.
 
     Shape: `name` by which a queue has it; `starts` of the frames in `data`, their copy `keys` and `lanes`, in the order
-    of leaving; `deadline` no later than that of any of them; `longest` bytes of a frame, at most; `since`, `arrival`
-    and `payer` of all of them, as in `Held`.
+    of leaving; `deadline` no later than that of any of them; `latest` monotonic seconds at which this instance drops
+    all of them, whatever their lifetimes; `longest` bytes of a frame, at most; `since`, `arrival` and `payer` of all of
+    them, as in `Held`.
     """
 
     name: bytes
@@ -57,6 +58,7 @@ class Pack(NamedTuple):
     lanes: list[Lane]
     since: float
     deadline: float
+    latest: float
     longest: int
     arrival: Arrival | None
     payer: Payer | None
@@ -95,7 +97,7 @@ class Pack(NamedTuple):
         """Each frame by itself."""
         for index, (start, lane) in enumerate(zip(self.starts, self.lanes, strict=True)):
             frame = self.data[start : self._end(index)]
-            yield hold(frame, self.since, lane.way, self.arrival, lane.place, self.payer)
+            yield hold(frame, self.since, lane.way, self.arrival, lane.place, self.payer, self.latest)
 
     def _end(self, index: int) -> int:
         return self.starts[index + 1] if index + 1 < len(self.starts) else len(self.data)

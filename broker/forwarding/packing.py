@@ -176,6 +176,7 @@ class Packing:
             if lane.place_key is not None:
                 lane.place = self._places.enter(lane.place_key, self._sink, count)
         arrival = self._take_back(data)
+        latest = now + self._share.pool.hold_seconds
         pack = Pack(
             name=self._queue.new_name(),
             data=data,
@@ -183,7 +184,8 @@ class Packing:
             keys=list(stretch.keys),
             lanes=stretch.lanes,
             since=now,
-            deadline=now + min(stretch.lives) / 1000,
+            deadline=min(now + min(stretch.lives) / 1000, latest),
+            latest=latest,
             longest=max(stretch.lengths),
             arrival=arrival,
             payer=payer,

@@ -28,6 +28,7 @@ HELD_OVERHEAD = 688
 
 FULL_BYTES = 256 * 1024  # with less room than this a bound is called full
 NEVER = float("-inf")
+HOLD_SECONDS = 300.0  # senders resend within `dialog.resend_cap`, 64 s unless set otherwise
 FED_SECONDS = 1.0  # how long whoever brought a frame that had to wait counts among those who feed
 
 
@@ -41,15 +42,17 @@ class Pool:
     A counter with a bound.
 
     Shape: `used_bytes` charged now, overhead included; `frames` held now; `limit_bytes` the bound; `share_percent` of
-    it that one next hop may take; `read_cost` as `cost_of_read` tells; `over_share` frames since the start that only a
-    share had no room for; `feeders` with the time at which they last brought something that had to wait; `left_at` when
-    something that had waited last left; `payers` of those whose part is limited; `over_payer` frames since the start
-    that only such a part had no room for.
+    it that one next hop may take; `hold_seconds` for which a frame waits for a next hop at most, whatever its lifetime;
+    `read_cost` as `cost_of_read` tells; `over_share` frames since the start that only a share had no room for;
+    `feeders` with the time at which they last brought something that had to wait; `left_at` when something that had
+    waited last left; `payers` of those whose part is limited; `over_payer` frames since the start that only such a part
+    had no room for.
     """
 
     __slots__ = (
         "feeders",
         "frames",
+        "hold_seconds",
         "left_at",
         "limit_bytes",
         "over_payer",
@@ -60,9 +63,12 @@ class Pool:
         "used_bytes",
     )
 
-    def __init__(self, limit_bytes: int, *, share_percent: int = 100, read_cost: int = 0) -> None:
+    def __init__(
+        self, limit_bytes: int, *, share_percent: int = 100, read_cost: int = 0, hold_seconds: float = HOLD_SECONDS
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.share_percent = share_percent
+        self.hold_seconds = hold_seconds
         self.read_cost = read_cost
         self.used_bytes = 0
         self.frames = 0

@@ -162,3 +162,46 @@ def test_peer_that_brings_too_much_is_slowed_and_nothing_is_lost(net: Topology, 
     assert count == sum(frame[4] >= 0x10 for frame in frames)
     status = daemon.status()
     assert ({}, 0) == (status["forwarding"]["dropped"], status["forwarding"]["unaccounted"])
+
+
+def test_frames_that_live_for_weeks_leave_the_pool_and_room_for_the_other_peers(net: Topology) -> None:
+    """60 frames of one peer for two dead hops, and then another peer's for a third one that has to wait."""
+    daemon = net.add(
+        "gateway",
+        forwarding=True,
+        settings={
+            "limits": {"pool_share": 50},
+            "endpoint": {"message_forward_size": "4MiB", "message_lifetime_max": "2s", "backpressure": "0s"},
+        },
+    )
+    routes = [
+        f"CREATE ROUTE r{n} WITH SERVICE_NAME = '//{n}', ADDRESS = 'tcp://127.0.0.9:{n + 1}';\n" for n in range(3)
+    ]
+    net.script("gateway", "msdb", "".join(routes))
+    daemon.start()
+    bodies = bytes(68_000)
+
+    def dropped() -> dict[str, int]:
+        found: dict[str, int] = daemon.status()["forwarding"]["dropped"]
+        return found
+
+    async def fill() -> None:
+        async with raw(address(daemon), name="greedy", **LONG) as greedy:
+            await greedy.hear(Hello)
+            await greedy.say(*(message(f"//{n % 2}", n, bodies, time_to_live=2**32 - 1) for n in range(60)))
+            await greedy.say(Ping(b"12345678"))
+            await greedy.hear(Pong)
+        refused = (await asyncio.to_thread(dropped))["pool limit exceeded"]
+        async with neighbour(daemon) as other:
+            await other.say(*(message("//2", n, bodies, time_to_live=2**32 - 1) for n in range(100, 105)))
+            await other.say(Ping(b"12345678"))
+            await other.hear(Pong)
+        assert refused == (await asyncio.to_thread(dropped))["pool limit exceeded"]
+        assert 20 < refused < 40
+
+    asyncio.run(fill())
+
+    wait_for(lambda: sum(dropped().values()) == 65, seconds=60, what="all frames dropped")
+    forwarding = daemon.status()["forwarding"]
+    assert (0, 0, 0) == (forwarding["pool_bytes"], forwarding["held"], forwarding["unaccounted"])
+    assert {"pool limit exceeded", "expired here"} == forwarding["dropped"].keys()

@@ -86,8 +86,11 @@ def cases(at: Path) -> dict[str, Case]:
         "endpoint.encryption": one(
             "endpoint", "encryption", "supported", lambda i: i.peers.entrance.security.encryption.value, "supported"
         ),
-        "endpoint.authentication": one(
-            "endpoint", "authentication", "none", lambda i: i.peers.entrance.security.is_authenticating, False
+        "endpoint.authentication": Case(
+            {"endpoint": {"authentication": "none"}},
+            lambda i: (i.peers.entrance.security.is_authenticating, meters(i).pool_share),
+            (False, 0),
+            frozenset({"limits.pool_share"}),  # whose default depends on it
         ),
         "endpoint.certificate": one(
             "endpoint", **_first(two), look=lambda i: i.certificates.security.own.principal_name, seen="CN=two"
@@ -105,6 +108,9 @@ def cases(at: Path) -> dict[str, Case]:
         ),
         "endpoint.message_forward_share": one(
             "endpoint", "message_forward_share", 20, lambda i: i.forwarder.pool.share_percent, 20
+        ),
+        "endpoint.message_lifetime_max": one(
+            "endpoint", "message_lifetime_max", "9s", lambda i: i.forwarder.pool.hold_seconds, 9.0
         ),
         "endpoint.backpressure": one("endpoint", "backpressure", "1s", lambda i: i.peers.backpressure._seconds, 1.0),
         "endpoint.max_hops": one("endpoint", "max_hops", 3, lambda i: i.forwarder.limits.max_hops, 3),

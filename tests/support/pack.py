@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from broker.flow import Disposition
@@ -30,6 +31,7 @@ def pack_of(frames: Sequence[bytes], now: float, *, name: bytes = b"12345678", w
         ],
         since=now,
         deadline=min(hold(frame, now, WAY).deadline for frame in frames),
+        latest=math.inf,
         longest=max(map(len, frames)),
         arrival=None,
         payer=None,

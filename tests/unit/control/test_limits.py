@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.control.config import Settings
 from broker.control.consistency import contradictions
-from broker.control.limits import peer_limits, timeouts_of
+from broker.control.limits import peer_limits, timeouts_of, with_pool_share
+from broker.control.load import load_settings
 from broker.control.place import dotted
 from broker.net.limits import PeerLimits, Timeouts
 
@@ -24,6 +26,24 @@ def test_defaults_bound_connections_and_handshakes_and_nothing_else() -> None:
     assert not peer_limits(Settings()).are_paced
 
 
+@pytest.mark.parametrize(
+    ("limits", "authentication", "share"),
+    [
+        ({}, "certificate", 50),
+        ({}, "none", 0),
+        ({"pool_share": 0}, "certificate", 0),
+        ({"pool_share": 20}, "certificate", 20),
+        ({"pool_share": 20}, "none", 20),
+    ],
+)
+def test_peer_that_proves_who_it_is_has_half_of_the_pool_unless_another_share_is_configured(
+    limits: dict[str, Any], authentication: str, share: int
+) -> None:
+    settings = with_pool_share(settings_with(limits, authentication=authentication))
+
+    assert share == peer_limits(settings).pool_share
+
+
 def test_every_limit_reaches_the_links() -> None:
     told = {
         "connections": 50,
@@ -36,6 +56,17 @@ def test_every_limit_reaches_the_links() -> None:
     }
 
     assert PeerLimits(**told) == peer_limits(settings_with({**told, "bytes_per_second": "1MiB"}))
+
+
+def test_loaded_settings_have_the_share_that_goes_with_their_authentication(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(
+        '[endpoint]\nencryption = "required"\nauthentication = "certificate"\n'
+        'certificate = "a"\nprivate_key = "b"\ntrust = ["c"]\n'
+    )
+
+    assert 50 == load_settings(file, environ={}).limits.pool_share
+    assert 0 == load_settings(None, environ={}).limits.pool_share
 
 
 def test_times_are_those_of_the_endpoint() -> None:
@@ -56,12 +87,13 @@ def test_times_are_those_of_the_endpoint() -> None:
         ({"messages_per_second": 100}, {}, []),
         ({"pool_share": 1}, {"message_forward_size": "64MiB"}, ["limits.pool_share"]),
         ({"pool_share": 2}, {"message_forward_size": "64MiB"}, []),
+        ({}, {"message_forward_size": "1MiB", "authentication": "certificate"}, []),
         ({"pool_share": 2}, {"message_forward_size": "64MiB", "workers": 2}, ["limits.pool_share"]),
     ],
 )
 def test_limit_that_leaves_next_to_nothing_is_a_contradiction(
     limits: dict[str, Any], endpoint: dict[str, Any], expected: list[str]
 ) -> None:
-    found = contradictions(settings_with(limits, **endpoint))
+    found = contradictions(with_pool_share(settings_with(limits, **endpoint)))
 
     assert expected == [dotted(one.path) for one in found if one.path[0] == "limits"]

@@ -459,6 +459,22 @@ def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
     assert (station.held, station.pool.used_bytes) == ([], 0)
 
 
+def test_frame_waits_no_longer_than_this_instance_lets_it(make_frame: MakeFrame) -> None:
+    """Whatever its lifetime; what it says on the wire is not changed."""
+    station = Station(pool=Pool(1 << 20, hold_seconds=300.0))
+    frames = [make_frame(time_to_live=2**32 - 1, sequence_number=n) for n in range(3)]
+    last = make_frame(time_to_live=2**32 - 1, sequence_number=3)
+    station.send(b"".join(frames), frames=3)
+    station.send(last, now=NOW + 1)
+
+    station.outbox.expire(NOW + 299.9, 9)
+    assert [] == station.dropped
+    station.outbox.expire(NOW + 300, 9)
+
+    assert [(frame, Disposition.EXPIRED_HERE, None) for frame in frames] == station.dropped
+    assert ([last], 1) == (station.held, station.pool.frames)
+
+
 def test_expired_frame_is_not_sent(make_frame: MakeFrame) -> None:
     station = Station()
     station.send(make_frame(time_to_live=1000))
