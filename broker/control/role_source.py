@@ -17,11 +17,10 @@ from typing import Protocol
 
 from broker.control.config import DatabaseSettings
 from broker.mirror.own_role import Word
-from broker.mirror.role import EPOCH_MAX, Role
+from broker.mirror.role import EPOCH_TOLD_MAX, Role
 
 LOCK_INTERVAL = 0.05  # seconds between two attempts to take the lock: a principal that was killed is followed at once
 _OUTPUT_MAX_BYTES = 4096  # of a command: a role is one line
-_EPOCH_TOLD_MAX = EPOCH_MAX // 2  # takeovers go on from there
 _SAID = re.compile(rb"\s*(?:(principal)(?:\s+(\d{1,19}))?|mirror)\s*")
 
 
@@ -107,7 +106,7 @@ class CommandSource:
         if said[1] is None:
             return Word(Role.MIRROR)
         epoch = int(said[2] or 0)
-        if epoch > _EPOCH_TOLD_MAX:
+        if epoch > EPOCH_TOLD_MAX:
             return self._failed(f"printed the epoch {epoch}, above which nobody could take over any more")
         return Word(Role.PRINCIPAL, epoch)
 

@@ -22,10 +22,11 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 
 from broker.mirror.asking import Asking
-from broker.mirror.role import EPOCH_MAX, Role
+from broker.mirror.role import EPOCH_TOLD_MAX, Role
 from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, Side, Standing, Word
 
 Address = TypeVar("Address", bound=Hashable)
+CATCH_UP_MAX = 100  # failovers that an alarm may advise: each raises the epoch by one
 CLAIMS = frozenset({Word.CLAIMS_HIGHER, Word.CLAIMS_EQUAL})
 
 
@@ -143,11 +144,11 @@ class MirroredRoute(Generic[Address]):
         """
         A PROBE_REPLY came, asked for or not: who takes over, or stands back, says so to everybody that has asked.
 
-        A role that is none counts as `unknown`, and so does any role with an epoch that no database can have: the next
-        failover could not raise it.
+        A role that is none counts as `unknown`, and so does any role with an epoch above EPOCH_TOLD_MAX: no pair
+        reaches it by failovers, and the right instance could never claim a higher one.
         """
         answer = Seen(self._seen[address].asked_at, now, Role.of(role), epoch)
-        if not 0 <= epoch <= EPOCH_MAX:
+        if not 0 <= epoch <= EPOCH_TOLD_MAX:
             answer = replace(answer, role=Role.UNKNOWN, epoch=None, problem=f"answered with the epoch {epoch}")
         self._seen[address] = answer
         return self._hear(address, self._weigh(answer), now)
@@ -177,10 +178,11 @@ class MirroredRoute(Generic[Address]):
         self._stale.pop(address, None)
         epoch = self._seen[address].epoch
         if word is Word.CLAIMS_LOWER:
+            can_catch_up = epoch is not None and self.epoch - epoch <= CATCH_UP_MAX
             self._stale[address] = (
                 f"{address} claims to be the principal with epoch {epoch} after epoch {self.epoch}: a stale copy, or"
                 " one that was restored: if that was meant, ALTER this route with its two addresses exchanged, or"
-                f" restart this instance, or fail over past {self.epoch}"
+                f" restart this instance{f', or fail over past {self.epoch}' if can_catch_up else ''}"
             )
         elif word in CLAIMS and before is not Standing.NEVER_USED and epoch is not None:
             if epoch > self.epoch:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-EPOCH_MAX = 2**63 - 1  # what a database can store; whoever claims more could never be replaced by a failover
+EPOCH_MAX = 2**63 - 1  # what a database can store
+EPOCH_TOLD_MAX = EPOCH_MAX // 2  # the highest that is believed of a role_command, and so of a peer
 
 
 class Role(StrEnum):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.mirror.mirrored_route import MirroredRoute, MirroredRouteState
-from broker.mirror.role import EPOCH_MAX, Role
+from broker.mirror.role import EPOCH_TOLD_MAX, Role
 from broker.mirror.standing import Standing
 
 ADDRESSES = ("a:4022", "b:4022")
@@ -17,7 +17,7 @@ PACE = 0.2
 LONGEST_WAIT = 10.0
 addresses = st.sampled_from(ADDRESSES)
 roles = st.sampled_from(["principal", "principal", "mirror", "unknown", "boss", ""])
-epochs = st.one_of(st.integers(0, 6), st.sampled_from([-1, EPOCH_MAX, EPOCH_MAX + 1, 2**64]))
+epochs = st.one_of(st.integers(0, 6), st.sampled_from([-1, EPOCH_TOLD_MAX, EPOCH_TOLD_MAX + 1, 2**64]))
 waits = st.one_of(st.just(0.0), st.floats(0.0, 0.5), st.floats(0.0, 60.0))
 chances = st.floats(0.0, 1.0, exclude_max=True)
 
@@ -62,7 +62,7 @@ class Prober(RuleBasedStateMachine):
     @rule(address=addresses, role=roles, epoch=epochs)
     def reply(self, address: str, role: str, epoch: int) -> None:
         self.claims.pop(address, None)
-        if role == "principal" and 0 <= epoch <= EPOCH_MAX:
+        if role == "principal" and 0 <= epoch <= EPOCH_TOLD_MAX:
             self.claims[address] = epoch
         self.hear(self.route.on_reply(address, role, epoch, self.now))
 
@@ -81,7 +81,7 @@ class Prober(RuleBasedStateMachine):
 
     @invariant()
     def epoch_never_falls(self) -> None:
-        assert self.epoch <= self.route.epoch <= EPOCH_MAX
+        assert self.epoch <= self.route.epoch <= EPOCH_TOLD_MAX
         self.epoch = self.route.epoch
 
     @invariant()
@@ -119,7 +119,7 @@ def test_claim_above_all_before_it_is_always_believed(heard: list[tuple[str, str
     route.use(0.0)
     for address, role, epoch in heard:
         route.on_reply(address, role, epoch, 1.0)
-    if route.epoch + 1 + more > EPOCH_MAX:
+    if route.epoch + 1 + more > EPOCH_TOLD_MAX:
         return
 
     route.on_reply(ADDRESSES[1], "principal", route.epoch + 1 + more, 2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.mirror.mirrored_route import MirroredRoute, MirroredRouteState, Seen
-from broker.mirror.role import EPOCH_MAX, Role
+from broker.mirror.role import EPOCH_MAX, EPOCH_TOLD_MAX, Role
 from broker.mirror.standing import TRANSITIONS, Side, Standing, Word
 
 A, B = "a:4022", "b:4022"
@@ -266,6 +266,19 @@ def test_stale_copy_is_not_believed_and_alarming_until_something_else_is_heard_o
     assert (B, "") == (route.principal, route.alarm)
 
 
+def test_failovers_are_advised_only_where_there_are_few_to_make() -> None:
+    route = settled()
+    route.on_reply(B, "principal", 105, 1.0)
+    route.on_unreachable(B, "link lost", 1.1)
+
+    route.on_reply(A, "principal", 5, 1.2)
+    near = route.alarm
+    route.on_reply(A, "principal", 4, 1.3)
+
+    assert near.endswith("or restart this instance, or fail over past 105")
+    assert route.alarm.endswith("or restart this instance")
+
+
 def test_two_alarms_are_both_told() -> None:
     route = settled()
     route.on_reply(B, "principal", 5, 1.0)
@@ -340,8 +353,8 @@ def test_mirror_that_did_not_answer_when_last_asked_is_none() -> None:
 # --- what nobody should say ---
 
 
-@pytest.mark.parametrize("epoch", [-1, -(2**63), EPOCH_MAX + 1, 2**64 - 1])
-def test_epoch_that_no_database_can_have_is_not_believed(epoch: int) -> None:
+@pytest.mark.parametrize("epoch", [-1, -(2**63), EPOCH_TOLD_MAX + 1, EPOCH_MAX, 2**64 - 1])
+def test_epoch_that_no_pair_can_have_is_not_believed(epoch: int) -> None:
     route = settled()
 
     route.on_reply(B, "principal", epoch, 1.0)
@@ -353,9 +366,22 @@ def test_epoch_that_no_database_can_have_is_not_believed(epoch: int) -> None:
 def test_highest_epoch_is_believed() -> None:
     route = settled()
 
-    route.on_reply(B, "principal", EPOCH_MAX, 1.0)
+    route.on_reply(B, "principal", EPOCH_TOLD_MAX, 1.0)
 
-    assert (B, EPOCH_MAX) == (route.principal, route.epoch)
+    assert (B, EPOCH_TOLD_MAX) == (route.principal, route.epoch)
+
+
+def test_claim_of_an_impossible_epoch_ends_no_pair() -> None:
+    """Whoever makes it; the other address goes on, and the next failover is believed."""
+    route = used()
+    route.on_reply(B, "principal", 7, 0.1)
+
+    route.on_reply(A, "principal", EPOCH_MAX, 0.2)
+    during = route.principal
+    route.on_unreachable(A, "link lost", 0.3)
+    route.on_reply(B, "principal", 8, 0.4)
+
+    assert (B, B, 8, "") == (during, route.principal, route.epoch, route.alarm)
 
 
 def test_text_that_is_no_role_is_unknown() -> None:
