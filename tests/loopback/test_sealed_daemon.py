@@ -269,3 +269,51 @@ def test_a_dialog_within_one_instance_needs_no_binding_and_no_permission(net: To
     what = "in clear within this instance, which it may not leave: no remote service binding for //shop/Billing"
     assert what == here["security_desc"]
     assert "in clear: it began within this instance" == there["security_desc"]
+
+
+@pytest.mark.parametrize("anonymous", [False, True], ids=["full", "anonymous"])
+def test_a_dialog_that_began_within_one_instance_is_sealed_when_one_of_its_databases_has_moved(
+    net: Topology, tmp_path: Path, *, anonymous: bool
+) -> None:
+    """As the binding of its initiator says."""
+    keys = tmp_path / "keys"
+    orders, billing = identity(keys, "orders", "billing"), identity(keys, "billing", "orders")
+    binding = f"CREATE REMOTE SERVICE BINDING B TO SERVICE '{BILLING}' WITH USER = [billing], ANONYMOUS = "
+    shop = net.add(
+        "shop", databases=["orders", "billing"], settings={"databases.orders": orders, "databases.billing": billing}
+    )
+    net.script("shop", "orders", service(ORDERS) + binding + ("ON" if anonymous else "OFF"))
+    net.script("shop", "billing", service(BILLING))
+    net.start()
+    with closing(shop.connect("orders")) as db, closing(shop.connect("billing")) as far:
+        with db:
+            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+            dialog.send(b"within the instance")
+        assert wait_for(lambda: len(broker.receive(far, queue="Inbox")) == 1, seconds=SECONDS, what="the message")
+        far.commit()
+
+    shop.stop()
+    here = net.add("here", databases=["orders"], settings={"databases.orders": orders})
+    there = net.add("there", databases=["billing"], settings={"databases.billing": billing})
+    for daemon, name in ((here, "orders"), (there, "billing")):
+        (shop.directory / f"{name}.db").rename(daemon.directory / f"{name}.db")
+    net.script("here", "orders", route(BILLING, there.address))
+    net.script("there", "billing", route(ORDERS, here.address))
+    for daemon in (here, there):
+        daemon.start()
+    with closing(here.connect("orders")) as db, closing(there.connect("billing")) as far:
+        with db:
+            broker.Dialog(db, dialog.endpoint_id, dialog.conversation_handle, dialog.conversation_id).send(
+                b"between two"
+            )
+
+        def answered() -> list[bytes]:
+            with far:
+                for message in broker.receive(far, queue="Inbox"):
+                    message.dialog.send(b"answer to " + bytes(message.body))
+            with db:
+                return [bytes(one.body) for one in broker.receive(db, queue="Inbox")]
+
+        assert [b"answer to between two"] == wait_for(answered, seconds=SECONDS, what="the answer")
+    (row,) = there.query("SELECT security_desc FROM billing.sys.conversation_endpoints")
+    assert row["security_desc"].startswith("sealed to whoever began it" if anonymous else "sealed to CN=orders")
