@@ -227,6 +227,7 @@ class Instance:
             security=self.certificates.security,
             limits=peer_limits(self.settings),
             supervision=self.supervision,
+            has_siblings=endpoint.workers > 1,
         )
         self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
         housekeeping = Housekeeping()

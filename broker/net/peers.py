@@ -39,6 +39,7 @@ from broker.net.link_state import LinkState
 from broker.net.outlets import Outlets
 from broker.net.pace import Pace
 from broker.net.permissions import Permissions
+from broker.net.principal import peer_of
 from broker.net.processes import Processes
 from broker.net.serving import Serving
 from broker.net.stirred import Stirred
@@ -53,6 +54,9 @@ from broker.wire.handshake import Agreement, stays
 from broker.wire.layout import ADDRESSES_MAX
 
 TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
+OWN_SECONDS = 60.0  # an address that was found to lead to this instance is dialled again after this time
+OWN_LOST_SECONDS = 75.0  # and is forgotten after this one, unless it leads here still
+NOT_OURS = "another instance has our identity"
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +69,8 @@ class Peers:
     The links of this instance and the addresses they serve.
 
     Shape: `links` all that are not closed, by number; `faults` links that ended because the peer broke a rule, by the
-    error's name; `timeouts` in seconds; `backpressure` pauses links for the forwarder; `admission` who may have one.
+    error's name; `timeouts` in seconds; `backpressure` pauses links for the forwarder; `admission` who may have one;
+    `has_siblings` whether other processes of this instance listen on the same ports.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Peers:
         security: Security = NO_SECURITY,
         limits: PeerLimits = NO_LIMITS,
         supervision: Supervision | None = None,
+        has_siblings: bool = False,
     ) -> None:
         self.hello = hello
         self.links: dict[int, Link] = {}
@@ -93,6 +99,8 @@ class Peers:
         self._heard = Heard()
         self._askers = Askers(prove)
         self._dialled: dict[int, NetworkAddress] = {}
+        self._has_siblings = has_siblings
+        self._own: dict[NetworkAddress, float] = {}  # addresses that were found to lead here, and when
         self._addresses = Addresses()
         self._servers = self._addresses.servers
         self._outlets = Outlets(self._servers, want=self.want, on_room=on_room)
@@ -212,12 +220,13 @@ class Peers:
         agreement = link.agreement
         assert agreement is not None
         dialled = self._dialled.get(link.number)
-        log.info("link online", link=link.number, peer=link.address, name=agreement.peer.name, accepted=link.is_accept)
+        is_own = agreement.is_self and self._is_own(link)
+        if dialled is not None and dialled in self._own and not is_own:
+            self._forget_own(dialled)
         if agreement.is_self:
-            if dialled is not None:
-                self.forwarder.found_self({dialled}, self._loop.time())
-            link.close("the address leads to this very instance")
+            self._turn_away_self(link, dialled, is_own=is_own)
             return
+        log.info("link online", link=link.number, peer=link.address, name=agreement.peer.name, accepted=link.is_accept)
         denied = self.permissions.admit(link)
         if denied is not None:
             link.fail(denied)
@@ -282,7 +291,8 @@ class Peers:
         """The link is of no use: what it served is served by another, or dialled again while frames wait."""
         if link.error is not None:
             self.faults[type(link.error).__name__] += 1
-        if not self._is_closing:
+        is_self = link.agreement is not None and link.agreement.is_self  # each minute, and the address is logged
+        if not self._is_closing and not is_self:
             note = self.entrance.strangers.warning if link.agreement is None else log.info
             note("link closed", link=link.number, peer=link.address, reason=link.reason)
         self._processes.remove(link)
@@ -299,6 +309,56 @@ class Peers:
         self._heard.close(link)
         self._askers.forget(link)
         self._stirred.set()
+
+    # --- addresses that lead to this instance ---
+
+    def _is_own(self, link: Link) -> bool:
+        """
+        Whether a peer that claims to be this instance is.
+
+        A HELLO repeats what any peer was sent, so certificates decide where peers show them. Elsewhere the id of this
+        process is the best there is: it tells a copy of the state directory, which has the same `instance`.
+        """
+        security, identity, agreement = self.entrance.security, link.transport.identity, link.agreement
+        assert agreement is not None
+        if security.is_authenticating:
+            own = security.own
+            return own is not None and identity is not None and identity.fingerprint == own.fingerprint
+        return self._has_siblings or agreement.peer.arbitration == self.hello.arbitration
+
+    def _turn_away_self(self, link: Link, dialled: NetworkAddress | None, *, is_own: bool) -> None:
+        """Close a link whose peer says that it is this instance, and note the address if it is."""
+        if not is_own:
+            address, who = "" if dialled is None else str(dialled), peer_of(link)
+            if dialled is None or self.problem_of(dialled) != NOT_OURS:
+                self.entrance.strangers.warning(
+                    "another instance has our identity", address=address, peer=link.address, principal=who
+                )
+            link.close(NOT_OURS)
+            return
+        if dialled is not None:
+            is_known, now = dialled in self._own, self._loop.time()
+            self._own[dialled] = now
+            if is_known:  # nothing has changed, so nobody is told
+                del self._dialled[link.number]
+                self.attempts[dialled].is_under_way = False
+            else:
+                self.forwarder.found_self({dialled}, now)
+        link.close("the address leads to this very instance")
+
+    def _look_at_own(self, now: float) -> None:
+        """Dial each address that leads here again after a minute, and forget those that do so no more."""
+        for address, found_at in list(self._own.items()):
+            if now - found_at >= OWN_LOST_SECONDS:
+                self._forget_own(address)
+            elif now - found_at >= OWN_SECONDS and address in self.dialling.named:
+                self.dialling.want(address)
+
+    def _forget_own(self, address: NetworkAddress) -> None:
+        del self._own[address]
+        if str(address) not in self.hello.addresses:  # else it is ours by configuration
+            self.forwarder.found_self(set(), self._loop.time(), address)
+            self._changed()
 
     # --- who serves what ---
 
@@ -362,6 +422,7 @@ class Peers:
             self._departures.look()
             self._stirred.set()
             if not self.farewell.is_said:
+                self._look_at_own(now)
                 self.dialling.look(now, self.forwarder.here.own)
             self._addresses.forget_old(now)
             self.admission.meters.look(now)

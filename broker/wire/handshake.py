@@ -27,8 +27,8 @@ class Agreement:
     What holds on a connection once both HELLOs are known.
 
     Shape: `version` the highest both speak; `send_max_frame` bytes, the most the peer takes; `peer_heartbeat` seconds
-    of silence after which the peer sends PING; `peer` its HELLO as received; `is_self` when the connection leads back
-    to this very process, or to another one of the same instance.
+    of silence after which the peer sends PING; `peer` its HELLO as received; `is_self` when the peer says that it is
+    this very process, or another one of the same instance; anybody who has seen our HELLO can.
     """
 
     version: int

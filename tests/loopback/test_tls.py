@@ -258,6 +258,21 @@ async def test_certificate_that_a_peer_has_issued_is_refused_whoever_dials(
     assert "(CN=billing) was issued by CN=peer, which is trusted as a peer's own certificate" in refused[0]
 
 
+@pytest.mark.parametrize("is_own", [True, False], ids=["our certificate", "another one"])
+async def test_peer_with_our_ids_is_this_instance_only_with_our_certificate(
+    *, is_own: bool, tmp_path: Path, ca: Pair, here: Pair
+) -> None:
+    pair = here if is_own else make("other", *LOOPBACK, by=ca)
+    async with (
+        instance(security=endpoint(tmp_path, REQUIRED, pair, ca), arbitration=b"a" * 16) as far,
+        instance(security=endpoint(tmp_path, REQUIRED, here, ca), arbitration=b"a" * 16) as near,
+    ):
+        near.peers.want(far.address)
+        await until(lambda: near.peers.problem_of(far.address))
+
+        assert ({far.address} if is_own else set()) == near.forwarder.here.own
+
+
 @pytest.mark.parametrize("is_covered", [True, False])
 async def test_inbound_link_stands_in_for_an_address_only_if_its_certificate_covers_it(
     *, is_covered: bool, tmp_path: Path, ca: Pair, here: Pair

@@ -219,6 +219,98 @@ async def test_link_to_this_very_process_is_of_no_use(near: Neighbourhood) -> No
     assert "the address leads to this very instance" == near.peers.problem_of(NORTH)
 
 
+def name_north(near: Neighbourhood) -> None:
+    near.peers.dialling.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
+
+
+async def test_peer_that_has_our_instance_id_only_is_not_us_and_frames_wait_for_the_real_one(
+    loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = Neighbourhood(loop, monkeypatch, instance=b"i" * 16)
+    near.start()
+    near.reachable.add(NORTH)
+    frame = near.send(NORTH)
+    await asyncio.sleep(0)
+
+    with capture_logs() as logs:
+        near.greet(near.socks[0], instance=b"i" * 16)
+    assert (set(), True) == (near.forwarder.here.own, near.socks[0].is_closed)
+    assert "another instance has our identity" == near.peers.problem_of(NORTH)
+    assert [str(NORTH)] == [one["address"] for one in logs if one["event"] == "another instance has our identity"]
+    await asyncio.sleep(1)
+    near.greet(near.socks[1])
+
+    assert (frame, {}) == (sent(near.socks[1]), near.forwarder.dropped)
+
+
+async def test_other_process_of_an_instance_with_several_is_this_instance(
+    loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = Neighbourhood(loop, monkeypatch, instance=b"i" * 16)
+    near.peers._has_siblings = True
+    near.start()
+
+    await dialled(near, instance=b"i" * 16)
+
+    assert {NORTH} == near.forwarder.here.own
+
+
+async def test_address_that_leads_here_is_dialled_again_after_a_minute_and_is_the_peers_that_answers_then(
+    near: Neighbourhood,
+) -> None:
+    name_north(near)
+    await dialled(near, arbitration=OWN.arbitration)
+    assert {NORTH} == near.forwarder.here.own
+    await asyncio.sleep(58)
+    assert 1 == len(near.dialled)
+
+    await asyncio.sleep(4)
+    near.greet(near.socks[-1])
+    frame = near.send(NORTH)
+
+    assert (2, set(), frame) == (len(near.dialled), near.forwarder.here.own, sent(near.socks[-1]))
+
+
+async def test_address_that_leads_here_still_stays_our_own_and_nobody_notices(near: Neighbourhood) -> None:
+    name_north(near)
+    await dialled(near, arbitration=OWN.arbitration)
+    before = near.forwarder.generation, near.rooms
+
+    for _ in range(3):
+        await asyncio.sleep(62)
+        near.greet(near.socks[-1], arbitration=OWN.arbitration)
+
+    assert (4, {NORTH}, before) == (
+        len(near.dialled), near.forwarder.here.own, (near.forwarder.generation, near.rooms)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_address_that_leads_here_is_forgotten_when_nobody_answers_there(
+    near: Neighbourhood, *, is_named: bool
+) -> None:
+    if is_named:
+        name_north(near)
+    await dialled(near, arbitration=OWN.arbitration)
+    near.reachable.clear()
+
+    await asyncio.sleep(77)
+
+    assert (set(), is_named) == (near.forwarder.here.own, len(near.dialled) > 1)
+
+
+async def test_address_that_leads_here_by_configuration_is_never_forgotten(
+    loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = Neighbourhood(loop, monkeypatch, addresses=(str(NORTH),))
+    near.start()
+    await dialled(near, arbitration=OWN.arbitration)
+
+    await asyncio.sleep(77)
+
+    assert {NORTH} == near.forwarder.here.own
+
+
 # --- links that others opened ---
 
 
