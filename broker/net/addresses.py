@@ -48,6 +48,11 @@ class Addresses:
         is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
         return Health.SUPPRESSED if is_suppressed else Health.UNTRIED
 
+    def answered_by(self, address: NetworkAddress) -> str:
+        """The principal that answered when an address was dialled; empty when that is not known."""
+        attempts = self.attempts.get(address)
+        return "" if attempts is None else attempts.principal
+
     def matters(self, address: NetworkAddress) -> bool:
         """Whether anybody has asked for the health of an address since `forget_who_asked`."""
         return address in self._asked or len(self._asked) >= ASKED_MAX

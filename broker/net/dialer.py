@@ -34,7 +34,7 @@ SPREAD = 0.5  # of a wait, at most, is taken off by chance
 class DialQueue(IntEnum):
     """Where an address waits to be dialled, the better the higher."""
 
-    INVENTED = 0  # no route names it
+    INVENTED = 0  # no route names it, or a link serves it already
     NAMED = 1
     PROBED = 2  # a mirrored pair is asked there for its principal
 
@@ -45,7 +45,8 @@ class Attempts:
     What is remembered of one address; changed by `Peers` only.
 
     Shape: `failures` in a row; `suppressed_until` monotonic seconds; `problem` of the last failure, empty when none;
-    `is_under_way` from when it is wanted until there is a link or a failure; `queue` it waits in meanwhile, then None.
+    `is_under_way` from when it is wanted until there is a link or a failure; `queue` it waits in meanwhile, then None;
+    `principal` of the peer that answered there last, empty while none has or where peers do not prove who they are.
     """
 
     failures: int = 0
@@ -53,6 +54,7 @@ class Attempts:
     problem: str = ""
     is_under_way: bool = False
     queue: DialQueue | None = None
+    principal: str = ""
     _doublings: int = 0
 
     def failed(self, problem: str, now: float, jitter: Callable[[], float] = random.random) -> float:

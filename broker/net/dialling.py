@@ -71,13 +71,20 @@ class Dialling:
     def want(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
         """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
         attempts = self._addresses.attempts.setdefault(address, Attempts())
-        named = DialQueue.INVENTED if self.is_invented(address) else DialQueue.NAMED
+        is_served = self._addresses.servers.staying(address) is not None
+        named = DialQueue.INVENTED if is_served or self.is_invented(address) else DialQueue.NAMED
         queue = DialQueue.PROBED if is_probe else named
         if attempts.is_under_way and (attempts.queue is None or queue <= attempts.queue):
             return
         attempts.is_under_way = True
         attempts.queue = queue
         self._tasks.spawn(self._dial(address, attempts, queue), f"dial {address}")
+
+    def verify(self, addresses: Iterable[NetworkAddress]) -> None:
+        """Dial those that routes name and that so far only an announcement serves, to see who answers there."""
+        for address in addresses:
+            if address in self.named and self._is_unverified(address):
+                self.want(address)
 
     def on_routes(self, tables: Iterable[RouteTable]) -> None:
         """Routes are new, these of all databases."""
@@ -141,7 +148,7 @@ class Dialling:
                 return  # it has gone over to another one
             attempts.queue = None
             try:
-                if self._addresses.servers.staying(address) is None:
+                if self._addresses.servers.staying(address) is None or self._is_unverified(address):
                     opening = await self._entrance.dial(address, partial(connect, timeout=self.seconds))
                     self._on_open(opening, address)
                     return
@@ -153,6 +160,10 @@ class Dialling:
             else:
                 attempts.is_under_way = False
                 self._on_failed(address)
+
+    def _is_unverified(self, address: NetworkAddress) -> bool:
+        """Whether peers prove who they are, and none has done so at this address since it was dialled."""
+        return self._entrance.security.is_authenticating and not self._addresses.answered_by(address)
 
     def _failed(self, address: NetworkAddress, attempts: Attempts, problem: str) -> None:
         self._addresses.suppress(address, problem)

@@ -3,8 +3,9 @@ Which link serves which address.
 
 An address is served by the link dialled for it, or by any open link whose peer announced that address in its HELLO, so
 a network that lets only one side connect still carries the answers. Where peers prove who they are, an announcement
-counts only if the certificate covers the host. Of two links between the same pair of processes opened from both sides,
-one stays and the other is drained. An address that somebody wants and nobody serves is dialled, with back-off.
+counts only if the certificate covers the host, and if no other principal has answered when the address was dialled. Of
+two links between the same pair of processes opened from both sides, one stays and the other is drained. An address that
+somebody wants and nobody serves is dialled, with back-off.
 
 Loop-only. Whatever changes here can change a route's health, so the forwarder is told.
 """
@@ -233,18 +234,26 @@ class Peers:
             return
         self._heard.greet(link)
         self.admission.greeted(link)
+        identity = link.transport.identity
         if dialled is not None:
             attempts = self.attempts[dialled]
             attempts.succeeded()
             attempts.is_under_way = False
+            if identity is not None:
+                attempts.principal = identity.principal_name
+                self._servers.expel(dialled, attempts.principal)
         is_authenticating = self.entrance.security.is_authenticating
-        believed = announced(agreement, link.transport.identity, is_authenticating=is_authenticating)
+        believed = announced(agreement, identity, is_authenticating=is_authenticating)
+        if identity is not None:  # once an address was dialled, only the principal that answered there announces it
+            known = ("", identity.principal_name)
+            believed = frozenset(one for one in believed if self._addresses.answered_by(one) in known)
         if len(agreement.peer.addresses) > ADDRESSES_MAX:
             log.warning("too many addresses announced", peer=link.address, name=link.peer_name, kept=len(believed))
         is_changed = self._serving.begin(link, dialled, believed)
         is_changed |= self._arbitrate(link, agreement)
         if is_changed:
             self._changed()
+        self.dialling.verify(believed - self.forwarder.here.own)
         self.farewell.greet(link)
         self._departures.look()
 

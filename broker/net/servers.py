@@ -54,6 +54,14 @@ class Servers:
         else:
             links[link] = None
 
+    def expel(self, address: NetworkAddress, principal: str) -> None:
+        """Links of peers that have proved to be another principal do not serve an address any more."""
+        for link in list(self._links.get(address, ())):
+            identity = link.transport.identity
+            if identity is not None and identity.principal_name != principal:
+                del self._links[address][link]
+                del self._addresses[link][address]
+
     def remove(self, link: Link) -> list[NetworkAddress]:
         """A link serves nothing any more; what it did."""
         addresses = list(self._addresses.pop(link, ()))

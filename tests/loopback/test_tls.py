@@ -7,20 +7,24 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from structlog.testing import capture_logs
 
 from broker.net.limits import PeerLimits
+from broker.net.principal import peer_of
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from broker.wire.frame import Fatal, Hello, encode_link
 from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security
 from tests.support.loopback import Instance, Raw, instance, message, numbers, raw, until
@@ -286,6 +290,57 @@ async def test_inbound_link_stands_in_for_an_address_only_if_its_certificate_cov
         await until(lambda: host.states() == ["LOGGED_IN"])
 
         assert (Health.CONNECTED if is_covered else Health.UNTRIED) is host.peers.health_of(near.address)
+
+
+@asynccontextmanager
+async def neighbour(tmp_path: Path, ca: Pair, address: NetworkAddress, at: NetworkAddress) -> AsyncIterator[Instance]:
+    """A peer with its own certificate for this machine, connected to `at`, that announces somebody else's address."""
+    pair = make("neighbour", *LOOPBACK, by=ca)
+    async with instance(security=endpoint(tmp_path, REQUIRED, pair, ca), service="//far") as one:
+        one.peers.hello = msgspec.structs.replace(one.peers.hello, addresses=(str(address),))
+        one.peers.want(at)
+        await until(lambda: one.peers.health_of(at) is Health.CONNECTED)
+        yield one
+
+
+async def test_neighbour_does_not_get_what_is_for_a_peer_of_the_same_host_that_is_down(
+    tmp_path: Path, ca: Pair, here: Pair
+) -> None:
+    peer = endpoint(tmp_path, REQUIRED, make("peer", *LOOPBACK, by=ca), ca)
+    async with (
+        instance(security=endpoint(tmp_path, SUPPORTED, here, ca)) as near,
+        raw(near.address, name="source") as source,
+    ):
+        async with instance(security=peer, service="//far") as far:
+            near.route(far=far.address)
+            near.peers.want(far.address)
+            await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+        async with neighbour(tmp_path, ca, far.address, near.address) as other:
+            assert near.peers.health_of(far.address) is not Health.CONNECTED
+            await source.say(message("//far"))
+            await until(lambda: near.forwarder.pool.frames)
+            async with instance(security=peer, service="//far", port=far.address.port) as successor:
+                await until(lambda: successor.delivered)
+
+            assert [] == other.delivered
+
+
+async def test_neighbour_that_came_first_loses_the_address_to_the_peer_that_answers_there_for_good(
+    tmp_path: Path, ca: Pair, here: Pair
+) -> None:
+    peer = endpoint(tmp_path, REQUIRED, make("peer", *LOOPBACK, by=ca), ca)
+    async with instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as near, AsyncExitStack() as stack:
+
+        def serving() -> list[str]:
+            return [peer_of(link) for link in near.peers.links.values() if near.peers.served_by(link)]
+
+        async with instance(security=peer) as far:
+            near.peers.dialling.on_routes([build_table([Route("far", far.address)], now=datetime.now(UTC))])
+            await stack.enter_async_context(neighbour(tmp_path, ca, far.address, near.address))
+            await until(lambda: serving() == ["CN=peer"])
+        await until(lambda: len(near.peers.links) == 1)
+
+        assert [] == serving()
 
 
 # --- those who break it ---
