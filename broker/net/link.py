@@ -52,8 +52,9 @@ class Link:
     Shape: `number` unique in this process; `address` text of the remote end; `is_accept` when the peer opened it;
     `opened_at` loop time; `connection` its protocol state; `error` the rule that the peer broke; the counters count
     bytes, frames and system calls since it was opened, `control_sent` bytes that are no dialog frames, `received`
-    dialog frames by kind; `flow` what it really does; `meter` what its peer brings, where that is limited; `permit`
-    what its peer may do; `slowed_by` the settings for which it is not read now;
+    dialog frames by kind; `label` the name of the peer in metrics, empty until HELLO is complete; `flow` what it
+    really does; `meter` what its peer brings, where that is limited; `permit` what its peer may do; `slowed_by` the
+    settings for which it is not read now;
     `is_leaving` when the peer has said GOAWAY: frames leave by it only where no other link leads on.
     """
 
@@ -72,6 +73,7 @@ class Link:
         self.bytes_received = self.bytes_sent = self.control_sent = 0
         self.receives = self.sends = self.frames_rejected = 0
         self.received: Counter[int] = Counter()
+        self.label = ""
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
         self.online_at: float | None = None

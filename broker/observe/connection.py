@@ -169,12 +169,12 @@ def direction(link: Link) -> str:
 
 def connection_samples(links: Iterable[Link]) -> Iterable[tuple[Labels, float]]:
     """Connections by the state of their protocol."""
-    return Counter((link.peer_name, direction(link), link.state.value) for link in links).items()
+    return Counter((link.label, direction(link), link.state.value) for link in links).items()
 
 
 def flow_samples(links: Iterable[Link], now: float) -> Iterable[tuple[Labels, float]]:
     """Connections by what has really moved."""
-    return Counter((link.peer_name, direction(link), link.flow.look(link, now).state.value) for link in links).items()
+    return Counter((link.label, direction(link), link.flow.look(link, now).state.value) for link in links).items()
 
 
 def _instant(at: datetime, seconds: float) -> str:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from broker.net.limits import PeerLimits
 from broker.net.principal import peer_of
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
+from broker.observe.connection import connection_samples
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.route import Route
@@ -341,6 +343,23 @@ async def test_neighbour_that_came_first_loses_the_address_to_the_peer_that_answ
         await until(lambda: len(near.peers.links) == 1)
 
         assert [] == serving()
+
+
+async def test_frames_of_a_peer_do_not_count_under_the_name_of_another_principal(
+    tmp_path: Path, ca: Pair, here: Pair
+) -> None:
+    async with instance(security=endpoint(tmp_path, REQUIRED, here, ca)) as near, AsyncExitStack() as stack:
+        for number, principal in enumerate(("peer", "neighbour")):
+            pair = make(principal, *LOOPBACK, by=ca)
+            one = await stack.enter_async_context(instance(security=endpoint(tmp_path, SUPPORTED, pair, ca)))
+            one.peers.hello = msgspec.structs.replace(one.peers.hello, name="billing", addresses=())
+            one.route(far=near.address)
+            source = await stack.enter_async_context(raw(one.address, name="source"))
+            await source.say(message("//far", number))
+            await until(partial(lambda wanted: near.forwarder.received.total() == wanted, number + 1))
+
+        assert {"billing": {0x10: 1}, "other": {0x10: 1}} == near.peers.received()
+        assert {"billing", "other"} == {labels[0] for labels, _ in connection_samples(near.peers.links.values())}
 
 
 # --- those who break it ---
