@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import KERNELS
 from broker.net.tls import NO_SECURITY
+from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.facts import hosted
 from broker.routing.route import Route
@@ -184,6 +185,26 @@ async def test_message_without_the_grant_is_dropped_counted_and_answered_with_th
     assert f"CN=orders may not send: {why.removeprefix('not permitted: ')}" == here.peers.permissions.last_refusal
     assert b"//secret" in here.forwarder.last_dropped[Disposition.NOT_PERMITTED][1]
     assert here.forwarder.unaccounted == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer_may_send_to(
+    street: Street, kernel: Any
+) -> None:
+    allowed, other = NetworkAddress("127.0.0.1", 1), NetworkAddress("127.0.0.1", 2)
+    everybody = rule(CONNECT, "public")
+    here = await street.house("gateway", everybody, rule(SEND, "orders", f"{allowed}/*"), kernel=kernel)
+    table = build_table([Route("ByName", TRANSPORT)], now=datetime.now(UTC))
+    here.forwarder.surround(table=table, hosted=hosted({}), is_forwarding=True)
+    orders = await street.house("orders", everybody)
+    services = [f"{other}/x", f"{other}", f"{allowed}0/x", f"{allowed}/x"]
+    orders.route(*(Route(f"r{n}", here.address, service) for n, service in enumerate(services)))
+
+    send(orders, [message(service, n) for n, service in enumerate(services)])
+    await until(lambda: here.forwarder.received.total() == len(services))
+
+    assert {Disposition.NOT_PERMITTED: 3} == here.forwarder.dropped
+    assert {allowed} == here.peers.attempts.keys()
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
