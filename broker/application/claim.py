@@ -3,9 +3,11 @@ Claiming a conversation group: the messages that a reader works on, locked witho
 
 A claim is a row of `broker_group_lock` with the reader's slot, written in a short transaction together with the look at
 the queue. From then on nobody else takes messages of that group, while they still stand in the queue: whatever happens
-to the reader, nothing is lost. `settle` removes the messages and the lock in the reader's own transaction.
+to the reader, nothing is lost. `settle` removes the messages and the lock in the reader's own transaction. A failure
+and its pause are written in the transaction that removes the lock, and only by the owner of the lock.
 
-Every function is called inside a write transaction of its caller's.
+Every function is called inside a write transaction of its caller's. `now` has to be read inside that transaction: a
+pause that another connection began after `now` counts as one that began before the clock was set back, so as over.
 
 Source: Service Broker documentation, "Conversation Group Locks", "RECEIVE".
 """
@@ -42,12 +44,19 @@ _WEIGHT = "m.queuing_order, coalesce(length(m.message_body), 0)"
 @dataclass(frozen=True, slots=True)
 class Claim:
     """
-    A conversation group that a reader has.
+    A conversation group that a reader has locked.
 
-    Shape: `queuing_orders` its messages, in the order in which they are received; never empty.
+    Attributes:
+        conversation_group_id: The group.
+        reader: The slot of the reader's process.
+        lock_time: When it was locked, UTC seconds. Tells this lock from a later one of the same process.
+        queue_id: The queue of the messages.
+        queuing_orders: The messages, in the order in which they are received; never empty.
     """
 
     conversation_group_id: bytes
+    reader: int
+    lock_time: float
     queue_id: int
     queuing_orders: tuple[int, ...]
 
@@ -80,7 +89,8 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     """
     Lock the group whose turn it is, and choose its messages; None when there is nothing to do.
 
-    A group with a failed message gives its first message alone, so that it is known which one fails.
+    A group with a failed message gives its first message alone, so that it is known which one fails. A lock is never
+    taken over: the group of a reader that died is free after `note_crashes`, which counts the failure.
     """
     queue = ask(db, "SELECT queue_id FROM broker_queue WHERE name = ? AND is_receive_enabled", (queue_name,)).fetchone()
     if queue is None:
@@ -89,14 +99,17 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     if group is None:
         return None
     waiting = next_messages(db, Choice(queue[0], Scope(group=group), now), _WEIGHT, top)
-    ask(
+    locked = ask(
         db,
         "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time) VALUES (?1, ?2, ?3)"
-        " ON CONFLICT (conversation_group_id) DO UPDATE SET reader = ?2, lock_time = ?3, retry_time = NULL",
+        " ON CONFLICT (conversation_group_id) DO UPDATE SET reader = ?2, lock_time = ?3, retry_time = NULL"
+        " WHERE reader IS NULL",
         (group, slot, now),
     )
+    if not locked.rowcount:
+        return None  # its reader has died since `note_crashes`
     is_alone = is_failing(db, group)
-    return Claim(group, queue[0], _batch(waiting[:1] if is_alone else waiting))
+    return Claim(group, slot, now, queue[0], _batch(waiting[:1] if is_alone else waiting))
 
 
 def next_rest_end(db: sqlite3.Connection, now: float) -> float | None:
@@ -107,7 +120,7 @@ def next_rest_end(db: sqlite3.Connection, now: float) -> float | None:
     return end
 
 
-def settle(db: sqlite3.Connection, claim: Claim, slot: int, endpoint_ids: Iterable[int]) -> None:
+def settle(db: sqlite3.Connection, claim: Claim, endpoint_ids: Iterable[int]) -> None:
     """
     The messages have been handled: they leave the queue, and the group is free.
 
@@ -122,7 +135,7 @@ def settle(db: sqlite3.Connection, claim: Claim, slot: int, endpoint_ids: Iterab
                 raise ClaimLostError
     note_success(db, endpoint_ids)
     note_queue_success(db, claim.queue_id)
-    if not give_back(db, claim.conversation_group_id, slot):
+    if not give_back(db, claim):
         raise ClaimLostError
 
 
@@ -132,10 +145,10 @@ def are_there(db: sqlite3.Connection, queuing_orders: Iterable[int]) -> bool:
     return all(ask(db, query, (order,)).fetchone() is not None for order in queuing_orders)
 
 
-def give_back(db: sqlite3.Connection, conversation_group_id: bytes, slot: int) -> bool:
-    """Free a group, its messages untouched; False when it was not this reader's."""
-    statement = "DELETE FROM broker_group_lock WHERE conversation_group_id = ? AND reader = ?"
-    return ask(db, statement, (conversation_group_id, slot)).rowcount > 0
+def give_back(db: sqlite3.Connection, lock: Claim | Abandoned) -> bool:
+    """Remove the lock of a group, its messages untouched; False when this lock is gone."""
+    statement = "DELETE FROM broker_group_lock WHERE conversation_group_id = ? AND reader = ? AND lock_time = ?"
+    return ask(db, statement, (lock.conversation_group_id, lock.reader, lock.lock_time)).rowcount > 0
 
 
 def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, Rule], now: float) -> list[Crash]:
@@ -150,7 +163,7 @@ def note_crashes(db: sqlite3.Connection, *, own: int | None, rules: Mapping[int,
     """
     crashes = []
     for group in rows_of_dead_slots(db, own):
-        give_back(db, group.conversation_group_id, group.reader)
+        give_back(db, group)
         message = _under_way(db, group)
         if message is not None:
             endpoint_id, sequence, queue_id = message

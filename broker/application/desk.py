@@ -95,10 +95,10 @@ class Desk:
             self._records[reader.queue].last_empty_time = time.time()
             return None, None
         with self._claiming:
-            now = time.time()
             db.execute("PRAGMA synchronous = NORMAL")  # a lock need not outlive a failure of the power
             try:
                 db.begin()
+                now = time.time()  # not before: `begin` waits for others, and what they commit may begin a pause
                 own = self.slot
                 crashes = note_crashes(db, own=own, rules=self._rules, now=now)
                 claim = claim_group(db, reader.queue, slot=own, top=reader.top, now=now)
@@ -109,7 +109,7 @@ class Desk:
                     db.rollback()
                 db.execute("PRAGMA synchronous = FULL")
         for crash in crashes:
-            self._tell(crash)
+            self._tell(crash, now)
         if claim is None:
             self._records[reader.queue].last_empty_time = now
         return claim, rest_end
@@ -168,7 +168,7 @@ class Desk:
         )
         return db.execute(query, (queue,)).fetchone() is not None
 
-    def _tell(self, crash: Crash) -> None:
+    def _tell(self, crash: Crash, now: float) -> None:
         log.error(
             "reader died" if not crash.verdict.is_quarantined else "dialog quarantined",
             database=self.name,
@@ -176,6 +176,7 @@ class Desk:
             message_sequence_number=crash.message_sequence_number,
             failures=crash.verdict.failures,
             retry_s=round(crash.verdict.rest_s, 3),
+            retry_at=crash.verdict.retry_at(now),
             reason="the process of its reader died while it had the message",
         )
 

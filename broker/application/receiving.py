@@ -183,15 +183,14 @@ def _take(
 
 def _selecting(db: sqlite3.Connection, found: Queue, scope: Scope) -> Callable[[int], list[Row]]:
     """What gives the next messages; `found` is true for the first time, then there may have been a commit."""
-    choice = _choice(found, scope)
+    has_locks = bool(found.has_locks)
 
     def select(limit: int) -> list[Row]:
-        nonlocal choice
-        rows = next_messages(db, choice, COLUMNS, limit)
-        choice = again
-        return rows
+        nonlocal has_locks
+        choice = Choice(found.queue_id, scope, time.time(), has_locks)
+        has_locks = True
+        return next_messages(db, choice, COLUMNS, limit)
 
-    again = Choice(choice.queue_id, choice.scope, choice.now)
     return select
 
 

@@ -138,7 +138,7 @@ class Work:
             if not db.in_transaction and db.total_changes != self._changes:
                 raise CommittedItselfError  # noqa: TRY301 - handled as any failure of the function
             db.begin()
-            settle(db, self._claim, self._desk.slot, self._dialogs)
+            settle(db, self._claim, self._dialogs)
             if self._reader.end_dialogs:
                 self._end_dialogs()
             db.commit_all()
@@ -185,33 +185,35 @@ class Work:
             self.db.rollback()
 
     def _note(self, error: BaseException) -> None:
-        # Whose messages somebody else took may fail for that alone.
-        if isinstance(error, ClaimLostError) or not are_there(self.db, self._claim.queuing_orders):
-            self._give_back()
-            log.error("claim lost", database=self._desk.name, queue=self._reader.queue, reason=str(error))
+        database, queue = self._desk.name, self._reader.queue
+        self.db.begin()
+        now = time.time()
+        is_owner = give_back(self.db, self._claim)
+        # A function whose messages are gone may fail for that alone; one that lost the lock has nothing to write down:
+        # its failure was counted, or its messages were given to another reader, when the lock was removed.
+        if isinstance(error, ClaimLostError) or not is_owner or not are_there(self.db, self._claim.queuing_orders):
+            self.db.commit_all()
+            log.error("claim lost", database=database, queue=queue, reason=str(ClaimLostError()))
             return
         if is_store_trouble(error):
-            self._give_back(rest_s=PAUSE_SECONDS[0] * 2)
-            log.error("reader store failed", database=self._desk.name, queue=self._reader.queue, reason=_reason(error))
+            rest(self.db, self._claim.conversation_group_id, now, PAUSE_SECONDS[0] * 2)
+            self.db.commit_all()
+            log.error("reader store failed", database=database, queue=queue, reason=_reason(error))
             return
         first = self.messages[0]
         what = blame(next(iter(self._dialogs)), first.message_sequence_number, error)
         # Of several messages any may be to blame: they are tried again one by one before one is put in quarantine.
         attempts = self._reader.attempts if len(self.messages) == 1 else max(2, self._reader.attempts)
-        self.db.begin()
-        give_back(self.db, self._claim.conversation_group_id, self._desk.slot)
-        verdict = note_failure(self.db, what, now=time.time(), attempts=attempts, rest_first=self._reader.retry_delay)
+        verdict = note_failure(self.db, what, now=now, attempts=attempts, rest_first=self._reader.retry_delay)
         self.db.commit_all()
-        self._tell(first, verdict, error)
+        self._tell(first, verdict, error, now)
 
-    def _give_back(self, rest_s: float = 0.0) -> None:
+    def _give_back(self) -> None:
         self.db.begin()
-        give_back(self.db, self._claim.conversation_group_id, self._desk.slot)
-        if rest_s:
-            rest(self.db, self._claim.conversation_group_id, time.time(), rest_s)
+        give_back(self.db, self._claim)
         self.db.commit_all()
 
-    def _tell(self, message: Message, verdict: Verdict, error: BaseException) -> None:
+    def _tell(self, message: Message, verdict: Verdict, error: BaseException, now: float) -> None:
         frames = traceback.extract_tb(error.__traceback__)
         fields = {
             "database": self._desk.name,
@@ -229,7 +231,8 @@ class Work:
         if verdict.is_quarantined:
             log.error("dialog quarantined", **fields)
         else:
-            log.warning("message failed", **fields, attempts=self._reader.attempts, retry_s=round(verdict.rest_s, 3))
+            rest_s, retry_at = round(verdict.rest_s, 3), verdict.retry_at(now)
+            log.warning("message failed", **fields, attempts=self._reader.attempts, retry_s=rest_s, retry_at=retry_at)
         if verdict.is_queue_disabled:
             log.error("queue disabled", database=self._desk.name, queue=self._reader.queue, reason="poison message")
 

@@ -19,6 +19,7 @@ import sqlite3
 import traceback as traceback_module
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from broker.store.rows import ask
 
@@ -49,6 +50,12 @@ class Verdict:
     rest_s: float
     is_quarantined: bool
     is_queue_disabled: bool
+
+    def retry_at(self, now: float) -> str | None:
+        """Time of the next attempt after a failure at `now`, ISO 8601; None when an operator has to act first."""
+        if self.is_quarantined or self.is_queue_disabled:
+            return None
+        return datetime.fromtimestamp(now + self.rest_s, UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +176,7 @@ def rest(db: sqlite3.Connection, conversation_group_id: bytes, now: float, secon
 
 
 def put_in_quarantine(db: sqlite3.Connection, endpoint_id: int, now: float) -> None:
-    """Nobody receives the messages of this dialog any more; its group is free for its other dialogs."""
+    """Nobody receives the messages of this dialog any more; its group rests for it no longer."""
     ask(db, "UPDATE broker_failure SET quarantine_time = ? WHERE endpoint_id = ?", (now, endpoint_id))
     ask(
         db,
@@ -240,7 +247,7 @@ def skip(db: sqlite3.Connection, failure: Failure) -> int:
 def forget(db: sqlite3.Connection, endpoint_id: int) -> None:
     """Nothing is known of a failure any more, and nothing rests for it; the messages stay as they are."""
     ask(db, "DELETE FROM broker_failure WHERE endpoint_id = ?", (endpoint_id,))
-    ask(db, f"{_FREE} AND reader IS NULL", (endpoint_id,))
+    ask(db, _FREE, (endpoint_id,))
 
 
 def remove_message(db: sqlite3.Connection, queuing_order: int) -> bool:
@@ -281,7 +288,7 @@ def body_pieces(db: sqlite3.Connection, queuing_order: int) -> Iterator[bytes]:
 # --- parts --------------------------------------------------------------------------------------------------
 
 _FREE = (
-    "DELETE FROM broker_group_lock WHERE conversation_group_id ="
+    "DELETE FROM broker_group_lock WHERE reader IS NULL AND conversation_group_id ="
     " (SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?)"
 )
 _BY_SERVICE = """

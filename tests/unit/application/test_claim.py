@@ -120,7 +120,7 @@ def test_settled_messages_leave_the_queue_and_their_failures_are_forgotten(
     claim = take(db, slot)
     assert claim is not None
 
-    settle(db, claim, slot, [1])
+    settle(db, claim, [1])
 
     assert [(b"2",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
     assert [] == list(failures(db))
@@ -131,12 +131,36 @@ def test_a_claim_that_is_lost_is_not_settled(shop: Shop, db: sqlite3.Connection,
     arrived(shop, db, b"1")
     claim = take(db, slot)
     assert claim is not None
-    given = give_back(db, claim.conversation_group_id, slot)
+    given = give_back(db, claim)
 
     with pytest.raises(ClaimLostError):
-        settle(db, claim, slot, [1])
+        settle(db, claim, [1])
 
     assert given
+
+
+def test_a_later_lock_of_the_same_process_is_not_removed(shop: Shop, db: sqlite3.Connection, slot: int) -> None:
+    arrived(shop, db, b"1")
+    lost = take(db, slot)
+    db.execute("DELETE FROM broker_group_lock")
+    claim = take(db, slot, now=NOW + 1)
+    assert lost is not None
+    assert claim is not None
+
+    assert not give_back(db, lost)
+    assert give_back(db, claim)
+
+
+def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_counted(
+    shop: Shop, db: sqlite3.Connection, slot: int
+) -> None:
+    arrived(shop, db, b"1")
+    take(db, slot + 1)
+
+    assert take(db, slot) is None
+    (crash,) = note_crashes(db, own=slot, rules={}, now=NOW)
+    assert take(db, slot) is None
+    assert take(db, slot, now=NOW + crash.verdict.rest_s) is not None
 
 
 def test_a_claim_whose_message_somebody_else_removed_is_not_settled(
@@ -149,7 +173,7 @@ def test_a_claim_whose_message_somebody_else_removed_is_not_settled(
     db.execute("BEGIN IMMEDIATE")
 
     with pytest.raises(ClaimLostError, match="nothing of the work was committed"):
-        settle(db, claim, slot, [1])
+        settle(db, claim, [1])
     db.execute("ROLLBACK")
 
     assert 1 == db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
@@ -162,7 +186,7 @@ def test_a_claim_whose_dialog_the_reader_itself_ended_is_settled(shop: Shop, db:
     db.execute("BEGIN IMMEDIATE")
     dialog.end(cleanup=True)
 
-    settle(db, claim, slot, [1])
+    settle(db, claim, [1])
     db.execute("COMMIT")
 
     for table in ("message", "conversation", "group_lock"):
@@ -182,7 +206,7 @@ def test_a_timer_in_front_of_a_message_that_fails_does_not_start_its_count_again
     claim = take(db, slot)
     assert claim is not None
 
-    settle(db, claim, slot, [1])
+    settle(db, claim, [1])
 
     assert (2,) == claim.queuing_orders
     assert 2 == note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0).failures

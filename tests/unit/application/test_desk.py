@@ -12,9 +12,10 @@ import pytest
 
 from broker.application.desk import Desk
 from broker.application.reader import Reader, reader
+from broker.application.reader_connection import ReaderConnection
 from broker.errors import StoreUnavailableError
 from broker.store.group_lock import live_slots, records
-from broker.store.quarantine import failures
+from broker.store.quarantine import Blame, failures, note_failure
 from tests.support.shop import Shop
 
 
@@ -105,6 +106,25 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
     assert claim is not None
     assert group == claim.conversation_group_id
     assert 1 == failure.failures
+
+
+def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claimed(
+    shop: Shop, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived(shop, b"one")
+    other = shop.connect(isolation_level=None)
+    begin = ReaderConnection.begin
+
+    def begin_later(db: ReaderConnection) -> None:
+        note_failure(other, Blame(1, 0, "E"), now=time.time())
+        begin(db)
+
+    monkeypatch.setattr(ReaderConnection, "begin", begin_later)
+
+    claim, look_at = claimed(desk)
+
+    assert claim is None
+    assert [look_at] == shop.look("SELECT retry_time FROM broker_group_lock")
 
 
 def test_a_reader_tells_of_itself_for_the_views(shop: Shop, desk: Desk) -> None:

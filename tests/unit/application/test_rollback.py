@@ -137,13 +137,14 @@ def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
 def test_a_group_that_is_locked_while_poison_is_put_away_is_passed_over(shop: Shop) -> None:
     """What was found out is committed, and there another process may lock the group of what is next."""
     other = shop.connect(isolation_level=None)
-    lock, began = "INSERT INTO broker_group_lock VALUES (?, NULL, ?, ?)", time.time()
+    lock = "INSERT INTO broker_group_lock VALUES (?, NULL, ?, ?)"
 
     class Interrupted(sqlite3.Connection):
         def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
             cursor = super().execute(sql, *parameters)
             if sql == "COMMIT":
-                other.execute(lock, (following.conversation_group_id.bytes, began, began + 60))
+                now = time.time()
+                other.execute(lock, (following.conversation_group_id.bytes, now, now + 60))
             return cursor
 
     following = shop.begin(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -99,6 +100,40 @@ def test_a_work_whose_claim_was_lost_changes_nothing(shop: Shop, worker: Worker)
     work.finish()
 
     assert (1, 0, 0) == (count(shop, "broker_message"), count(shop, "orders"), count(shop, "broker_failure"))
+
+
+def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_reader(
+    shop: Shop, worker: Worker
+) -> None:
+    arrived(shop, b"one")
+    work = next_work(worker)
+    work.argument()
+    shop.connect(isolation_level=None).execute("UPDATE broker_group_lock SET reader = 7")
+
+    with structlog.testing.capture_logs() as logs:
+        work.fail(RuntimeError("a secret"))
+
+    assert [(7, None)] == shop.look("SELECT reader, retry_time FROM broker_group_lock")
+    assert 0 == count(shop, "broker_failure")
+    assert [("claim lost", False)] == [(line["event"], "secret" in line["reason"]) for line in logs]
+
+
+def test_a_failure_is_logged_with_the_time_of_the_next_try(shop: Shop) -> None:
+    arrived(shop, b"one")
+    slow = reader("OrdersQueue", attempts=2)(handle.function)
+    desk = Desk("shop", shop.path, [slow])
+    worker = Worker(desk, slow)
+    work = next_work(worker)
+    work.argument()
+
+    with structlog.testing.capture_logs() as logs:
+        work.fail(RuntimeError("no such order"))
+    worker.close()
+    desk.close()
+
+    ((lock_time, retry_time),) = shop.look("SELECT lock_time, retry_time FROM broker_group_lock")
+    assert 0 <= retry_time - datetime.fromisoformat(logs[0]["retry_at"]).timestamp() < 0.001
+    assert logs[0]["retry_s"] == pytest.approx(retry_time - lock_time, abs=0.001)
 
 
 @pytest.mark.parametrize("error", [None, LookupError("no such dialog")])
