@@ -36,12 +36,70 @@ _TYPES = {
 }
 _NOW_NAMES = frozenset({"GETUTCDATE", "SYSUTCDATETIME", "SYSDATETIME", "SYSDATETIMEOFFSET"})
 _DATA_LENGTH = "DATALENGTH"
+# What a statement may call, as sqlglot reads it. Others are not rendered: for some, sqlglot writes an argument twice,
+# which doubles the text with each level of nesting.
+_CALLS = frozenset(
+    (
+        exp.Abs,
+        exp.And,
+        exp.Avg,
+        exp.Case,
+        exp.Cast,
+        exp.Coalesce,
+        exp.Concat,
+        exp.Convert,
+        exp.Count,
+        exp.CurrentTimestamp,
+        exp.DateAdd,
+        exp.DateDiff,
+        exp.Day,
+        exp.DenseRank,
+        exp.Exists,
+        exp.Extract,
+        exp.FirstValue,
+        exp.GroupConcat,
+        exp.If,
+        exp.Lag,
+        exp.LastValue,
+        exp.Lead,
+        exp.Left,
+        exp.Length,
+        exp.Lower,
+        exp.Max,
+        exp.Min,
+        exp.Month,
+        exp.Ntile,
+        exp.Nullif,
+        exp.Or,
+        exp.PercentRank,
+        exp.Rank,
+        exp.Replace,
+        exp.Right,
+        exp.Round,
+        exp.RowNumber,
+        exp.Sign,
+        exp.StrPosition,
+        exp.Substring,
+        exp.Sum,
+        exp.TimeStrToTime,
+        exp.Trim,
+        exp.TryCast,
+        exp.TsOrDsToDate,
+        exp.Upper,
+        exp.Year,
+    )
+)
 ISO_STYLES = frozenset({"20", "21", "120", "121", "126"})  # CONVERT's styles that write an instant as the views do
 
 
 def is_known_function(name: str) -> bool:
     """Whether a function that sqlglot has no own word for can be called; what is true is safe to write unquoted."""
     return name.upper() in _NOW_NAMES or name.upper() == _DATA_LENGTH or name.lower() in BUILT_IN
+
+
+def is_known_call(call: exp.Func) -> bool:
+    """Whether a function can be called."""
+    return is_known_function(call.name) if isinstance(call, exp.Anonymous) else type(call) in _CALLS
 
 
 def is_known_type(kind: exp.DataType) -> bool:

@@ -40,7 +40,7 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
     (r"(?s)(.*)", DdlSyntaxError, 102, "not supported: {0}"),
 )
 _CALLERS = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
-_COLUMN, _FUNCTION = 207, 195
+_COLUMN = 207
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -71,7 +71,5 @@ def translate(error: sqlite3.Error, statement: Statement, *, columns: Iterable[s
         if (found := re.match(pattern, str(error)))
     )
     name = found[1] if found.groups() else ""
-    if number == _FUNCTION:
-        name = statement.written(name)
     hint = nearest(name.rsplit(".", 1)[-1], columns) if number == _COLUMN else ""
     return statement.error(number, problem.format(name) + hint, name, kind=kind)

@@ -11,38 +11,39 @@ Imported when the first statement comes, because sqlglot is slow to import.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar, cast
 
 from sqlglot import exp
+from sqlglot.dialects.dialect import DialectType
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import ErrorLevel, ParseError, TokenError, UnsupportedError
+from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.dialect import (
-    ISO_STYLES,
-    ViewsSQLite,
-    bare,
-    collation_of,
-    is_known_function,
-    is_known_type,
-    unit_of,
-)
+from broker.observe.dialect import ISO_STYLES, ViewsSQLite, bare, collation_of, is_known_call, is_known_type, unit_of
 from broker.observe.function import PARTS
 from broker.observe.view import INSTANT_COLUMNS
 
 TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks
-CALLS_MAX = 200  # calls among which the one is looked for that SQLite does not know
-WORDS_MAX = 8192  # names, values and signs; a list of 4000 values, understood in about a second
+WORDS_MAX = 8192  # names, values and signs, such as a list of 4000 values
+CALLS_MAX = 100
+LEVELS_MAX = 8  # of nested parentheses: subqueries, conditions, calls and types together
+STEPS_MAX = 2 * WORDS_MAX  # of the parser; a statement without tricks takes one or two for each word
+GROWN_MAX = 200_000  # names and values once SQLite has put inner queries into outer ones; half a second, 100 MB
+_STEP_CHARACTERS = 10  # that are split into words in the time of a step
+_NAME_PARTS = 4  # server, database, schema, object
 
 _GO = re.compile(r"[ \t]*GO[ \t]*;?", re.IGNORECASE)  # a whole line
 _WRITES = frozenset(
     ("ALTER", "CREATE", "DELETE", "DENY", "DROP", "GRANT", "INSERT", "MERGE", "REVOKE", "TRUNCATE", "UPDATE")
 )
 _READ_ONLY = "the system views are read only"
+_TOO_DEEP = "the statement is nested too deeply"
 # What sqlglot reads and SQLite would not do: the tree's part, the word it begins with, number, sentence.
 _REFUSED: tuple[tuple[type[exp.Expr], str, int, str], ...] = (
     (exp.DML, "", 259, _READ_ONLY),
@@ -60,7 +61,37 @@ _REFUSED: tuple[tuple[type[exp.Expr], str, int, str], ...] = (
     (exp.GroupingSets, "GROUPING", 102, "GROUPING SETS is not supported"),
 )
 _Part = TypeVar("_Part", bound=exp.Expr)
+_LEAVES = (exp.Anonymous, exp.Boolean, exp.Column, exp.CurrentTimestamp, exp.Literal, exp.National, exp.Null)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)
+
+
+class _Parser(TSQLParser):
+    """
+    sqlglot's parser with a bound on its work.
+
+    It backtracks, and some texts double its work with each word: `date(date(...`, `a JOIN b JOIN c ...` without ON.
+    """
+
+    dialect: _Dialect
+
+    def _advance(self, times: int = 1) -> None:
+        self.dialect.steps += 1
+        if self.dialect.steps > STEPS_MAX:  # a ParseError would be taken for one attempt of many that failed
+            problem = f"{_TOO_DEEP}: it was not understood in {STEPS_MAX} steps; write it in simpler parts"
+            raise DdlSyntaxError(191, problem)
+        super()._advance(times)
+
+
+class _Dialect(TSQL):
+    """T-SQL for one statement. sqlglot parses the names of types again with a parser of the same dialect."""
+
+    Parser = _Parser
+    steps = 0
+
+    def tokenize(self, sql: str, dialect: DialectType = None) -> list[Token]:
+        """The words of a name that may be a type."""
+        self.steps += len(sql) // _STEP_CHARACTERS
+        return super().tokenize(sql, dialect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +128,7 @@ class Statement:
                 problem = f"a SELECT may have {WORDS_MAX} words and signs; this has {len(self._tokens)}"
                 raise DdlSyntaxError(102, problem)
             self._check_beginning()
+            self._check_nesting()
             self._tree = self._parse()
             self._parts: defaultdict[type[exp.Expr], list[exp.Expr]] = defaultdict(list)
             for part in self._tree.walk():  # once: a long statement has many parts
@@ -105,9 +137,10 @@ class Statement:
             self.own = frozenset(cte.alias.casefold() for cte in self._of(exp.CTE))
             self._nodes = list(self._name_tables())
             self._check_calls()
+            self._check_growth()
             self._prepare()
         except RecursionError:
-            raise DdlSyntaxError(191, "the statement is nested too deeply") from None
+            raise DdlSyntaxError(191, _TOO_DEEP) from None
         self.tables = frozenset(name for name, _ in self._nodes)
 
     def render(self, names: Mapping[TableName, str]) -> str:
@@ -126,7 +159,7 @@ class Statement:
         except UnsupportedError as error:
             raise self.error(102, f"not supported: {error}", kind=DdlSyntaxError) from None
         except RecursionError:
-            raise DdlSyntaxError(191, "the statement is nested too deeply") from None
+            raise DdlSyntaxError(191, _TOO_DEEP) from None
 
     def error(
         self, number: int, problem: str, word: str = "", *, kind: type[StatementError] = StatementError
@@ -140,19 +173,6 @@ class Statement:
     ) -> StatementError:
         """An error about one of `tables`, before `render`; it shows the place of the whole name."""
         return self._error_in(next(node for name, node in self._nodes if name == table), number, problem, kind=kind)
-
-    def written(self, rendered: str) -> str:
-        """
-        The call of the text that is written so for SQLite, by its name there; the same when none is found.
-
-        Cost: renders up to CALLS_MAX calls; a person's question has few.
-        """
-        sign = f"{rendered}(".casefold() if rendered.isidentifier() else rendered
-        calls = list(self._of(exp.Func))[-CALLS_MAX:]
-        for call in reversed(calls):  # the innermost first: those around it are written with it
-            if sign in call.sql(ViewsSQLite, comments=False).casefold():
-                return self._name_of(call) or rendered
-        return rendered
 
     # --- places ---------------------------------------------------------------------------------------------
 
@@ -174,13 +194,15 @@ class Statement:
         place = min(at["start"] for at in places), max(at["end"] for at in places) + 1
         return self._error_at(number, problem, place, kind)
 
-    def _name_of(self, call: exp.Expr) -> str:
-        """The name of a call as the text has it; empty where it is none by its form, as CURRENT_USER."""
-        return self.text[call.meta["start"] : call.meta["end"] + 1] if "start" in call.meta else ""
+    def _name_of(self, call: exp.Func) -> str:
+        """The name of a call as the text has it; the parser's where the text is no call by its form, as a -> b."""
+        if isinstance(call, exp.Anonymous):
+            return call.name
+        return self.text[call.meta["start"] : call.meta["end"] + 1] if "start" in call.meta else call.sql_name()
 
     def _find(self, word: str) -> tuple[int, int] | None:
         """Where a name stands, its qualifiers included when they are written there too."""
-        parts = [part.casefold() for part in word.split(".")]
+        parts = [part.casefold() for part in word.split(".")[-_NAME_PARTS:]]
         for count in range(len(parts)):
             found = self._find_parts(parts[count:])
             if found is not None:
@@ -199,7 +221,7 @@ class Statement:
 
     def _tokenize(self) -> list[Token]:
         try:
-            return TSQL().tokenize(self.text)
+            return TSQL().tokenize(self.text)  # its length is bounded already
         except TokenError:
             raise DdlSyntaxError(105, "a text, a name in brackets or a comment is not closed") from None
 
@@ -223,12 +245,29 @@ class Statement:
                 place = token.start, token.end + 1
                 raise self._error_at(102, "only one statement is allowed here", place, DdlSyntaxError)
 
+    def _check_nesting(self) -> None:
+        """Before the parser sees it: what nests costs more with each level."""
+        level = calls = 0
+        for before, token in pairwise(self._tokens):
+            if token.token_type is TokenType.R_PAREN:
+                level -= 1
+            elif token.token_type is TokenType.L_PAREN:
+                level += 1
+                calls += before.token_type in TSQLParser.FUNC_TOKENS
+                place = before.start, token.end + 1
+                if level > LEVELS_MAX:
+                    problem = f"{_TOO_DEEP}: a SELECT may have {LEVELS_MAX} levels of parentheses"
+                    raise self._error_at(191, problem, place, DdlSyntaxError)
+                if calls > CALLS_MAX:
+                    problem = f"a SELECT may have {CALLS_MAX} calls; ask for less at once"
+                    raise self._error_at(102, problem, place, DdlSyntaxError)
+
     def _parse(self) -> exp.Expr:
         try:
-            trees = TSQL().parser(error_level=ErrorLevel.IMMEDIATE).parse(self._tokens, self.text)
+            trees = _Dialect().parser(error_level=ErrorLevel.IMMEDIATE).parse(self._tokens, self.text)
         except ParseError as error:
             raise self._syntax_error(error) from None
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except (AttributeError, LookupError, TokenError, TypeError, ValueError):
             # What sqlglot does over some texts that are no T-SQL, such as an empty name for the part of a date.
             problem = "incorrect syntax: a part of the statement is empty, or is not what it has to be there"
             raise DdlSyntaxError(102, problem) from None
@@ -238,7 +277,9 @@ class Statement:
         return tree
 
     def _syntax_error(self, error: ParseError) -> StatementError:
-        """The parser tells line and last column of the token at which it stopped."""
+        """The parser tells line and last column of the token at which it stopped, but not in a name that is a type."""
+        if not error.errors:
+            return DdlSyntaxError(102, f"incorrect syntax: {error}")
         found = error.errors[0]
         near = found["highlight"] or ""
         lines = self.text.split("\n")[: found["line"] - 1]
@@ -276,18 +317,36 @@ class Statement:
         for dot in self._of(exp.Dot):
             problem = f"{dot.sql('tsql')} is neither a column nor a function here"
             raise self.error(4121, problem, dot.expression.name)
-        for call in self._of(exp.Anonymous):
-            if not is_known_function(call.name):
-                raise self.error(195, f"'{call.name}' is not a recognized function name", call.name)
-        for cut in self._of(exp.TimestampTrunc, exp.DateTrunc):
-            name = self._name_of(cut)
-            raise self.error(195, f"'{name}' is not a recognized function name", name)
+        for call in self._of(exp.Func):
+            if not is_known_call(call):
+                name = self._name_of(call)
+                raise self.error(195, f"'{name}' is not a recognized function name", name)
         for dated in self._of(exp.DateAdd, exp.DateDiff, exp.Extract):
             unit = unit_of(dated)
             if unit is None or (isinstance(dated, exp.Extract) and unit not in PARTS):
                 raise self.error(155, f"this part of a date is not known; use one of {', '.join(sorted(PARTS))}")
         for node in self._of(exp.Cast, exp.Convert):
             self._check_cast(node)
+
+    def _check_growth(self) -> None:
+        """
+        Refuse what SQLite would make too large before it asks for the time.
+
+        It copies a query of WITH to each place that reads it, and the expression of an inner query's column to each
+        place that names the column. The estimate is that of the worst order: each inner query reads all others.
+        """
+        derived = [part for part in self._of(exp.Subquery) if isinstance(part.parent, exp.From | exp.Join)]
+        inner = [*self._of(exp.CTE), *derived]
+        columns = [column for part in inner for select in part.find_all(exp.Select) for column in select.expressions]
+        widest = max((sum(isinstance(part, _LEAVES) for part in column.walk()) for column in columns), default=1)
+        reads = Counter(table.name.casefold() for table in self._of(exp.Table) if not table.db)
+        grown = sum(1 for _ in self._of(*_LEAVES)) * max(1, widest) ** len(inner)
+        for name in self.own:
+            grown *= max(1, reads[name])
+        if grown > GROWN_MAX:
+            raise DdlSyntaxError(
+                191, f"{_TOO_DEEP}: inner queries are read too often; write fewer of them, or less in each"
+            )
 
     def _check_cast(self, node: exp.Expr) -> None:
         if node.args.get("safe"):

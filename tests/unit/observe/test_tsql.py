@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 
 import pytest
+from sqlglot.dialects.tsql import TSQL
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.tsql import TEXT_MAX, Statement, TableName
+from broker.observe.tsql import CALLS_MAX, LEVELS_MAX, TEXT_MAX, Statement, TableName
+
+SECONDS = 10.0  # for a statement that takes a second at most; the machine may be busy
+PARSER = TSQL.parser_class
 
 
 def rendered(text: str) -> str:
@@ -113,6 +119,9 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("SELECT DATEDIFF('', a, b) FROM Q", 102),
         ("SELECT DATEADD([], 1, 2)", 102),
         ("SELECT CONVERT('', 1)", 243),
+        ("SELECT VECTOR(a, 1)", 102),
+        ("SELECT VECTOR(['], 1)", 102),
+        ("SELECT JSON_OBJECT_AGG(1)", 195),
         ("SELECT 'abc", 105),
         ("SELECT [abc", 105),
         ("SELECT 1 /* x", 105),
@@ -159,6 +168,92 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
 )
 def test_what_cannot_be_done_is_refused_by_number(text: str, number: int) -> None:
     assert number == refused(text).number
+
+
+def called_words() -> list[str]:
+    """What sqlglot reads as a type or a function where a parenthesis follows."""
+    kinds = PARSER.FUNC_TOKENS | PARSER.TYPE_TOKENS
+    keywords = {word for word, kind in TSQL.tokenizer_class.KEYWORDS.items() if kind in kinds}
+    return sorted({*PARSER.FUNCTIONS, *PARSER.FUNCTION_PARSERS, *keywords, "(a)->", "nowhere"})
+
+
+@pytest.mark.parametrize(("levels", "times"), [(40, 1), (LEVELS_MAX, 12), (1, CALLS_MAX)], ids=["deep", "both", "many"])
+@pytest.mark.parametrize("call", ["{word}(", "{word}(a, "])
+def test_calls_of_any_word_are_understood_or_refused_in_time(call: str, levels: int, times: int) -> None:
+    for word in called_words():
+        begin = call.format(word=word)
+        nested = begin * levels + "1" + ")" * begin.count("(") * levels
+        started = time.monotonic()
+        with contextlib.suppress(StatementError):
+            rendered("SELECT " + ", ".join([nested] * times))
+        assert time.monotonic() - started < SECONDS, word
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT " + "date(" * LEVELS_MAX + ",".join(["1"] * 4000) + ")" * LEVELS_MAX,
+        "SELECT 1 FROM " + "a JOIN " * 60 + "a",
+        "SELECT " + "(SELECT 1 OFFSET " * 60 + "1" + " ROWS)" * 60,
+        "SELECT CAST(1 AS [" + "date(" * 60 + "1" + ")" * 60 + "])",
+        "SELECT " + ", ".join(["CAST(1 AS [" + "date(" * 60 + "1" + ")" * 60 + "])"] * 40),
+        "SELECT " + "date(" * LEVELS_MAX + f"[{'a' * 60_000}]" + ")" * LEVELS_MAX,
+        "WITH a0 AS (SELECT 1 AS x)"
+        + "".join(f", a{at} AS (SELECT p.x FROM a{at - 1} p, a{at - 1} q)" for at in range(1, 40))
+        + " SELECT x FROM a39",
+        "WITH a0 AS (SELECT 1 AS x)"
+        + "".join(f", a{at} AS (SELECT x + x AS x FROM a{at - 1})" for at in range(1, 40))
+        + " SELECT x FROM a39",
+        f"SELECT 1 FROM (SELECT CASE {'WHEN a THEN a ' * 900}END AS x FROM Q) q WHERE 1 IN ({'x, ' * 2000}x)",
+    ],
+    ids=lambda text: text[:40],
+)
+def test_statement_that_would_grow_without_bound_is_refused(text: str) -> None:
+    assert refused(text).number in {191, 195}
+
+
+def test_word_of_many_parts_is_looked_for_in_time() -> None:
+    statement = Statement(f"SELECT 1 WHERE 1 IN ({'1, ' * 3900}1)")
+    started = time.monotonic()
+
+    statement.error(207, "p", "a." * 20_000)
+
+    assert time.monotonic() - started < SECONDS
+
+
+def test_nesting_that_is_too_deep_is_shown_where_it_begins() -> None:
+    error = refused("SELECT " + "(" * LEVELS_MAX + "\n LEN(a)" + ")" * LEVELS_MAX)
+
+    assert f"a SELECT may have {LEVELS_MAX} levels of parentheses" in error.problem
+    assert Span("-", 2, 2, 4) == error.span
+
+
+@pytest.mark.parametrize(("calls", "is_refused"), [(CALLS_MAX, False), (CALLS_MAX + 1, True)])
+def test_calls_are_counted(calls: int, *, is_refused: bool) -> None:
+    text = "SELECT " + ", ".join(["LEN('a')"] * calls)
+
+    assert (102 if is_refused else None) == (refused(text).number if is_refused else rendered(text) and None)
+
+
+def test_question_of_a_person_has_room() -> None:
+    """As deep and as wide as somebody may write it."""
+    rendered("""
+        WITH late AS (
+            SELECT far_service,
+                   CASE WHEN lifetime < GETUTCDATE() THEN 'old' WHEN state = 'ER' THEN 'failed' ELSE state END AS s
+            FROM sys.conversation_endpoints
+            WHERE far_service IN
+                  (SELECT name FROM sys.services WHERE (name LIKE 'a%' OR (name LIKE 'b%' AND LEN(name) > 3)))
+        ), counted AS (
+            SELECT far_service, s, COUNT(*) AS n FROM late GROUP BY far_service, s
+        )
+        SELECT l.far_service, LEFT(UPPER(ISNULL(CAST(l.n AS VARCHAR(10)), 'none')), 5), r.n
+        FROM counted l LEFT JOIN counted r ON r.far_service = l.far_service AND r.s = 'old'
+        WHERE EXISTS
+              (SELECT 1 FROM (SELECT far_service FROM late WHERE s <> 'old') q WHERE q.far_service = l.far_service)
+        ORDER BY l.n DESC
+    """)
+    rendered("SELECT 1 WHERE 1 IN (" + ", ".join(["'4d0f7a2e-0000-0000-0000-000000000000'"] * 1500) + ")")
 
 
 @pytest.mark.parametrize(
