@@ -35,7 +35,13 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
     (r"not authorized", StatementError, 229, "the permission was denied: only the views can be read"),
     (r"user-defined function raised exception", StatementError, 241, "conversion failed: no date, time or number"),
     (r"circular reference: (.+)", StatementError, 252, "the expression '{0}' refers to itself without UNION ALL"),
-    (r"string or blob too big", StatementError, 7119, "a value or a row would be larger than 1.25 MiB"),
+    (r"string or blob too big", StatementError, 7119, "a value or a row is too large: 64 KiB, for admins 1.25 MiB"),
+    (
+        r"LIKE or GLOB pattern too complex",
+        StatementError,
+        102,
+        "a pattern of LIKE may have 256 bytes; write a shorter one",
+    ),
     (r'near "(.+)": syntax error', DdlSyntaxError, 102, "not supported near '{0}'"),
     (r"(?s)(.*)", DdlSyntaxError, 102, "not supported: {0}"),
 )

@@ -45,11 +45,11 @@ Snapshot = Callable[[], Iterable[Row]]
 Statuses = Callable[[], Mapping[bytes, str]]
 
 ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
-VALUE_MAX_BYTES = 1280 * 1024  # one value, or one row that is sorted, inside SQLite: the largest body shown, and room
+VALUE_MAX_BYTES = 64 * 1024  # one value, or one row that is sorted, inside SQLite
+BODY_MAX_BYTES = 1280 * 1024  # the same where bodies are shown: the largest of them, and room
+PATTERN_MAX_BYTES = 256  # of LIKE; its time grows with this times the length of the text
 COLUMNS_MAX = 128  # of a result; three times those of the widest view, and with the above a bound for one row
-PROGRESS_STEPS = (
-    1_000  # steps of SQLite between two looks at the clock, a tenth of a millisecond unless values are large
-)
+PROGRESS_STEPS = 50  # steps of SQLite between two looks at the clock; a step on a large value takes milliseconds
 _QUEUE_SCHEMA = "dbo"
 _VIEW_SCHEMA = "sys"
 SELF_MADE = frozenset({DATABASES, QUEUE_MONITORS, LEDGER, SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES})  # without a snapshot
@@ -183,7 +183,8 @@ class _Reading:
         """The rows of the statement, as far as the limits allow."""
         db, limits = self._db, self._views.limits
         db.text_factory = Texts(2 * limits.result_bytes)
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BODY_MAX_BYTES if self._shows_bodies else VALUE_MAX_BYTES)
+        db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_MAX_BYTES)
         db.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS_MAX)
         add_functions(db, now=self._now)
         sql = statement.render({table: self._make(table, statement) for table in statement.tables})

@@ -72,7 +72,7 @@ def test_a_value_that_is_too_large_is_the_callers_fault() -> None:
     error = told("string or blob too big", sqlite3.SQLITE_TOOBIG)
 
     assert isinstance(error, StatementError)
-    assert (error.number, error.problem) == (7119, "a value or a row would be larger than 1.25 MiB")
+    assert (error.number, error.problem) == (7119, "a value or a row is too large: 64 KiB, for admins 1.25 MiB")
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR | 256])

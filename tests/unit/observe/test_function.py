@@ -165,3 +165,43 @@ def test_no_allowed_function_reaches_outside() -> None:
     outside = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "randomblob", "zeroblob", "printf"}
 
     assert ALLOWED & outside == set()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "instr('abcabc', 'ca')",
+        "instr('abc', 'x')",
+        "instr('abc', '')",
+        "instr(NULL, 'a')",
+        "instr('a', NULL)",
+        "instr(x'010203', x'0203')",
+        "instr(12345, 34)",
+        "instr(1.5, '.')",
+        "instr('ä€', '€')",
+        "replace('abcabc', 'b', 'xy')",
+        "replace('abc', '', 'x')",
+        "replace('aaa', 'aa', '')",
+        "replace(NULL, 'a', 'b')",
+        "replace('a', NULL, 'b')",
+        "replace('a', 'a', NULL)",
+        "replace(1210, 1, 7)",
+        "replace('ä€', '€', 'x')",
+        "trim('xxaxbyx', 'xy')",
+        "ltrim('xxaxx', 'x')",
+        "rtrim('xxaxx', 'x')",
+        "trim('abc', '')",
+        "trim(NULL, 'x')",
+        "rtrim('x', NULL)",
+        "trim('  a ')",
+    ],
+)
+def test_function_in_place_of_one_of_sqlite_gives_the_same(db: sqlite3.Connection, call: str) -> None:
+    with closing(sqlite3.connect(":memory:")) as plain:
+        assert plain.execute(f"SELECT {call}").fetchone() == db.execute(f"SELECT {call}").fetchone()
+
+
+def test_replacement_that_would_be_too_large_is_never_made(db: sqlite3.Connection) -> None:
+    """It would have 400 GB."""
+    with pytest.raises(sqlite3.DataError, match="too big"):
+        db.execute("SELECT replace(?1, 'a', ?1)", ("a" * 640_000,))
