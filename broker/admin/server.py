@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import structlog
@@ -56,6 +57,7 @@ from broker.observe.log_summary import tell_summaries
 log = structlog.get_logger(__name__)
 
 THREADS = 4  # questions at once; a SELECT takes ten seconds at most
+END_SECONDS = 1.0  # that questions have when the instance stops
 STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
 _SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
 
@@ -290,12 +292,27 @@ def _answers_to(security: Security | None, host: str) -> bool:
 
 
 def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = False) -> ThreadPoolExecutor:
-    """Threads until `stack` ends, which `finishes` what waits for them, or drops it."""
+    """
+    Threads until `stack` ends.
+
+    Args:
+        count: How many.
+        name: Their name.
+        stack: Ends them.
+        finishes: Whether queued work is done first, however long it takes. Otherwise it is dropped, and work under way
+            has `END_SECONDS`; a thread that takes longer is left running (`broker.process.leave`).
+    """
     executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    async def shut_down() -> None:
+    async def end() -> None:
+        ending = Thread(
+            target=partial(executor.shutdown, cancel_futures=not finishes), name=f"end of {name}", daemon=True
+        )
+        ending.start()
         # Not in the loop's own thread: work under way may still ask the loop something.
-        await asyncio.to_thread(executor.shutdown, cancel_futures=not finishes)
+        await asyncio.to_thread(ending.join, None if finishes else END_SECONDS)
+        if ending.is_alive():
+            log.warning("questions left running", threads=name, problem="they end with the process")
 
-    stack.push_async_callback(shut_down)
+    stack.push_async_callback(end)
     return executor

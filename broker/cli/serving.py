@@ -77,6 +77,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
         fail(error.shown, EX_TEMPFAIL if passes else EX_CONFIG)
     except (StatementError, SettingsError) as error:
         fail(str(error), EX_CONFIG)
+    process.leave(0 if is_clean else TIMED_OUT)
     if not is_clean:
         sys.exit(TIMED_OUT)
 

@@ -31,6 +31,7 @@ from broker.demo.topology import Daemon, Topology, free_port
 from tests.support.admin import Answer, ask, bearer, read_answer, request, speak
 
 SECONDS = 30.0
+STOP_SECONDS = 10.0  # for a stop that takes one
 LOCKED_SECONDS = 12.0  # those who sat there kept their places for twenty
 STRANGER = "127.0.0.2"
 HOSTILE = "<script>alert(1)</script>\r\nX-Evil: 1\r\n\r\n<img src=x onerror=alert(1)>"
@@ -300,3 +301,31 @@ def test_hostile_names_stay_text_in_every_answer(attacked: Attacked) -> None:
             json.loads(answer.body)
     assert b"alert(1)" not in answers[1].body
     assert not [line for line in answers[7].body.split(b"\n") if line.startswith((b"X-Evil", b"<"))]
+
+
+# --- questions that are made to do harm ---
+
+_LARGE = "REPLACE('" + "b" * 240 + "', 'b', '" + "a" * 240 + "')"
+HOSTILE_QUESTIONS = (
+    "SELECT " + "date(" * 60 + "1" + ")" * 60,
+    "SELECT 1 FROM " + "a JOIN " * 60 + "a",
+    "WITH n AS (SELECT 1 AS i UNION ALL SELECT i FROM n) SELECT COUNT(*) FROM n",
+    f"WITH n AS (SELECT 1 AS i UNION ALL SELECT i FROM n), v AS (SELECT {_LARGE} AS x) SELECT COUNT(*) FROM n, v WHERE "
+    + " OR ".join([f"x LIKE '%{'a' * 250}b'"] * 50),
+)
+
+
+def test_instance_with_hostile_questions_under_way_stops(tmp_path: Path) -> None:
+    """It takes about a second; the clients stay and wait for their answers."""
+    admin = {"listen": f"127.0.0.1:{free_port()}", "loopback_role": "viewer"}
+    with Topology(tmp_path) as net, contextlib.ExitStack() as stack:
+        daemon = net.add("one", databases=["orders"], settings={"admin": admin})
+        net.start()
+        host, _, port = admin["listen"].rpartition(":")
+        for statement in HOSTILE_QUESTIONS * 2:
+            sock = stack.enter_context(socket.create_connection((host, int(port))))
+            sock.sendall(request("POST", "/v1/sql", body={"statement": statement}))
+        answered = daemon.status()  # with those questions there, and on the socket of whoever mends it
+        daemon.terminate()
+
+        assert (True, 0) == (answered["ready"], daemon.wait(STOP_SECONDS))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,28 @@ async def test_question_under_way_does_not_hold_up_the_end(
         writer.close()
 
     assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_question_that_nothing_ends_does_not_hold_up_the_end(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, is_over = asyncio.Event(), threading.Event()
+
+    def endless_select(_views: Views, _statement: str, **_more: Any) -> QueryResult:
+        loop.call_soon_threadsafe(begun.set)
+        is_over.wait()
+        return QueryResult((), [], truncated=False)
+
+    monkeypatch.setattr(Views, "select", endless_select)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(20):
+            async with serve(configuration) as instance:
+                _, writer = await asyncio.open_unix_connection(str(instance.settings.admin.socket))
+                body = b'{"statement": "SELECT 1"}'
+                head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                await begun.wait()
+            writer.close()
+    finally:
+        is_over.set()
