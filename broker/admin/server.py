@@ -56,7 +56,8 @@ from broker.observe.log_summary import tell_summaries
 
 log = structlog.get_logger(__name__)
 
-THREADS = 4  # questions at once; a SELECT takes ten seconds at most
+THREADS = 5  # questions at once; a SELECT takes ten seconds at most
+EVENT_THREADS = 2  # what the status page and other streams of events read
 END_SECONDS = 1.0  # that questions have when the instance stops
 STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
 _SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
@@ -101,7 +102,7 @@ class AdminServer:
         audit = Audit(audit_file_of(settings), admin_threads)
         api = Api(subject, Turns(questions, THREADS), admin_threads, audit)
         door = Door(settings.admin, ways.holders, admin_threads, security=ways.security)
-        self.events = Events(subject, questions, audit)
+        self.events = Events(subject, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software, self.events)
         self._file = SocketFile(settings.admin.socket, group=ways.socket_group)

@@ -35,9 +35,9 @@ def asker() -> Callable[[], bool]:
     return _ASKED.get(_always)
 
 
-def is_for_viewer() -> bool:
-    """Whether this task is for somebody who may only ask."""
-    return _ROLE.get(AdminRole.ADMIN) <= AdminRole.VIEWER
+def role_of_caller() -> AdminRole:
+    """The role of the caller of this task; admin where nothing was noted."""
+    return _ROLE.get(AdminRole.ADMIN)
 
 
 def _always() -> bool:

@@ -28,7 +28,17 @@ async def asking(turns: Turns, role: AdminRole, work: Any) -> Any:
     return await turns.run(work)
 
 
-async def test_viewers_leave_a_thread_for_those_who_may_do_something(executor: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(
+    ("role", "taken", "other"),
+    [
+        (AdminRole.VIEWER, THREADS - 2, AdminRole.OPERATOR),
+        (AdminRole.VIEWER, THREADS - 2, AdminRole.ADMIN),
+        (AdminRole.OPERATOR, THREADS - 1, AdminRole.ADMIN),
+    ],
+)
+async def test_each_role_leaves_a_thread_to_those_above_it(
+    executor: ThreadPoolExecutor, role: AdminRole, taken: int, other: AdminRole
+) -> None:
     turns, gate, begun = Turns(executor, THREADS), threading.Event(), threading.Semaphore(0)
 
     def long() -> str:
@@ -36,10 +46,10 @@ async def test_viewers_leave_a_thread_for_those_who_may_do_something(executor: T
         assert gate.wait(SECONDS)
         return "long"
 
-    crowd = [asyncio.create_task(asking(turns, AdminRole.VIEWER, long)) for _ in range(10)]
-    for _ in range(THREADS - 1):
+    crowd = [asyncio.create_task(asking(turns, role, long)) for _ in range(10)]
+    for _ in range(taken):
         assert await asyncio.to_thread(begun.acquire, timeout=SECONDS)
-    answered = await asyncio.create_task(asking(turns, AdminRole.OPERATOR, lambda: "short"))
+    answered = await asyncio.create_task(asking(turns, other, lambda: "short"))
     has_more_begun = begun.acquire(blocking=False)
     gate.set()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from broker.admin.wanted import asker, is_for_viewer, note_request
+from broker.admin.wanted import asker, note_request, role_of_caller
 from broker.control.admin_role import AdminRole
 
 SECONDS = 20.0
@@ -16,7 +16,7 @@ SECONDS = 20.0
 
 def test_one_for_which_nothing_was_noted_is_always_there() -> None:
     assert asker()()
-    assert not is_for_viewer()
+    assert AdminRole.ADMIN is role_of_caller()
 
 
 async def test_a_client_that_goes_is_known_to_have_gone_in_any_thread(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ async def test_a_client_that_goes_is_known_to_have_gone_in_any_thread(tmp_path: 
         note_request(request, AdminRole.VIEWER)
         is_wanted = asker()
         assert is_wanted()
-        assert is_for_viewer()
+        assert AdminRole.VIEWER is role_of_caller()
         told.set()
         with ThreadPoolExecutor(1) as threads:
             while await asyncio.get_running_loop().run_in_executor(threads, is_wanted):
