@@ -43,7 +43,7 @@ from broker.admin.planning import plan_script
 from broker.admin.reloading import ReloadAnswer, ReloadRequest, reload_now
 from broker.admin.subject import Subject
 from broker.admin.turn import Turns
-from broker.admin.wanted import asker
+from broker.admin.wanted import asker, role_of_caller
 from broker.admin.why import WhyAnswer, WhyRequest
 from broker.admin.why_here import FORWARDED, answer_why, look
 from broker.control.admin_role import AdminRole
@@ -243,7 +243,12 @@ class Api:
         return answer(await self._subject.place(), request, contact)
 
     async def why(self, request: WhyRequest) -> WhyAnswer:
-        """What this instance knows of a conversation or message; one that it does not know is no error."""
+        """
+        What this instance knows of a conversation or message; one that it does not know is no error.
+
+        Texts of errors are left out for callers below admin, as bodies are.
+        """
+        shows_texts = role_of_caller() is AdminRole.ADMIN
         now, paths = time.time(), self._subject.backlog_paths()
         mirrors = list(self._subject.catalog.mirrors)
         told = await self._run(lambda: look(request.id, paths, self._snapshots[FORWARDED](), now, mirrors=mirrors))
@@ -252,7 +257,7 @@ class Api:
         for database in status["databases"].values():
             dropped.update(database["dropped"])
         place = await self._subject.place()
-        return answer_why(place, request.id, told, dropped=dropped, is_running=True, now=now)
+        return answer_why(place, request.id, told, dropped=dropped, is_running=True, now=now, shows_texts=shows_texts)
 
     async def census(self, request: CensusRequest) -> CensusAnswer:
         """

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from msgspec import structs
+
 from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.why import ClosedShown, HeldShown, PoisonShown, Severity, SideShown, WhyAnswer, WhyFinding
@@ -30,6 +32,7 @@ from broker.store.fault import sentence
 from broker.store.whereabouts import Closed, Found, Poison, Whereabouts, find_whereabouts
 
 FORWARDED = "sys.dm_broker_forwarded_messages"
+_HIDDEN = "its text is shown to admins"
 
 
 @dataclass(slots=True)
@@ -108,7 +111,14 @@ def _look_into(told: Look, database: str, path: Path, guid: bytes, now: float) -
 
 
 def answer_why(
-    place: Place, guid: UUID, told: Look, *, dropped: Mapping[str, int], is_running: bool, now: float
+    place: Place,
+    guid: UUID,
+    told: Look,
+    *,
+    dropped: Mapping[str, int],
+    is_running: bool,
+    now: float,
+    shows_texts: bool = True,
 ) -> WhyAnswer:
     """
     What was found, with what follows from it.
@@ -120,6 +130,7 @@ def answer_why(
         dropped: Frames dropped here since the start, by reason.
         is_running: False when only files were read.
         now: UTC seconds since 1970.
+        shows_texts: Whether texts of applications are shown: of the errors that end dialogs, and of failed readers.
     """
     sides: list[SideShown] = []
     closed: list[ClosedShown] = []
@@ -129,6 +140,7 @@ def answer_why(
         spot = Spot(place.name, database, now)
         for one in found.sides:
             side = side_shown(database, one)
+            side = side if shows_texts else _without_texts(side)
             way = _way_of_side(place, database, instance, one)
             sides.append(side)
             ways += [] if way is None else [way]
@@ -230,6 +242,12 @@ def side_shown(database: str, side: Whereabouts) -> SideShown:
         sent_error_code=side.sent_error_code,
         sent_error_text=side.sent_error_text,
     )
+
+
+def _without_texts(side: SideShown) -> SideShown:
+    """The side as callers below admin see it: numbers of errors, and nothing that an application wrote."""
+    poison = side.poison and structs.replace(side.poison, error=_HIDDEN)
+    return structs.replace(side, error_text="", sent_error_text="", poison=poison)
 
 
 def _status(side: Whereabouts) -> str:

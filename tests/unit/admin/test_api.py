@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -19,6 +20,7 @@ from broker.admin.census import CensusRequest
 from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
 from broker.admin.subject import OneProcess
 from broker.admin.turn import Turns
+from broker.admin.wanted import note_request
 from broker.admin.why import WhyRequest
 from broker.control.admin_role import AdminRole
 from broker.daemon import Instance
@@ -230,6 +232,22 @@ async def test_a_conversation_is_told_with_everything_that_is_known(api: Api, in
 
     assert (["orders"], True) == ([side.database for side in answer.sides], answer.is_running)
     assert answer.findings[0].symptom.startswith("1 message from S to //nowhere waits in orders")
+
+
+@pytest.mark.parametrize(
+    ("role", "text"), [(AdminRole.VIEWER, ""), (AdminRole.OPERATOR, ""), (AdminRole.ADMIN, "card 4111")]
+)
+async def test_text_of_an_error_is_for_admins(api: Api, instance: Instance, role: AdminRole, text: str) -> None:
+    await api.sql(SqlRequest("CREATE QUEUE Q; CREATE SERVICE S ON QUEUE Q"), OWNER)
+    with closing(sqlite3.connect(instance.endpoints["orders"].path)) as db, db:
+        dialog = begin_dialog(db, from_service="S", to_service="//nowhere")
+        dialog.send("x")
+        dialog.end(error=9, description="card 4111")
+    note_request(SimpleNamespace(transport=None), role)  # type: ignore[arg-type]
+
+    (side,) = (await api.why(WhyRequest(dialog.conversation_handle))).sides
+
+    assert (9, text) == (side.sent_error_code, side.sent_error_text)
 
 
 async def test_an_unknown_id_is_no_error(api: Api) -> None:

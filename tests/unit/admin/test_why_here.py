@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from broker.observe.query import Row
 from broker.observe.view import make_row
 from broker.store.database import broker_instance
 from broker.store.schema import SCHEMA_VERSION
+from broker.store.whereabouts import Poison
 from tests.support.shop import Shop
 from tests.support.why import place
 
@@ -142,6 +144,25 @@ def test_a_side_that_ended_with_an_error_says_which(shop: Shop) -> None:
 
     assert (9, "out of stock") == (answer.sides[0].sent_error_code, answer.sides[0].sent_error_text)
     assert answer.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
+
+
+def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop: Shop) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    dialog.send("x")
+    dialog.end(error=9, description="card 4111")
+    told = look(dialog.conversation_handle, {"shop": shop.path}, (), time.time())
+    poison = Poison(0, 1, 1.0, None, "ValueError: card 4111")
+    instance, found = told.found["shop"]
+    inbound = dataclasses.replace(found.sides[0].inbound, error_code=8, error_text="card 4111", poison=poison)
+    side = dataclasses.replace(found.sides[0], inbound=inbound)
+    told.found["shop"] = instance, dataclasses.replace(found, sides=(side,))
+
+    answer = answer_why(
+        where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0, shows_texts=False
+    )
+
+    assert (8, 9) == (answer.sides[0].error_code, answer.sides[0].sent_error_code)
+    assert b"4111" not in msgspec.json.encode(answer)
 
 
 def test_the_status_of_a_side_that_waits_for_nothing_is_not_blank(shop: Shop) -> None:
