@@ -102,7 +102,6 @@ class PlanRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     database: DatabaseName = None
     source: Annotated[str, Meta(description="What the places of errors call the script.")] = "-"
     arrivals: Annotated[bool, Meta(description="Whether to tell where messages would go, service by service.")] = False
-    places: Annotated[bool, Meta(description="Whether to tell all routes and services, before and after.")] = False
 
 
 class PlannedRoute(msgspec.Struct, frozen=True):
@@ -148,25 +147,6 @@ class WhenExpired(msgspec.Struct, frozen=True):
     harmed: int
 
 
-class TableTold(msgspec.Struct, frozen=True):
-    """The routes of one database."""
-
-    database: str
-    broker_instance: Annotated[str | None, Meta(description="Null for msdb.")]
-    routes: Annotated[dict[str, PlannedRoute], Meta(description="By name, expired ones included.")]
-
-
-class PlaceTold(msgspec.Struct, frozen=True):
-    """All that routing asks about an instance but its links."""
-
-    instance: str
-    addresses: Annotated[list[str], Meta(description="Those that are known to lead to it.")]
-    is_forwarding: bool
-    services: Annotated[dict[str, list[str]], Meta(description="Of each database here, by broker instance.")]
-    mirrors: Annotated[list[str], Meta(description="Broker instances that are mirrors here.")]
-    tables: list[TableTold]
-
-
 class PlanAnswer(msgspec.Struct, frozen=True):
     """What a script would do to routes and to conversations under way."""
 
@@ -188,10 +168,6 @@ class PlanAnswer(msgspec.Struct, frozen=True):
         Meta(description="Where messages would go, for each service of a changed route and of a conversation listed."),
     ] = []
     more_arrivals: Annotated[bool, Meta(description="There are more services than are listed.")] = False
-    before: Annotated[
-        PlaceTold | None, Meta(description="What holds; null when it was not asked for, or has over 20,000 routes.")
-    ] = None
-    after: Annotated[PlaceTold | None, Meta(description="What would hold; likewise.")] = None
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -26,11 +26,11 @@ from broker.admin.message import (
     ExplainAnswer,
     ExplainRequest,
     PlanAnswer,
+    PlannedRoute,
     PlanRequest,
     RouteEdit,
     WhenExpired,
 )
-from broker.admin.planned_place import planned_route, tell_place
 from broker.admin.subject import Subject
 from broker.control.catalog import MSDB, Catalog
 from broker.control.execute import Outcome, ScriptStoppedError, preview
@@ -120,7 +120,6 @@ class _Work:
         are_many = any(outcome.changes.are_many for outcome in self.outcomes.values())
         ends = max((will.lifetime for *_, will in changed if will is not None and will.lifetime), default=None)
         arrivals = list(islice(self._arrivals(changed, made), ARRIVALS_MAX + 1)) if self.request.arrivals else []
-        places = [tell_place(one) for one in (self.before, self.after)] if self.request.places else [None, None]
         return PlanAnswer(
             edits=[_route_edit(edit) for edit in changed[:EDITS_MAX]],
             more_edits=None if are_many else len(changed[EDITS_MAX:]),
@@ -131,8 +130,6 @@ class _Work:
             expired=None if ends is None else self._expired(ends),
             arrivals=arrivals[:ARRIVALS_MAX],
             more_arrivals=len(arrivals) > ARRIVALS_MAX or are_many,
-            before=places[0],
-            after=places[1],
         )
 
     def _edits(self) -> Iterator[Edit]:
@@ -232,4 +229,15 @@ def _told_loss(flow: Flow) -> str:
 
 def _route_edit(edit: Edit) -> RouteEdit:
     database, name, was, will = edit
-    return RouteEdit(database, name, *(None if one is None else planned_route(one) for one in (was, will)))
+    return RouteEdit(database, name, *(None if one is None else _planned_route(one) for one in (was, will)))
+
+
+def _planned_route(route: Route) -> PlannedRoute:
+    return PlannedRoute(
+        route.remote_service_name,
+        None if route.broker_instance is None else str(route.broker_instance),
+        route.address_text,
+        route.mirror_address_text,
+        route.weight,
+        route.lifetime,
+    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,42 +134,6 @@ def reconcile(output: str, grace: timedelta | None, max_open: timedelta, **asked
 
 
 @examples("""
-broker pipeline plan --flows /var/lib/broker/journal --out results --before now/ --after proposed/
-broker pipeline plan --flows journal --out results --before gateway.sql --change new.sql --instance gateway
-""")
-@pipeline.command()
-@common
-@click.option(
-    "--before", type=click.Path(path_type=Path), required=True, help="Scripts that hold: one, or <instance>.sql each."
-)
-@click.option("--after", type=click.Path(path_type=Path), help="Scripts that would hold instead.")
-@click.option("--change", type=click.Path(path_type=Path), help="Scripts that would be carried out.")
-@click.option("--instance", help="Whose script one is that is a file.")
-@click.option("--database", default="msdb", show_default=True, help="Where scripts begin.")
-@click.option("--address", "addresses", multiple=True, metavar="URL=INSTANCE", help="Where an address leads.")
-@click.option("--database-guid", "databases", multiple=True, metavar="NAME=GUID", help="A database's broker instance.")
-@output_option
-@with_exit_code
-def plan(output: str, before: Path, after: Path | None, change: Path | None, **asked: Any) -> None:
-    """
-    Write what another set of routes would have done to the history.
-
-    Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
-    """
-    check_installed()
-    from broker.pipeline.plan.question import PlanQuestionError, read_question  # noqa: PLC0415 - see broker.cli.group
-
-    words = {name: asked.pop(name) for name in ("instance", "database", "addresses", "databases")}
-    try:
-        question = read_question(before=before, after=after, change=change, now=datetime.now(UTC), **words)
-    except PlanQuestionError as error:
-        raise click.UsageError(str(error)) from None
-    told = {"before": before.resolve(), "after": after and after.resolve(), "change": change and change.resolve()}
-    options = _options(question=question, asked={name: str(value) for name, value in (told | words).items()})
-    perform(("plan",), options, output, **_needing_flows(asked))
-
-
-@examples("""
 broker pipeline report --flows /var/lib/broker/journal --out results
 broker pipeline report --out results
 """)
@@ -207,7 +170,7 @@ broker pipeline run paths reconcile --flows journal --out results --incremental
 @with_exit_code
 def run(output: str, jobs: tuple[str, ...], **asked: Any) -> None:
     """
-    Run several jobs in one session; all but plan when none is named.
+    Run several jobs in one session; all of them when none is named.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
@@ -221,7 +184,6 @@ def _options(
     window: timedelta = timedelta(minutes=5),
     pool: int | None = None,
     max_open: timedelta = timedelta(days=1),
-    **of_plan: Any,
 ) -> Options:
     check_installed()
     from broker.pipeline.jobs import Options  # noqa: PLC0415 - likewise
@@ -234,7 +196,6 @@ def _options(
         window_seconds=seconds,
         pool_bytes=pool,
         max_open=max_open,
-        **of_plan,
     )
 
 

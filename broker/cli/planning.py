@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
+import msgspec
 
+from broker.admin.client import AdminClient
+from broker.admin.following import follow_plan
+from broker.admin.message import ExplainAnswer
+from broker.admin.through import Directory, ask
 from broker.cli.access import admin_client, credentials
 from broker.cli.exit_code import HARMFUL, with_exit_code
 from broker.cli.neighbour import Where, where_option
@@ -16,14 +20,11 @@ from broker.cli.option import config_option, examples, output_option, socket_opt
 from broker.cli.output import show_json
 from broker.cli.script import ANSWER_SECONDS
 from broker.ddl.text import decode_script
-from broker.errors import PipelineError
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.admin.client import AdminClient
+from broker.observe.planned import render_plan
 
 
 @examples("""
-broker routes plan new-routes.sql -c config/gateway.toml --flows /var/lib/broker/journal
+broker routes plan new-routes.sql -c config/gateway.toml --through
 broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
 """)
 @click.command()
@@ -32,12 +33,6 @@ broker routes plan new.sql -d orders --through && broker sql -d orders < new.sql
 @click.option("-d", "--database", help="Where the script begins; else the only user database, else msdb.")
 @click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
 @where_option
-@click.option(
-    "--flows",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A journal's directory: ask its history of this instance too (on Spark).",
-)
 @click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
 @output_option
 @click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
@@ -51,7 +46,6 @@ def plan(
     *,
     database: str | None,
     through: bool,
-    flows: tuple[Path, ...],
     accept_harm: bool,
 ) -> NoReturn:
     """
@@ -60,7 +54,6 @@ def plan(
     SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway answers for
     what passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what does not exist;
     4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a loop appears.
-    With --flows, also when one of the history would have.
     """
     if where and not through:
         raise click.UsageError("--admin says where --through asks: add it")
@@ -69,57 +62,25 @@ def plan(
     source, data = ("<stdin>", sys.stdin.buffer.read()) if str(script) == "-" else (str(script), script.read_bytes())
     text = decode_script(data, source=source)
     request = {"script": text, "database": database, "source": source, "arrivals": through}
-    answer = client.request("POST", "/v1/plan", request | ({"places": True} if flows else {}))
+    answer = client.request("POST", "/v1/plan", request)
     arrivals, more = answer.pop("arrivals"), answer.pop("more_arrivals")
-    places = answer.pop("before", None), answer.pop("after", None)
     answer["followed"] = _followed(client, arrivals, where, is_all=not more) if through else None
-    answer["history"] = _history(places, flows) if flows else None
     if output == "json":
         show_json(answer)
     else:
-        from broker.observe.planned import render_plan  # noqa: PLC0415
-
         render_plan(answer)
     sys.exit(HARMFUL if _is_harm(answer) and not accept_harm else 0)
 
 
 def _followed(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: bool) -> dict[str, Any]:
     """What comes of messages behind the instance that plans."""
-    import msgspec  # noqa: PLC0415
-
-    from broker.admin.following import follow_plan  # noqa: PLC0415
-    from broker.admin.message import ExplainAnswer  # noqa: PLC0415
-    from broker.admin.through import Directory, ask  # noqa: PLC0415
-
     told = msgspec.convert(arrivals, list[ExplainAnswer])
     followed = follow_plan(told, lambda request: ask(client, request), Directory(where, credentials=credentials()))
     found: dict[str, Any] = msgspec.to_builtins(followed)
     return found | {"count": len(told), "is_all": is_all}
 
 
-def _history(places: tuple[Any, Any], flows: tuple[Path, ...]) -> dict[str, Any]:
-    """What would have become of the history of the instance that plans."""
-    import msgspec  # noqa: PLC0415
-
-    from broker.admin.message import PlaceTold  # noqa: PLC0415
-    from broker.admin.planned_place import ROUTES_MAX, read_place  # noqa: PLC0415
-    from broker.cli.history import history_of  # noqa: PLC0415
-
-    if None in places:
-        hint = "ask its scripts instead: broker pipeline plan --before .. --change .."
-        raise PipelineError(f"the instance does not tell its routes: it has more than {ROUTES_MAX:,}", hint)
-    now = datetime.now(UTC)
-    before, after = (read_place(msgspec.convert(place, PlaceTold), now=now) for place in places)
-    return history_of(before, after, flows)
-
-
 def _is_harm(answer: dict[str, Any]) -> bool:
     loops = answer["followed"]["loops"] if answer["followed"] else []
     expired = answer["expired"]
-    history = answer["history"]
-    return (
-        bool(answer["harmed"])
-        or bool(expired and expired["harmed"])
-        or any(not loop["was_there"] for loop in loops)
-        or bool(history and (history["harmed"]["frames"] or history["loops"]["frames"]))
-    )
+    return bool(answer["harmed"]) or bool(expired and expired["harmed"]) or any(not loop["was_there"] for loop in loops)

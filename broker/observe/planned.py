@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import Any
 
 from broker.observe.line import Line, print_lines
-from broker.observe.planned_history import history_harm, history_lines
 from broker.observe.terminal import Terminal
 from broker.routing.fate import HARMFUL, UNCHANGED, Fate
 
@@ -53,8 +52,7 @@ def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> No
     Print a plan.
 
     Args:
-        plan: As `/v1/plan` answers it; `followed` instead of the arrivals is what came of following them, or None;
-            `history` what the journal says of it, or None.
+        plan: As `/v1/plan` answers it; `followed` instead of the arrivals is what came of following them, or None.
         terminal: Standard output when it is left out.
     """
     print_lines(_lines(plan), terminal)
@@ -69,9 +67,6 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[Line]:
     if plan["followed"] is not None:
         yield Line("")
         yield from _ways(plan["followed"])
-    if plan.get("history") is not None:
-        yield Line("")
-        yield from history_lines(plan["history"])
     yield Line("")
     harm = _harm(plan)
     yield Line(harm or _harmless(plan), style="bold red" if harm else "bold")
@@ -226,15 +221,12 @@ def _harm(plan: Mapping[str, Any]) -> str:
     new = sum(not loop["was_there"] for loop in plan["followed"]["loops"]) if plan["followed"] else 0
     if new:
         harms.append(f"{_count(new, 'loop')} would appear")
-    if plan.get("history") is not None:
-        harms += history_harm(plan["history"])
     return f"harm: {'; '.join(harms)}" if harms else ""
 
 
 def _harmless(plan: Mapping[str, Any]) -> str:
     followed = plan["followed"]
-    past = "" if plan.get("history") is None else ", nor would one of the history have"
-    kept = f"no harm: no conversation that has sent would move, or lose its route or service{past}"
+    kept = "no harm: no conversation that has sent would move, or lose its route or service"
     if followed is None:
         return kept
     is_all = followed["is_all"] and not followed["unknown"]

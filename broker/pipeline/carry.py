@@ -174,19 +174,3 @@ class ByWindow:
     def floor(self, instant: datetime) -> datetime:
         """The beginning of the window that an instant is in."""
         return datetime.fromtimestamp(instant.timestamp() // self.seconds * self.seconds, UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class AtOnce:
-    """Every visit is a unit: nothing is carried but what others carried, nothing is late."""
-
-    def split(
-        self,
-        new: DataFrame,
-        carried: DataFrame,
-        *,
-        emitted_before: datetime | None,  # noqa: ARG002 - part of Carry
-        settled_before: datetime | None,  # noqa: ARG002 - likewise
-    ) -> Split:
-        """See Carry."""
-        return Split(new.unionByName(carried), new.limit(0), new.limit(0))

@@ -7,10 +7,9 @@ all jobs of a run. Paths are those of a file system that every machine of the cl
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -28,8 +27,7 @@ from broker.pipeline.jobs import JOBS, Job, Options, Results
 from broker.pipeline.period import EPOCH, Bounds, files_of, results_of, visits_of
 
 STATE = "_state"
-NAMED_MAX = 10  # instances in a sentence
-FILES_MAX = 3  # likewise files; `broker flows stats` names more
+FILES_MAX = 3  # files in a sentence; `broker flows stats` names more
 Tell = Callable[[str], None]
 
 
@@ -73,8 +71,6 @@ def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
         check_not_incremental(request.out, job)
     found, horizon = _found(request)
     request = replace(request, options=request.options.of_samples(found.samples))
-    for line in check_scripted(request, {state.instance for state in found.readable}):
-        tell(line)
     done: dict[str, Any] = {}
     with result.held(request.out, _names(request.jobs)), started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
@@ -176,27 +172,6 @@ def check_apart(request: Request) -> None:
         if request.out.resolve().is_relative_to(flows.resolve()):
             problem = f"results in {request.out} would lie among the journals in {flows}"
             raise PipelineError(problem, "give an --out outside of it")
-
-
-def check_scripted(request: Request, instances: Collection[str]) -> list[str]:
-    """
-    Of which instances there are scripts and no journal, in sentences: nothing can be said of them.
-
-    Raises:
-        PipelineError: of all of them: the question is about nobody.
-    """
-    question = request.options.question
-    if question is None:
-        return []
-    lines = []
-    for name in sorted(question.before.keys() - instances):
-        near = difflib.get_close_matches(name, instances, 1)
-        meant = f"; is it {near[0]!r}?" if near else ""
-        lines.append(f"no journal of the instance {name!r}, of which there are scripts{meant}")
-    if len(lines) == len(question.before):
-        told = ", ".join(sorted(instances)[:NAMED_MAX])
-        raise PipelineError(". ".join(lines[:NAMED_MAX]), f"there are journals of {told}")
-    return lines
 
 
 def check_not_incremental(out: Path, job: str) -> None:

@@ -16,11 +16,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from broker.pipeline.capacity import capacity
-from broker.pipeline.carry import AtOnce, ByUnit, ByWindow, Carry
+from broker.pipeline.carry import ByUnit, ByWindow, Carry
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
-from broker.pipeline.plan.answer import answer
-from broker.pipeline.plan.question import Question
 from broker.pipeline.reconcile import reconcile
 from broker.pipeline.routes import routes
 
@@ -35,22 +33,20 @@ class Options:
     What can be asked of the jobs.
 
     Shape: None where the job's own default holds; `max_open` how long a dialog may be open before the incremental form
-    writes what is settled of it; `question` for `plan`, and `asked` the words that it was made of; `sampled` the
-    instances that have followed only some of their dialogs, as the files say.
+    writes what is settled of it; `sampled` the instances that have followed only some of their dialogs, as the files
+    say.
     """
 
     grace_seconds: int | None = None
     window_seconds: int = 300
     pool_bytes: int | None = None
     max_open: timedelta = MAX_OPEN
-    question: Question | None = None
-    asked: Mapping[str, str] | None = None
     sampled: frozenset[str] = frozenset()
 
     def told(self) -> dict[str, Any]:
         """As JSON values: runs with the same ones may follow each other."""
-        plain = asdict(replace(self, question=None)) | {"max_open": self.max_open.total_seconds()}
-        del plain["question"], plain["sampled"]
+        plain = asdict(self) | {"max_open": self.max_open.total_seconds()}
+        del plain["sampled"]
         return plain
 
     def of_samples(self, samples: Mapping[str, Collection[float]]) -> Options:
@@ -67,7 +63,6 @@ class Period(Enum):
 
     RESULT = auto()  # rows of the result, by a column of theirs
     DIALOG = auto()  # dialogs, by the first message of the initiator
-    VISIT = auto()  # visits, by when they began
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +105,6 @@ def _reconcile(visits: DataFrame, end: datetime | None, options: Options) -> Res
     return {"reconcile": reconcile(visits, until=end, **options.grace())}
 
 
-def _plan(visits: DataFrame, _end: datetime | None, options: Options) -> Results:
-    assert options.question is not None, "whoever asks for the job plan has a question"
-    return answer(visits, options.question).frames()
-
-
 def _by_dialog(options: Options) -> Carry:
     return ByUnit(("conversation_id", "from_target"), order="sequence_number", max_open=options.max_open)
 
@@ -141,7 +131,6 @@ JOBS = {
             "window_start",
         ),
         Job("reconcile", ("reconcile",), _reconcile, _by_dialog, Period.DIALOG),
-        Job("plan", ("plan", "plan_load", "plan_routes", "plan_fates"), _plan, lambda _: AtOnce(), Period.VISIT),
     )
 }
 """By name, in the order in which they run. The report is made of their results (`broker.pipeline.entry`)."""

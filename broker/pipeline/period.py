@@ -98,8 +98,6 @@ def visits_of(visits: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
     """The visits that a job needs for a period."""
     if bounds.is_open:
         return visits
-    if job.period is Period.VISIT:
-        return visits.where(bounds.hold(F.col("entered_at")))
     wide = bounds.wider()
     around = visits
     if wide.first is not None:

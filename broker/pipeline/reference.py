@@ -13,17 +13,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from broker.pipeline.schema import MEANINGS, PLAN_FATES, PLAN_LOAD, PLAN_ROUTES, RESULTS
+from broker.pipeline.schema import MEANINGS, RESULTS
 
 BEGIN = "<!-- results: begin, made by python -m broker.pipeline.reference -->"
 END = "<!-- results: end -->"
-TABLES = {**RESULTS, "plan_load": PLAN_LOAD, "plan_routes": PLAN_ROUTES, "plan_fates": PLAN_FATES}
 
 
 def render_reference() -> str:
     """Markdown: a heading and a table for each result, a row for each column."""
     parts = []
-    for name, schema in TABLES.items():
+    for name, schema in RESULTS.items():
         says = MEANINGS[name]
         rows = [f"| {field.name} | {field.dataType.simpleString()} | {says[field.name]} |" for field in schema]
         parts.append("\n".join([f"### {name}", "", "| Column | Type | |", "|---|---|---|", *rows, ""]))

@@ -213,75 +213,11 @@ fragment number. In every row sent + untold + invented = delivered + acknowledge
 up when no row fails and one adds up.
 """
 
-PLAN = _result(
-    "plan",
-    ("instance", _STRING, "name of the instance"),
-    ("database", _BINARY, "the broker instance that sends it; null: it arrives from outside"),
-    ("to_service", _STRING, "the service that it is for"),
-    ("to_broker_instance", _BINARY, "the broker instance that it names; null: none"),
-    ("from_target", _BOOLEAN, "whether they are replies, of the target"),
-    ("conversation_id", _BINARY, "the dialog; null: a class of them, whose way does not depend on the conversation"),
-    ("conversations", _LONG, "that it stands for"),
-    ("frames", _LONG, "of these conversations"),
-    ("bytes", _LONG, "of these frames"),
-    ("fate", _STRING, "the words of `broker routes plan`"),
-    ("is_harm", _BOOLEAN, "whether who has sent would lose its target, its route or its service here"),
-    ("outcome_before", _STRING, "the words of `broker explain`: forwarded, delivered, held, delayed, dropped"),
-    ("route_before", _STRING, "the route taken; null where none is"),
-    ("next_before", _WORDS, "where it may lead: a set of addresses, or of a database here, sorted; empty when nowhere"),
-    ("outcome_after", _STRING, "likewise, with the routes that would hold"),
-    ("route_after", _STRING, "likewise"),
-    ("next_after", _WORDS, "likewise"),
-    ("is_loop", _BOOLEAN, "newly looping over the instances whose routes are known"),
-)
-"""One row per conversation, or class of conversations that one decision holds for, whose way changes at an instance."""
-
-PLAN_LOAD = _result(
-    "plan_load",
-    ("instance", _STRING, "name of the instance"),
-    ("next_hop", _STRING, "an address, a mirrored pair or a database here; null: it goes nowhere"),
-    ("next_instance", _STRING, "whose address that is; null where no known instance has it"),
-    ("is_here", _BOOLEAN, "whether it is delivered here"),
-    ("frames_before", _LONG, "that would go there with the routes that held"),
-    ("frames_after", _LONG, "likewise, with those that would hold"),
-    ("bytes_before", _LONG, "of these frames"),
-    ("bytes_after", _LONG, "likewise"),
-)
-"""One row per instance and next hop: what its history would send there, while all next hops are healthy."""
-
-PLAN_ROUTES = _result(
-    "plan_routes",
-    ("instance", _STRING, "name of the instance"),
-    ("route_table", _STRING, "the database whose route it is"),
-    ("route", _STRING, "its name"),
-    ("is_before", _BOOLEAN, "it is there before the change"),
-    ("is_after", _BOOLEAN, "it is there after it"),
-    ("frames_before", _LONG, "that would take it"),
-    ("frames_after", _LONG, "likewise, after the change"),
-    ("standby_before", _LONG, "frames for which it leads to a further address"),
-    ("standby_after", _LONG, "likewise"),
-)
-"""One row per instance and route: how much of the history would use it. A route with four zeros is never used."""
-
-PLAN_FATES = _result(
-    "plan_fates",
-    ("instance", _STRING, "name of the instance"),
-    ("fate", _STRING, "the words of `broker routes plan`; null: nothing can be told"),
-    ("unplanned", _STRING, "why nothing can be told; else null"),
-    ("is_harm", _BOOLEAN, "whether it is harm"),
-    ("is_loop", _BOOLEAN, "newly looping over the instances whose routes are known"),
-    ("conversations", _LONG, "each counts in both directions, and again when it has found out its target"),
-    ("frames", _LONG, "that were routed there"),
-    ("bytes", _LONG, "of these frames"),
-)
-"""One row per instance and fate: everything in the history that was routed there."""
-
 RESULTS = {
     "paths": PATHS,
     "dialogs": DIALOGS,
     "routes": ROUTES,
     "capacity": CAPACITY,
     "reconcile": RECONCILE,
-    "plan": PLAN,
 }
 """By job."""

@@ -8,27 +8,20 @@ of the JVM count only before it runs; in a process that `spark-submit` started t
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import re
-import shutil
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
-import msgspec
 from pyspark.sql import SparkSession
 
-import broker
 from broker.errors import PipelineUnavailableError
 from broker.pipeline import java
 
-SHIPPED = (msgspec,)
 MEMORY_MAX_MIB = 8192  # of the heap when none is asked for: what the jobs were measured with
 MEMORY_MIN_MIB = 1024
 # The parallel collector takes a sixth less of the processors' time than the default one. The second compiler of the JVM
@@ -94,23 +87,7 @@ def start(options: SessionOptions) -> SparkSession:
         said = str(error).splitlines()[0]
         hint = "see above what Java said, and whether --master, --driver-memory and --conf are right"
         raise PipelineUnavailableError(said, hint) from error
-    if not _LOCAL.fullmatch(str(spark.sparkContext.master)):  # which in a process of spark-submit is its own
-        ship(spark)
     return spark
-
-
-def ship(spark: SparkSession) -> None:
-    """
-    Give the executors what their functions import: this package, and the libraries of its routing and its scripts.
-
-    The workers of Spark have the folder of an archive's name in their path, so an archive may hold compiled modules;
-    they must be of the executors' platform and Python, which PySpark wants to be the driver's anyway.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="broker-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # the driver serves the files as long as it lives
-    spark.sparkContext.addPyFile(str(zip_package(folder)))
-    for library in SHIPPED:
-        spark.sparkContext.addArchive(f"{zip_library(folder, library)}#{library.__name__}")
 
 
 def settings(options: SessionOptions) -> dict[str, str]:
@@ -120,7 +97,6 @@ def settings(options: SessionOptions) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(2 * _cores(options)),
         "spark.sql.parquet.compression.codec": "zstd",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.files.ignoreMissingFiles": "true",  # retention removes old ones; the inventory tells which
         "spark.sql.execution.replaceHashWithSortAgg": "true",  # `paths` sorts: one transmission in memory at a time
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",  # groups of `routes`: 128 halves its speed
@@ -157,33 +133,6 @@ def memory_default_mib() -> int:
     except (OSError, ValueError):  # no control group, or the word "max"
         limit = machine
     return max(MEMORY_MIN_MIB, min(MEMORY_MAX_MIB, min(machine, limit) // 2**21))
-
-
-def zip_package(folder: Path) -> Path:
-    """
-    This package as an archive that executors import from.
-
-    Shape: the folder `broker` with its Python files, grammars and tables, without compiled files, which have readable
-    twins. Its `__init__` is empty: the applications' door needs libraries that executors do not have.
-    """
-    root = Path(broker.__file__).parent
-    files = [path for path in root.rglob("*") if path.suffix in {".py", ".json", ".sql"} and path.is_file()]
-    with zipfile.ZipFile(folder / "broker.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in files:
-            inner = Path("broker", path.relative_to(root))
-            archive.writestr(str(inner), b"" if inner == Path("broker", "__init__.py") else path.read_bytes())
-    return folder / "broker.zip"
-
-
-def zip_library(folder: Path, library: ModuleType) -> Path:
-    """The files of an installed package, compiled ones as well, as an archive without a folder."""
-    root = Path(str(library.__file__)).parent
-    target = folder / f"{library.__name__}.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in root.rglob("*"):
-            if path.suffix != ".pyc" and path.is_file():
-                archive.write(path, path.relative_to(root))
-    return target
 
 
 def _prepare_environment(options: SessionOptions) -> None:

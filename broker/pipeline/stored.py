@@ -88,10 +88,9 @@ def render(spark: SparkSession, out: Path) -> Path:
         PipelineError: a result that it is made of is not there.
         OSError: it cannot be written.
     """
-    names = [*NEEDED, *(["plan"] if is_stored(out, "plan") else [])]
-    results = {name: load(spark, out, name) for name in names}
+    results = {name: load(spark, out, name) for name in NEEDED}
     first = facts(out / NEEDED[0])
-    known = replace(first, troubles=(*differences(out, names), *first.troubles))
+    known = replace(first, troubles=(*differences(out, NEEDED), *first.troubles))
     report_file.write(out / report_file.FILE, report(results, known))
     return out / report_file.FILE
 

@@ -118,14 +118,10 @@ def _consequences(flows: Iterable[tuple[Flow, Surroundings, Surroundings]]) -> I
 
 def consequence(flow: Flow, before: Surroundings, after: Surroundings) -> Consequence:
     """What becomes of one flow."""
-    return compare(flow, decide(flow.facts, before), decide(flow.facts, after), before.hosted, after.hosted)
-
-
-def compare(flow: Flow, was: Decision, will: Decision, hosted_before: Hosted, hosted_after: Hosted) -> Consequence:
-    """What becomes of one flow that was decided in both."""
-    if _is_served(flow, hosted_before) and not _is_served(flow, hosted_after):
+    was, will = decide(flow.facts, before), decide(flow.facts, after)
+    if _is_served(flow, before.hosted) and not _is_served(flow, after.hosted):
         return Consequence(flow, Fate.FAILS, was, will)
-    had, has = places(was, flow.facts, hosted_before), places(will, flow.facts, hosted_after)
+    had, has = _places(was, flow.facts, before.hosted), _places(will, flow.facts, after.hosted)
     return Consequence(flow, _fate(flow.facts, (was, had), (will, has)), was, will)
 
 
@@ -148,7 +144,7 @@ def _fate(facts: Facts, before: tuple[Decision, frozenset[Place]], after: tuple[
     return Fate.KEEPS if had == has else Fate.OTHER_PATHS
 
 
-def places(decision: Decision, facts: Facts, hosted: Hosted) -> frozenset[Place]:
+def _places(decision: Decision, facts: Facts, hosted: Hosted) -> frozenset[Place]:
     """
     Where a decision may lead; empty when nowhere, or to a database without the service.
 

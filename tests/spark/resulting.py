@@ -94,7 +94,7 @@ def small(spark: SparkSession) -> dict[str, DataFrame]:
 
 def empty(spark: SparkSession) -> dict[str, DataFrame]:
     """Results of all jobs over nothing."""
-    return {job: result(spark, job) for job in RESULTS if not job.startswith("plan")}
+    return {job: result(spark, job) for job in RESULTS}
 
 
 def _counts(conversation_id: int | None = None) -> dict[str, Any]:

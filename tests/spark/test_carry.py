@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from broker.pipeline.carry import AtOnce, ByUnit, ByWindow, Carry, Split
+from broker.pipeline.carry import ByUnit, ByWindow, Carry, Split
 from tests.spark.visiting import START, visits
 
 MINUTE = 60_000_000  # microseconds
@@ -161,10 +161,3 @@ def test_windows_begin_at_multiples_of_their_length(second: int, expected: int) 
     instant, begin = (datetime.fromtimestamp(one, UTC) for one in (second, expected))
 
     assert begin == ByWindow(300).floor(instant)
-
-
-def test_what_needs_no_neighbours_is_settled_at_once(spark: SparkSession) -> None:
-    found = split(spark, AtOnce(), [visit(1, 1), visit(2, 30)], emitted=10, settled=20)
-
-    assert [(1, 1), (2, 30)] == told(found.settled)
-    assert (0, 0) == (found.carried.count(), found.late.count())

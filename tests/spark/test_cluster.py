@@ -1,12 +1,11 @@
 """
-A standalone cluster: a master and two workers from the same PySpark, jobs with the package shipped to executors.
+A standalone cluster: a master and two workers from the same PySpark.
 
-The executors' Python has what Spark itself needs and nothing of this project: no broker, no msgspec, no lark.
+The executors' Python has no packages at all: the jobs run in Spark's own engine, none of them in Python.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -25,7 +24,6 @@ from tests.docs.page import DOCS, Reading
 from tests.spark.test_incremental import as_rows, in_batch
 from tests.support.spark_cluster import HOME, Cluster, cluster
 
-SPARKS_OWN = ("numpy", "numpy.libs", "pandas", "pyarrow", "dateutil", "pytz", "tzdata")
 SECONDS = 240.0
 SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1")
 
@@ -34,14 +32,9 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that could not import this package."""
+    """A Python without packages."""
     directory = tmp_path_factory.mktemp("python")
     venv.create(directory, symlinks=True)
-    packages = next(Path(name) for name in sys.path if (Path(name) / "pyarrow").is_dir())
-    own = directory / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    for name in SPARKS_OWN:
-        if (packages / name).exists():
-            (own / name).symlink_to(packages / name)
     return directory / "bin" / "python"
 
 
@@ -67,24 +60,6 @@ def start(running: Cluster, *words: str | Path) -> subprocess.Popen[bytes]:
         env=environment,
         cwd=running.directory,
     )
-
-
-def test_the_executors_python_has_nothing_of_this_project(python: Path) -> None:
-    """Else the tests below would not show that anything is shipped."""
-    for name in ("broker", "msgspec", "lark"):
-        assert 0 != subprocess.run([python, "-P", "-c", f"import {name}"], capture_output=True, check=False).returncode
-
-
-def test_what_if_runs_on_executors_that_have_nothing_but_spark(running: Cluster, history: Path, tmp_path: Path) -> None:
-    """The router's own functions, shipped with what they import."""
-    truth = history / "_truth"
-    scripts = ("--before", truth / "scripts", "--change", truth / "change")
-    process = start(running, "plan", "--flows", history, "--out", tmp_path, *scripts, "--master", running.url, *SMALL)
-
-    out, err = process.communicate(timeout=SECONDS)
-
-    assert 0 == process.returncode, err.decode()
-    assert json.loads(out)["jobs"]["plan"]["rows"] > 0
 
 
 def test_spark_submit_runs_the_same_command(

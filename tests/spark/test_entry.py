@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,7 @@ from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import entry, jobs
 from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request
-from broker.pipeline.jobs import Options
 from broker.pipeline.period import Bounds
-from broker.pipeline.plan.question import Question
-from broker.pipeline.plan.script import Scripted
 from tests.spark import journalling
 from tests.spark.visiting import START
 
@@ -125,20 +122,6 @@ def test_a_file_with_broken_pages_is_named(request_: Request) -> None:
         PipelineError, match=r"^.*[0-9a-f]{8}\.parquet cannot be read; .* copy it again or take it away"
     ):
         entry.run(request_)
-
-
-def test_scripts_of_nobody_are_an_error_and_those_of_some_are_told(request_: Request) -> None:
-    """The journal has a file of the instance `a`."""
-    now = datetime.now(UTC)
-    asked = {name: Question({name: Scripted()}, {name: Scripted()}, now) for name in ("a", "aa")}
-
-    assert [] == entry.check_scripted(replace(request_, options=Options(question=asked["a"])), {"a"})
-    with pytest.raises(PipelineError, match=r"no journal of the instance 'aa'.*; is it 'a'\?; there are journals of a"):
-        entry.run(replace(request_, jobs=("plan",), options=Options(question=asked["aa"])))
-    both = Question({"a": Scripted(), "zz": Scripted()}, {}, now)
-    assert ["no journal of the instance 'zz', of which there are scripts"] == entry.check_scripted(
-        replace(request_, options=Options(question=both)), {"a"}
-    )
 
 
 def test_a_file_that_vanished_while_it_was_read_is_told_beside_the_result(

@@ -29,7 +29,7 @@ from tests.spark import journalling
 DELAY = Arrival(timedelta(hours=1))
 LAST = Arrival(timedelta(hours=1), is_last=True)
 HOUR = 3_600_000_000  # microseconds
-NAMES = tuple(name for name in JOBS if name != "plan")
+NAMES = tuple(JOBS)
 KILLED = """
 import os, signal, sys
 from datetime import timedelta

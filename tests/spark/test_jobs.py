@@ -15,11 +15,10 @@ from tests.spark.visiting import visits
 
 
 def test_every_job_of_the_schema_is_there() -> None:
-    assert set(schema.RESULTS) >= set(JOBS)
-    assert [name for job in JOBS.values() for name in job.results][:5] == list(JOBS)[:5]
+    assert list(schema.RESULTS) == list(JOBS)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name != "plan"])
+@pytest.mark.parametrize("name", list(JOBS))
 def test_a_job_gives_the_columns_of_its_schema(spark: SparkSession, name: str) -> None:
     """Of any visits, and of none."""
     frame = visits(spark, *journalling.passage(1))
@@ -48,7 +47,6 @@ def test_windows_are_carried_in_the_length_that_is_asked_for() -> None:
 
 def test_options_are_told_as_json() -> None:
     """So that a run can be compared with the one before."""
-    told = Options(asked={"before": "/a"}).told()
+    told = Options(window_seconds=60).told()
 
     assert told == json.loads(json.dumps(told))
-    assert "question" not in told

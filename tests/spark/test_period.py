@@ -112,12 +112,6 @@ def test_a_dialog_whose_first_message_is_not_in_sight_is_an_older_one(spark: Spa
     )
 
 
-def test_what_if_takes_the_visits_that_began_in_the_period(spark: SparkSession) -> None:
-    frame = visits(spark, *({"entered_at": START + minutes * timedelta(minutes=1)} for minutes in (-1, 0, 59, 60)))
-
-    assert 2 == visits_of(frame, JOBS["plan"], BOUNDS).count()
-
-
 def test_without_bounds_nothing_is_left_out(spark: SparkSession) -> None:
     frame = visits(spark, {"entered_at": datetime(1999, 1, 1, tzinfo=UTC)})
 

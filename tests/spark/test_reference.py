@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.jobs import JOBS
-from broker.pipeline.reference import BEGIN, TABLES, renew_page
-from broker.pipeline.schema import MEANINGS
+from broker.pipeline.reference import BEGIN, renew_page
+from broker.pipeline.schema import MEANINGS, RESULTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
@@ -24,12 +24,12 @@ def test_the_page_is_what_would_be_written() -> None:
 def test_every_result_and_column_has_its_row() -> None:
     text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2]
 
-    assert {name for job in JOBS.values() for name in job.results} == set(TABLES)
-    assert list(TABLES) == re.findall(r"^### (\w+)$", text, re.MULTILINE)
-    assert [name for schema in TABLES.values() for name in schema.names] == re.findall(
+    assert list(JOBS) == list(RESULTS)
+    assert list(RESULTS) == re.findall(r"^### (\w+)$", text, re.MULTILINE)
+    assert [name for schema in RESULTS.values() for name in schema.names] == re.findall(
         r"^\| (\w+) \| [a-z][^|]* \| [^|]{4,} \|$", text, re.MULTILINE
     )  # fmt: skip
-    assert {name: schema.names for name, schema in TABLES.items()} == {
+    assert {name: schema.names for name, schema in RESULTS.items()} == {
         name: list(says) for name, says in MEANINGS.items()
     }  # fmt: skip
 

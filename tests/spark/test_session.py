@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
-import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -69,22 +67,6 @@ def test_a_file_is_opened_without_asking_its_pages_for_a_filter(spark: SparkSess
 
 def test_the_default_heap_is_between_one_and_eight_gibibytes() -> None:
     assert session.MEMORY_MIN_MIB <= session.memory_default_mib() <= session.MEMORY_MAX_MIB
-
-
-def test_the_package_is_shipped_without_the_door_of_the_applications(tmp_path: Path) -> None:
-    """Its libraries are not on the executors; the routing imports there, with msgspec beside it."""
-    archive = session.zip_package(tmp_path)
-    with zipfile.ZipFile(session.zip_library(tmp_path, msgspec)) as library:
-        library.extractall(tmp_path / "msgspec")
-    program = (
-        f"import sys; sys.path[:0] = [{str(archive)!r}, {str(tmp_path)!r}]\n"
-        "import broker.routing.decide, broker.pipeline.schema, broker.ddl.parser, msgspec\n"
-        "print(broker.__file__, msgspec.__file__, sorted({'aiohttp', 'pydantic', 'lark'} & {*sys.modules}))"
-    )
-
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-
-    assert f"{archive}/broker/__init__.py {tmp_path}/msgspec/__init__.py []\n" == done.stdout
 
 
 def test_a_session_prints_nothing(tmp_path: Path) -> None:

@@ -87,9 +87,3 @@ def test_what_a_run_has_not_written_is_named(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(PipelineError, match=r"_report\.json cannot be read: .*; run the jobs again"):
         stored.facts(tmp_path)
-
-
-def test_what_if_is_part_of_the_report_when_it_is_there(request_: Request) -> None:
-    run(replace(request_, jobs=("paths",)))
-
-    assert (True, False) == (stored.is_stored(request_.out, "paths"), stored.is_stored(request_.out, "plan"))

@@ -7,7 +7,6 @@ The truth is known from how a history was made; DuckDB reads the same files and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from broker.pipeline import inventory
 from broker.pipeline.capacity import capacity
 from broker.pipeline.dialogs import dialogs
 from broker.pipeline.paths import paths
-from broker.pipeline.plan.answer import answer
-from broker.pipeline.plan.question import read_question
 from broker.pipeline.reconcile import reconcile
 from broker.pipeline.routes import routes
 from broker.pipeline.schema import CAPACITY, DIALOGS, PATHS, RECONCILE, ROUTES
@@ -158,30 +155,3 @@ def test_capacity(spark: SparkSession, made: History) -> None:
     assert rows(duck.capacity(made.files), key) == found
     truth = rows(made.truth("capacity"), key)
     assert truth == [{name: row[name] for name in truth[0]} for row in found]
-
-
-def test_plan(spark: SparkSession, made: History) -> None:
-    """What loses its way, and what gets another one, is as many frames as passed there for those services."""
-    truth, change = made.directory / "_truth", made.told["change"]
-    question = read_question(before=truth / "scripts", change=truth / "change", now=datetime(2026, 3, 1, tzinfo=UTC))
-
-    told = answer(visits_of(spark, made), question).plan.toArrow().to_pylist()
-
-    found: dict[tuple[str, str], int] = {}
-    for row in told:
-        place = row["instance"], row["to_service"]
-        found[place] = found.get(place, 0) + row["frames"]
-    expected = {}
-    for one in (change["loses"], change["other_path"]):
-        frames = sum(
-            row["frames"]
-            for row in made.truth("routes").to_pylist()
-            if (row["instance"], row["to_service"]) == (one["instance"], one["service"])
-            and row["outcome"] in {"forwarded", "dropped"}
-            and row["reason"] not in {"hops exhausted", "lifetime exceeded"}
-        )
-        if frames:
-            expected[one["instance"], one["service"]] = frames
-    assert expected == found
-    lost = change["loses"]["instance"], change["loses"]["service"]
-    assert {"loses its route"} == {row["fate"] for row in told if (row["instance"], row["to_service"]) == lost}

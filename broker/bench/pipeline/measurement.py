@@ -35,7 +35,6 @@ MANY = ("paths", "routes", "capacity")
 QUESTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     MANY: (DUCKDB, POLARS, SPARK),
     ("reconcile",): (DUCKDB, SPARK),
-    ("plan",): (DUCKDB, SPARK),
 }
 """Who is asked for which jobs."""
 PASSES = ("first pass", "second pass")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.bench.pipeline.question import question_of
 from broker.bench.pipeline.task import Pass, Task
 from broker.pipeline import arrival, entry, session
-from broker.pipeline.jobs import Options
 
 MASTER = "local[2]"
 
@@ -17,10 +15,9 @@ def prepare(task: Task) -> Pass:
     options = session.SessionOptions(master=MASTER, driver_memory=task.heap)
     spark = session.start(options)
     journal = Path(task.journal)
-    question = question_of(journal) if "plan" in task.jobs else None
 
     def answer(out: Path) -> None:
-        request = entry.Request(task.jobs, (journal,), out, Options(question=question), options)
+        request = entry.Request(task.jobs, (journal,), out, session=options)
         if task.is_incremental:
             arrival.run_incremental(request, arrival.Arrival())
         else:

@@ -281,21 +281,6 @@ class Talker:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a proposed route script would do to a class of conversations."""
-
-    instance: str
-    to_service: str
-    fate: str
-    is_harm: bool
-    is_loop: bool
-    conversations: int
-    frames: int
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
 class Digest:
     """Everything that the report tells. Shape: what was not computed is None, what is empty is empty."""
 
@@ -317,4 +302,3 @@ class Digest:
     holds: Listing[Hold] = field(default_factory=Listing)
     services: Listing[Talker] = field(default_factory=Listing)
     conversations: Listing[Talker] = field(default_factory=Listing)
-    changes: Listing[Change] | None = None

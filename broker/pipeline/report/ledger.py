@@ -1,4 +1,4 @@
-"""Small tables out of `reconcile`, `dialogs` and `plan`: what adds up, who talks most, what a script would change."""
+"""Small tables out of `reconcile` and `dialogs`: what adds up, who talks most."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import DataFrame
 
-from broker.pipeline.report.digest import LISTED_MAX, Balance, Change, Imbalance, Listing, Talker
+from broker.pipeline.report.digest import LISTED_MAX, Balance, Imbalance, Listing, Talker
 
 TALKERS_MAX = 10
 _PROBLEMS_SHOWN = 3
@@ -55,13 +55,6 @@ def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
     return Listing(pairs, len(services)), Listing(alone, len(alone))
 
 
-def changes(plan: DataFrame) -> Listing[Change]:
-    """What a script would do, harm first."""
-    order = (F.desc("is_harm"), F.desc("frames"), "instance", "to_service", "fate", "conversation_id")
-    rows = plan.orderBy(*order).limit(LISTED_MAX).collect()
-    return Listing(tuple(_change(row) for row in rows), plan.count() if len(rows) == LISTED_MAX else len(rows))
-
-
 def _imbalance(row: Any) -> Imbalance:
     problems = row["problems"] or []
     words = [_problem(one) for one in problems]
@@ -77,16 +70,6 @@ def _problem(one: Any) -> str:
     fragment = f", fragment {one['fragment_number']}" if one["fragment_number"] else ""
     reason = f", dropped last: {one['reason']}" if one["reason"] else ""
     return f"{one['problem']}: message {one['sequence_number']}{fragment}{reason}"
-
-
-def _change(row: Any) -> Change:
-    plain = ("instance", "to_service", "fate", "is_harm", "is_loop", "conversations", "frames")
-    before, after = (_way(row[f"route_{when}"], row[f"next_{when}"]) for when in ("before", "after"))
-    return Change(before=before, after=after, **{one: row[one] for one in plain})
-
-
-def _way(route: str | None, next_hops: list[str] | None) -> str:
-    return f"{route or 'no route'}{' to ' + ' or '.join(next_hops) if next_hops else ''}"
 
 
 def _guid(octets: bytes) -> str:

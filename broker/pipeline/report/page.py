@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame
 from broker.flow import NUMBER
 from broker.pipeline.report.digest import Digest, Facts
 from broker.pipeline.report.latency import capacity_section, drops_section, failovers_section, latency_section
-from broker.pipeline.report.ledger import balance, changes, imbalances, talkers
+from broker.pipeline.report.ledger import balance, imbalances, talkers
 from broker.pipeline.report.markup import Html, element, join
 from broker.pipeline.report.paths import ways
 from broker.pipeline.report.style import STYLE
 from broker.pipeline.report.summary import ended, ledger, overview, verdict
 from broker.pipeline.report.time import course, holds, timeline
-from broker.pipeline.report.traffic import loops_section, losses_section, map_section, plan_section, talkers_section
+from broker.pipeline.report.traffic import loops_section, losses_section, map_section, talkers_section
 
 NEEDED = ("paths", "dialogs", "routes", "capacity", "reconcile")
-"""The jobs whose results the report is made of; `plan` as well when there is one."""
+"""The jobs whose results the report is made of."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -32,8 +32,8 @@ def report(results: Mapping[str, DataFrame], facts: Facts) -> str:
     The page.
 
     Args:
-        results: The result of each job of `NEEDED`, and of `plan` when there is one, by name, with the columns that
-            `broker.pipeline.schema` tells. Each is read several times: give what was written, or persist it.
+        results: The result of each job of `NEEDED` by name, with the columns that `broker.pipeline.schema` tells. Each
+            is read several times: give what was written, or persist it.
         facts: What was read to make them.
     """
     return page(gather(results, facts))
@@ -56,7 +56,6 @@ def gather(results: Mapping[str, DataFrame], facts: Facts) -> Digest:
         holds=holds(results["capacity"], axis),
         services=services,
         conversations=conversations,
-        changes=changes(results["plan"]) if "plan" in results else None,
     )
 
 
@@ -73,7 +72,6 @@ def page(digest: Digest) -> str:
         capacity_section(digest),
         talkers_section(digest),
         failovers_section(digest),
-        plan_section(digest),
     ]
     head = element(
         "head",

@@ -1,4 +1,4 @@
-"""Sections on where the frames went: the map, losses, loops, top talkers, and what a script would change."""
+"""Sections on where the frames went: the map, losses, loops and top talkers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from broker.pipeline.report.digest import INCIDENT_GAP, Change, Digest, Link, Loop, Loss, Talker
+from broker.pipeline.report.digest import INCIDENT_GAP, Digest, Link, Loop, Loss, Talker
 from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
 from broker.pipeline.report.markup import Child, Column, Html, details, element, join, name, table
 from broker.pipeline.report.number import count, duration, instant, plural, share, size
@@ -115,30 +115,6 @@ def talkers_section(digest: Digest) -> Html:
         element("h3", "Conversations"),
         _talkers(conversations, "Conversations that send most"),
     )
-
-
-def plan_section(digest: Digest) -> Html | None:
-    """What a proposed script would have done; left out when none was proposed."""
-    if digest.changes is None:
-        return None
-    rows = digest.changes.rows
-    if not rows:
-        return section("plan", "What if", "With the proposed routes every frame of this history would go the same way.")
-    harm = sum(change.is_harm for change in rows)
-    lead = (
-        f"{digest.changes.total:,} classes of conversations would go another way; {harm:,} of those shown would come"
-        " to harm."
-    )
-    columns = [
-        Column("at"),
-        Column("to"),
-        Column("fate"),
-        Column("frames", is_number=True),
-        Column("now", is_aside=True),
-        Column("then", is_aside=True),
-    ]
-    shown = table(columns, map(_change, rows), caption="What would change")
-    return section("plan", "What if", lead, shown, more(len(rows), digest.changes.total))
 
 
 def _nowhere(digest: Digest) -> str:
@@ -268,15 +244,3 @@ def _meter(part: float) -> Html:
 
 def _rest(words: str, rows: tuple[object, ...], everything: Html) -> Html | None:
     return details(words, everything) if len(rows) > _SHOWN else None
-
-
-def _change(change: Change) -> tuple[Child, ...]:
-    fate = f"{change.fate}, looping" if change.is_loop else change.fate
-    return (
-        name(change.instance),
-        name(change.to_service),
-        element("span", fate, class_="bad" if change.is_harm else None),
-        count(change.frames),
-        change.before,
-        change.after,
-    )

@@ -20,7 +20,6 @@ import pyarrow as pa
 from broker.pipeline.synthetic.dialogs import make_dialogs
 from broker.pipeline.synthetic.files import Files
 from broker.pipeline.synthetic.rows import START, Rows
-from broker.pipeline.synthetic.scripts import write_scripts
 from broker.pipeline.synthetic.sending import Sending, known_of
 from broker.pipeline.synthetic.truth import GRACE, Truth
 from broker.pipeline.synthetic.world import SECOND, Longs, Scenario, SyntheticError, make_world
@@ -77,7 +76,7 @@ def generate(directory: Path, scenario: Scenario, tell: Tell = lambda _done: Non
         "visits": sum(files.written.values()),
         "files": len(files.written),
     }
-    told = {"latest_us": truth.latest, **world.told(), "change": write_scripts(directory / TRUTH, world)}
+    told = {"latest_us": truth.latest, **world.told()}
     _tell_truth(directory, scenario, {**told, "counts": counts, "bad_files": files.bad, "late_files": files.late})
     return counts
 

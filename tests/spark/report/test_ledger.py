@@ -1,4 +1,4 @@
-"""The ledger's total, what does not add up, who talks most, what a plan changes."""
+"""The ledger's total, what does not add up, who talks most."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from broker.pipeline.report.digest import Balance
-from broker.pipeline.report.ledger import TALKERS_MAX, balance, changes, imbalances, talkers
+from broker.pipeline.report.ledger import TALKERS_MAX, balance, imbalances, talkers
 from tests.spark.resulting import result, small
 
 COUNTS = dict.fromkeys(Balance.__dataclass_fields__, 0)
@@ -61,18 +61,3 @@ def test_services_are_summed_and_conversations_are_few(spark: SparkSession) -> N
     assert TALKERS_MAX == len(single.rows)
     assert 30 == single.rows[0].bytes
     assert "00000000-0000-0000-0000-00000000001e" == single.rows[0].conversation
-
-
-def test_harm_comes_first_in_a_plan(spark: SparkSession) -> None:
-    row = {"instance": "g", "to_service": "s", "is_loop": False, "conversations": 1}
-    plan = result(
-        spark,
-        "plan",
-        {**row, "fate": "re-bound", "is_harm": False, "frames": 9, "route_after": "x", "next_after": ["b", "c"]},
-        {**row, "fate": "lost", "is_harm": True, "frames": 1},
-    )
-
-    found = changes(plan)
-
-    assert ["lost", "re-bound"] == [one.fate for one in found.rows]
-    assert ("no route", "x to b or c") == (found.rows[1].before, found.rows[1].after)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from broker.pipeline.report.digest import Digest, Facts
 from broker.pipeline.report.page import NEEDED, gather, page, report
-from tests.spark.resulting import FACTS, empty, result, small
+from tests.spark.resulting import FACTS, empty, small
 
 SECTIONS = {"overview", "ledger", "map", "latency", "drops", "loops", "losses", "capacity", "talkers", "failovers"}
 
@@ -88,7 +88,6 @@ def test_figures_of_the_results_are_in_the_digest(spark: SparkSession) -> None:
     assert [("shop", "gate", "far", "gate")] == [one.path for one in digest.loops.rows]
     assert [("no route", 1)] == [(one.label, one.total) for one in digest.drops]
     assert [("gate", 1)] == [(one.label, one.total) for one in digest.failovers]
-    assert digest.changes is None
 
 
 def test_what_is_empty_is_told_in_words(spark: SparkSession) -> None:
@@ -109,28 +108,6 @@ def test_what_is_empty_is_told_in_words(spark: SparkSession) -> None:
         "No failovers",
     ):
         assert words in html, words
-
-
-def test_a_plan_is_told_when_there_is_one(spark: SparkSession) -> None:
-    row = {
-        "instance": "gate",
-        "to_service": "Bill",
-        "conversation_id": 1,
-        "conversations": 1,
-        "frames": 7,
-        "fate": "newly without a route",
-        "is_harm": True,
-        "is_loop": False,
-        "route_before": "to-bill",
-        "next_before": ["tcp://far:4022"],
-        "next_after": [],
-    }
-
-    html = report({**small(spark), "plan": result(spark, "plan", row)}, FACTS)
-
-    assert 'id="plan"' in html
-    assert "newly without a route" in html
-    assert "to-bill to tcp://far:4022" in html
 
 
 @pytest.mark.parametrize("name", ["\x00", "\ud800", "﷐", "\x1b[2J"])

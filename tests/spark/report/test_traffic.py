@@ -1,4 +1,4 @@
-"""Where the frames went: map, losses, loops, talkers, plan."""
+"""Where the frames went: map, losses, loops, talkers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from broker.pipeline.report.digest import Change, Digest, Facts, Listing
+from broker.pipeline.report.digest import Listing
 from broker.pipeline.report.traffic import (
     cycle_of,
     incidents,
     loops_section,
     losses_section,
     map_section,
-    plan_section,
     talkers_section,
 )
 from tests.support.reported import HOSTILE, digest
@@ -129,22 +128,3 @@ def test_talkers_are_services_and_conversations() -> None:
     assert "Services that send most" in html
     assert "Conversations that send most" in html
     assert HOSTILE not in html
-
-
-def test_a_plan_that_was_not_asked_for_has_no_section() -> None:
-    assert plan_section(digest()) is None
-
-
-def test_a_plan_tells_harm() -> None:
-    change = Change(
-        "gate", "Bill", "re-bound", is_harm=True, is_loop=True, conversations=1, frames=2, before="a", after="b"
-    )
-
-    html = plan_section(replace(digest(), changes=Listing((change,), 1)))
-
-    assert html is not None
-    assert '<span class="bad">re-bound, looping</span>' in html
-
-
-def test_a_plan_that_changes_nothing_says_so() -> None:
-    assert "the same way" in str(plan_section(Digest(Facts(), changes=Listing())))

@@ -495,19 +495,3 @@ async def test_a_plan_that_nobody_waits_for_ends(
         assert not await asyncio.to_thread(ended.result, 20)
     finally:
         is_over.set()
-
-
-async def test_places_are_told_before_and_after_when_they_are_asked_for(plan: Plan, instance: Instance) -> None:
-    answer = await plan("DROP ROUTE far", places=True)
-
-    tables = [
-        {one.database: set(one.routes) for one in place.tables} for place in (answer.before, answer.after) if place
-    ]
-    assert [True, False] == ["far" in one["orders"] for one in tables]
-    assert {"msdb", "orders"} == set(tables[1])
-    assert answer.before is not None
-    assert (instance.name, [[NEAR]]) == (
-        answer.before.instance,
-        [one for one in answer.before.services.values() if one],
-    )
-    assert (await plan("DROP ROUTE far")).before is None

@@ -46,8 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_jobs_are_those_that_there_are() -> None:
-    """`plan` has options of its own and is asked for by itself."""
-    assert [*JOBS, "plan"] == list(jobs.JOBS)
+    assert list(JOBS) == list(jobs.JOBS)
 
 
 def test_options_become_a_request(asked: list[Any]) -> None:
@@ -94,23 +93,6 @@ def test_incremental_runs(asked: list[Any], words: list[str], expected: Arrival)
     ((request, arriving),) = asked
     assert (expected, timedelta(hours=6)) == (arriving, request.options.max_open)
     assert "carried_visits" in result.stdout
-
-
-def test_what_if_reads_the_scripts_first(asked: list[Any], tmp_path: Path) -> None:
-    script = tmp_path / "g.sql"
-    script.write_text("CREATE ROUTE r WITH ADDRESS = 'tcp://b:4022';")
-    words = ["--flows", "a", "--out", "o", "--before", str(script), "--change", str(script)]
-
-    wrong = run("pipeline", "plan", *words)
-    right = run("pipeline", "plan", *words, "--instance", "g")
-
-    assert (2, True) == (wrong.exit_code, "--instance" in wrong.stderr)
-    assert 1 == right.exit_code  # the change makes a route that is there
-    assert "already a route" in right.stderr
-    script.with_name("new.sql").write_text("DROP ROUTE r;")
-    words[-1] = str(script.with_name("new.sql"))
-    assert 0 == run("pipeline", "plan", *words, "--instance", "g").exit_code
-    assert {"g"} == set(asked[0].options.question.before)
 
 
 def test_a_report_of_journals_runs_its_jobs(asked: list[Any]) -> None:

@@ -41,7 +41,7 @@ def test_every_engine_is_asked_and_duckdb_is_the_yardstick(tasks: list[Task]) ->
     first, second = (found[many, pipeline.mode_of(500, which), "Spark"] for which in PASSES)
     assert first.values["cpu_seconds"] == pytest.approx(2 * second.values["cpu_seconds"])
     assert {"DuckDB"} == {row.subject for row in rows if row.is_yardstick}
-    assert {many, "reconcile", "plan"} == {row.case for row in rows}
+    assert {many, "reconcile"} == {row.case for row in rows}
     assert all(row.is_less_better for row in rows)
     assert [(SPARK, "8g"), (SPARK, "1g")] == [(task.engine, task.heap) for task in tasks[-4:-2]]
 
@@ -94,7 +94,7 @@ def test_an_engine_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_engine_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match="at least one file"):
-        pipeline.answered(Task(DUCKDB, ("plan",), str(tmp_path), str(tmp_path / "out")))
+        pipeline.answered(Task(DUCKDB, ("paths",), str(tmp_path), str(tmp_path / "out")))
 
 
 def test_a_fingerprint_does_not_depend_on_order_and_does_on_values(tmp_path: Path) -> None:

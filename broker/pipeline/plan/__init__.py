@@ -1,1 +1,0 @@
-"""What another set of routes would have done to the history."""
