@@ -97,7 +97,6 @@ def asked_of_a_daemon(daemon: Daemon, routes: Path) -> dict[str, list[str]]:
         "config diff": ["config", "diff", "-c", str(daemon.config)],
         "routes plan": ["routes", "plan", *where, str(routes)],
         "dialogs census --socket": ["dialogs", "census", *where],
-        "audit tail": ["audit", "tail", *where],
     }
 
 
@@ -125,7 +124,6 @@ def asked_of_files(daemon: Daemon, files: Path) -> dict[str, list[str]]:
         "certs show": ["certs", "show", str(files / "certs" / "gateway.pem")],
         "certs show -c": ["certs", "show", "-c", str(files / "sealed.toml")],
         "flows tail": ["flows", "tail", str(files / "flows")],
-        "flows stats": ["flows", "stats", str(files / "flows")],
     }
 
 

@@ -51,7 +51,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "pipeline": ("broker.cli.pipeline_jobs", "Ask the journals of many instances, with Spark."),
     "token": ("broker.cli.token", "Make, list and revoke tokens of the admin API."),
     "completion": ("broker.cli.completion", "Print what makes a shell complete the words of this program."),
-    "audit": ("broker.cli.audit", "Show who changed what through the admin API."),
 }
 
 LASTING = frozenset({"bench", "demo", "pipeline", "run", "serve"})  # they stay, or run what others wrote

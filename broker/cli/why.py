@@ -6,23 +6,25 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
+import msgspec
 
+from broker.admin.explaining import configured_place
+from broker.admin.why import WhyAnswer
+from broker.admin.why_here import answer_why, look
+from broker.admin.why_through import Trace, WhyDirectory, ask_why, trace
 from broker.cli.access import URL_VARIABLE, admin_client, credentials, read_settings
 from broker.cli.exit_code import NOT_FOUND, with_exit_code
 from broker.cli.neighbour import Where, where_option
 from broker.cli.option import config_option, examples, output_option, socket_option
+from broker.control.config import Settings
+from broker.control.custody import is_elsewhere
 from broker.errors import BrokerError, DaemonUnreachableError
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.admin.why import WhyAnswer
-    from broker.admin.why_through import Trace
-    from broker.control.config import Settings
-    from broker.observe.line import Line
+from broker.observe.line import Line, print_lines
 
 _INDENT, _DEEP = 2, 6  # columns
 
@@ -48,10 +50,6 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
 
     Exit codes: 0 told, 3 the id is not known here, 4 no daemon answers and there is no configuration.
     """
-    import msgspec  # noqa: PLC0415
-
-    from broker.admin.why_through import WhyDirectory, trace  # noqa: PLC0415
-
     first, note = _first(config, socket, guid)
     journalled = None
     if not first.is_known:
@@ -70,15 +68,11 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
     else:
-        from broker.observe.line import print_lines  # noqa: PLC0415
-
         print_lines(_lines(told, note))
 
 
 def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[WhyAnswer, str]:
     """The answer of the daemon, else that of the files; and what has to be known of it."""
-    from broker.admin.why_through import ask_why  # noqa: PLC0415
-
     is_named = socket is not None or bool(os.environ.get(URL_VARIABLE))
     try:
         return ask_why(admin_client(config, socket), guid), ""
@@ -90,18 +84,15 @@ def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[
 
 def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
     """The conversation of a frame that has passed, as the journal of the configuration knows it; and what to say."""
-    from broker.cli.flows import without_numpy  # noqa: PLC0415
-
     if config is None:
         return None, "no journal: no configuration (-c) names one"
     try:
         directory = read_settings(config).journal.directory
         if directory is None:
             return None, f"no journal: {config} has no journal.directory"
-        with without_numpy():
-            from broker.journal.newest import Wanted, newest  # noqa: PLC0415 - slow to import
+        from broker.journal.newest import Wanted, newest  # noqa: PLC0415 - pyarrow is optional
 
-            visits = newest(directory, Wanted(message=message.bytes), 1).visits
+        visits = newest(directory, Wanted(message=message.bytes), 1).visits
     except (BrokerError, OSError) as error:
         return None, f"not in the journal: {error}"
     if not visits:
@@ -112,12 +103,6 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
 
 
 def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    from broker.admin.explaining import configured_place  # noqa: PLC0415
-    from broker.admin.why_here import answer_why, look  # noqa: PLC0415
-    from broker.control.custody import is_elsewhere  # noqa: PLC0415
-
     now = time.time()
     mirrors = [name for name in settings.databases if is_elsewhere(settings, name)]
     paths = {name: database.path for name, database in settings.databases.items() if name not in mirrors}
@@ -130,8 +115,6 @@ def _offline(settings: Settings, guid: UUID) -> WhyAnswer:
 
 
 def _lines(told: Trace, note: str) -> Iterator[Line]:
-    from broker.observe.line import Line  # noqa: PLC0415
-
     yield Line(f"conversation {told.conversation_id}", style="bold")
     if note:
         yield Line(note, _INDENT, style="yellow")

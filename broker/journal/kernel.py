@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from pyarrow._compute import CastOptions, CountOptions, SetLookupOptions, call_function
+from pyarrow._compute import CastOptions, SetLookupOptions, call_function
 
 
 def rows_where(table: pa.Table, chosen: Any) -> pa.Table:
@@ -64,26 +64,3 @@ def are_among(values: Any, wanted: pa.Array) -> Any:
 def are_from(values: Any, least: pa.Scalar) -> Any:
     """In which rows the value is this one or greater."""
     return call_function("greater_equal", [values, least])
-
-
-def with_numbers(values: Any) -> pa.DictionaryArray:
-    """The same values as a dictionary of those that there are and their numbers; what is one already stays as it is."""
-    if isinstance(values, pa.DictionaryArray):
-        return values
-    return call_function("dictionary_encode", [values])
-
-
-def size_of(values: Any) -> pa.Scalar:
-    """How many there are, as a value of Arrow; those that are null count."""
-    return call_function("count", [values], CountOptions(mode="all"))
-
-
-def pair_numbers(first: Any, second: Any, size: pa.Scalar) -> Any:
-    """One number for each pair: first x size + second."""
-    return call_function("add", [call_function("multiply", [first, size]), second])
-
-
-def counts_of(values: Any) -> list[dict[str, Any]]:
-    """How often each value is there. Shape: `values`, `counts`."""
-    counted: list[dict[str, Any]] = call_function("value_counts", [values]).to_pylist()
-    return counted

@@ -27,7 +27,7 @@ from broker.pipeline.jobs import JOBS, Job, Options, Results
 from broker.pipeline.period import EPOCH, Bounds, files_of, results_of, visits_of
 
 STATE = "_state"
-FILES_MAX = 3  # files in a sentence; `broker flows stats` names more
+FILES_MAX = 3  # files in a sentence
 Tell = Callable[[str], None]
 
 

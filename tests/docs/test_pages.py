@@ -42,7 +42,7 @@ def test_the_commands_about_a_journal_print_what_their_section_shows(
         executed = reading.read()
 
     assert executed > 3
-    assert {"generate", "stats", "tail"} == set(flows.commands)
+    assert {"generate", "tail"} == set(flows.commands)
 
 
 @pytest.mark.parametrize(

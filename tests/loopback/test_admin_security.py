@@ -435,7 +435,8 @@ async def test_commands_steer_an_instance_over_tls_with_a_token(
     (tmp_path / "ca.pem").write_bytes(ca.pem)
     secret = run("token", "new", "ci", "--role", "operator", "-c", str(configuration)).stdout.strip()
     monkeypatch.setenv("BROKER_ADMIN_CA", str(tmp_path / "ca.pem"))
-    commands = [["sql", "CREATE QUEUE q"], ["sql", "DROP QUEUE q"], ["audit", "tail", "-o", "json"]]
+    audit = "SELECT operation, target, outcome FROM sys.dm_broker_audit ORDER BY audit_time"
+    commands = [["sql", "CREATE QUEUE q"], ["sql", "DROP QUEUE q"], ["sql", "-o", "json", audit]]
 
     async with serve(configuration) as instance:
         monkeypatch.setenv("BROKER_ADMIN_URL", f"https://{port(instance)}")

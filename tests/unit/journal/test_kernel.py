@@ -33,20 +33,10 @@ AS_TEXT = pa.schema([("number", pa.string()), ("word", pa.large_string())])
         (kernel.are_equal(NUMBERS, ONE), pc.equal(NUMBERS, ONE)),
         (kernel.are_among(NUMBERS, ORDER), pc.is_in(NUMBERS, value_set=ORDER)),
         (kernel.are_from(NUMBERS, ONE), pc.greater_equal(NUMBERS, ONE)),
-        (kernel.with_numbers(NUMBERS), NUMBERS.dictionary_encode()),
-        (kernel.size_of(NUMBERS), pc.count(NUMBERS, mode="all")),
-        (kernel.pair_numbers(NUMBERS, OTHERS, ONE), pc.add(pc.multiply(NUMBERS, ONE), OTHERS)),
-        (kernel.counts_of(NUMBERS), NUMBERS.value_counts().to_pylist()),
     ],
 )
 def test_a_function_by_name_does_what_the_one_of_the_library_does(done: Any, expected: Any) -> None:
     assert expected == done
-
-
-def test_a_dictionary_stays_as_it_is() -> None:
-    words = pa.array(["a", "b", "a"]).dictionary_encode()
-
-    assert words is kernel.with_numbers(words)
 
 
 def test_a_value_that_the_other_type_does_not_have_is_refused() -> None:
@@ -55,7 +45,7 @@ def test_a_value_that_the_other_type_does_not_have_is_refused() -> None:
 
 
 def test_the_functions_that_are_not_needed_are_not_made() -> None:
-    program = "import sys, broker.journal.newest, broker.journal.summary; print('pyarrow.compute' in sys.modules)"
+    program = "import sys, broker.journal.newest; print('pyarrow.compute' in sys.modules)"
 
     assert (
         "False\n" == subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
