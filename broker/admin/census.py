@@ -1,4 +1,4 @@
-"""The census as a value: of each database what lives in it, what that means in words, and its ledger."""
+"""The census as a value: of each database what lives in it, and its ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from msgspec import Meta
 from broker.admin.message import DatabaseName
 from broker.application.transaction import check_schema
 from broker.errors import StoreUnavailableError
-from broker.observe.census import meaning
 from broker.observe.ledger import ledger_sentence, ledger_values
 from broker.store.balance import read_balance
 from broker.store.census import Census, take_census
@@ -44,7 +43,7 @@ class DatabaseCensus(msgspec.Struct, frozen=True):
 
     database: str
     census: Census
-    meaning: Annotated[list[str], Meta(description="What should be looked at, in words; never empty.")]
+    meaning: Annotated[list[str], Meta(description="Always empty; earlier versions had sentences here.")]
     ledger: Ledger
 
 
@@ -71,5 +70,5 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(path), sentence(error)) from error
         told = ledger_sentence(ledger)
-        databases.append(DatabaseCensus(name, census, meaning(census), Ledger(**ledger, sentence=told)))
+        databases.append(DatabaseCensus(name, census, [], Ledger(**ledger, sentence=told)))
     return CensusAnswer(databases)

@@ -115,7 +115,7 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/census",
-        "What lives in the databases, how old it is, and what grows",
+        "What lives in the databases, and how old it is",
         Api.census,
         request=CensusRequest,
         answer=CensusAnswer,

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
 
 import click
+import msgspec
 
+from broker.admin.census import census_of
+from broker.application.crowd import ENDABLE, Crowd, Farewell, count, end_crowd
 from broker.cli.access import admin_client, open_database, read_settings
 from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, confirm, database_option, examples, output_option, socket_option
 from broker.cli.output import show_json, show_rows
 from broker.cli.pipeline import Duration
+from broker.conversation.state import State
 from broker.errors import ConversationError
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.application.crowd import Crowd, Farewell
-    from broker.observe.line import Line
+from broker.observe.line import Line, print_lines
 
 _STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the last one only with cleanup
 
@@ -49,7 +52,7 @@ broker dialogs census -d orders.db -o json
 @with_exit_code
 def census(config: Path | None, socket: Path | str | None, database: str | None, output: str) -> None:
     """
-    Count what lives in a database, and tell what grows.
+    Count what lives in a database.
 
     Conversations by service, state and age, what waits in queues, tombstones, quarantine, the bytes of each table, and
     the ledger: whether anything that was sent is missing. Reads the files, whether a daemon runs or not; with --socket
@@ -62,7 +65,7 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
     for number, one in enumerate(told["databases"]):
         if number:
             click.echo()
-        _show(one["database"], one["census"], one["meaning"], one.get("ledger"))
+        _show(one["database"], one["census"], one.get("ledger"))
 
 
 @examples("""
@@ -91,10 +94,6 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
     As the application would, with END CONVERSATION, some hundreds in a transaction; the daemon may run. Messages of
     theirs that wait to be received are lost. Exit codes: 0 done, 1 not confirmed, 3 no such database.
     """
-    from dataclasses import asdict  # noqa: PLC0415
-
-    from broker.application.crowd import count, end_crowd  # noqa: PLC0415
-
     crowd, farewell = _chosen(**choice)
     ended = 0
     with open_database(config, database) as db:
@@ -124,9 +123,6 @@ def _chosen(
     *,
     cleanup: bool,
 ) -> tuple[Crowd, Farewell]:
-    from broker.application.crowd import ENDABLE, Crowd, Farewell  # noqa: PLC0415
-    from broker.conversation.state import State  # noqa: PLC0415
-
     if cleanup and error is not None:
         raise click.UsageError("--cleanup tells nobody, so there is nobody to tell an --error")
     if description and error is None:
@@ -138,17 +134,11 @@ def _chosen(
 
 
 def _of_daemon(config: Path | None, socket: Path | str | None, database: str | None) -> Any:
-    from urllib.parse import quote  # noqa: PLC0415
-
     query = "" if database is None else f"?database={quote(database)}"
     return admin_client(config, socket).get(f"/v1/census{query}")
 
 
 def _of_files(config: Path | None, database: str | None) -> Any:
-    import msgspec  # noqa: PLC0415 - see the docstring of broker.cli.group
-
-    from broker.admin.census import census_of  # noqa: PLC0415
-
     return msgspec.to_builtins(census_of(_paths(config, database), time.time()))
 
 
@@ -168,9 +158,7 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
 # --- as it is read --------------------------------------------------------------------------------------------------
 
 
-def _show(database: str, told: Mapping[str, Any], meaning: list[str], ledger: Mapping[str, Any] | None) -> None:
-    from broker.observe.line import Line, print_lines  # noqa: PLC0415
-
+def _show(database: str, told: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:
     print_lines([Line(f"database {database}, {told['file_bytes']:,} bytes", style="bold")])
     groups = [{**group, "first_lifetime": _instant(group["first_lifetime"])} for group in told["groups"]]
     columns = ["service_name", "state", "age", "conversations", "unread", "unsent", "first_lifetime"]
@@ -179,24 +167,20 @@ def _show(database: str, told: Mapping[str, Any], meaning: list[str], ledger: Ma
     show_rows(queues, "table", ["queue_name", "is_receive_enabled", "ready", "quarantined", "oldest"])
     show_rows(told["tables"], "table", ["table", "rows", "size_bytes"])
     estimated = "estimated" if told["is_estimated"] else "counted"
+    since = _instant(told["sending_since"])
     print_lines(
         [
             Line(f"sizes are {estimated}; {told['free_bytes']:,} bytes of the file are used by nothing"),
-            Line(
-                f"{told['sending']:,} messages not acknowledged, {told['tombstones']:,} tombstones of closed sides,"
-                f" {told['quarantined_dialogs']:,} dialogs in quarantine"
-            ),
+            Line(f"{told['sending']:,} messages not acknowledged{since and f', the oldest since {since}'}"),
+            Line(f"{told['tombstones']:,} tombstones of closed sides, {told['tombstones_due']:,} of them have served"),
+            Line(f"{told['quarantined_dialogs']:,} dialogs in quarantine, {told['failing_dialogs']:,} tried again"),
             *_ledger_lines(ledger),
-            Line(""),
-            *(Line(sentence, mark="-") for sentence in meaning),
         ]
     )
 
 
 def _ledger_lines(ledger: Mapping[str, Any] | None) -> list[Line]:
     """None of a daemon of a version that tells no ledger here."""
-    from broker.observe.line import Line  # noqa: PLC0415
-
     if ledger is None:
         return []
     return [Line(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")]
