@@ -18,8 +18,9 @@ import click
 
 from broker.cli.exit_code import NOT_FOUND, fail
 from broker.cli.output import show_json, show_rows
+from broker.errors import NoJournalError, PipelineError
 
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+if TYPE_CHECKING:  # pyspark is an extra
     from broker.pipeline.entry import Request
     from broker.pipeline.jobs import Options
 
@@ -94,10 +95,6 @@ _COMMON = (
     click.option("--from", "first", type=Instant(), help="Only what happened from then on."),
     click.option("--to", "behind", type=Instant(), help="Only what happened before."),
     click.option("--explain", "is_explain", is_flag=True, help="Print how Spark would do it, and do not."),
-    click.option("--incremental", is_flag=True, help="Take what arrived since the run before, and remember it."),
-    click.option("--every", type=Duration(), help="Incremental: look again so often, until stopped."),
-    click.option("--delay", type=Duration(), default="1h", show_default=True, help="Incremental: how late files come."),
-    click.option("--finish", is_flag=True, help="Incremental: settle all that is open; nothing can follow."),
 )
 
 
@@ -123,8 +120,7 @@ def perform(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) 
         BrokerError, OSError: as `broker.pipeline.entry.run`.
     """
     _check_usage(**asked)
-    from broker.errors import NoJournalError  # noqa: PLC0415 - see the docstring of broker.cli.group
-    from broker.pipeline import arrival, entry  # noqa: PLC0415 - likewise
+    from broker.pipeline import entry  # noqa: PLC0415 - pyspark is an extra
 
     request = _request(jobs, options, **asked)
     _check_places(request, is_written=not asked["is_explain"])
@@ -132,11 +128,7 @@ def perform(jobs: tuple[str, ...], options: Options, output: str, **asked: Any) 
         if asked["is_explain"]:
             entry.explain(request)
             return
-        if asked["incremental"] or asked["every"] or asked["finish"]:
-            every = asked["every"] and asked["every"].total_seconds()
-            told = arrival.run_incremental(request, arrival.Arrival(asked["delay"], every, asked["finish"]), _tell)
-        else:
-            told = entry.run(request, _tell)
+        told = entry.run(request, _tell)
     except NoJournalError as error:
         fail(str(error), NOT_FOUND)
     _show(told, output)
@@ -150,9 +142,8 @@ def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked
         BrokerError, OSError: as `broker.pipeline.report.file.run`.
     """
     _check_usage(**asked)
-    from broker.errors import NoJournalError  # noqa: PLC0415 - see the docstring of broker.cli.group
-    from broker.pipeline import entry, stored  # noqa: PLC0415 - likewise
-    from broker.pipeline.report import file as report_file  # noqa: PLC0415 - likewise
+    from broker.pipeline import entry, stored  # noqa: PLC0415 - pyspark is an extra
+    from broker.pipeline.report import file as report_file  # noqa: PLC0415 - pyspark is an extra
 
     request = _request(jobs, options, **asked)
     _check_places(request, is_written=True)
@@ -171,34 +162,26 @@ def perform_report(jobs: tuple[str, ...], options: Options, output: str, **asked
 
 def _show(told: Mapping[str, Any], output: str) -> None:
     if "files" in told:
-        from broker.pipeline.inventory import told as sentences  # noqa: PLC0415 - likewise
+        from broker.pipeline.inventory import told as sentences  # noqa: PLC0415 - pyspark is an extra
 
         for line in sentences(told["files"]):
             _tell(line)
     if output == "json":
         show_json(told)
     elif told["jobs"]:
-        show_rows([{"result": name, **_flat(one)} for name, one in told["jobs"].items()], output, _columns(told))
+        show_rows([{"result": name, **one} for name, one in told["jobs"].items()], output)
 
 
 def _check_usage(**asked: Any) -> None:
-    is_incremental = asked["incremental"] or asked["every"] is not None or asked["finish"]
     if asked["out"] is None and not asked["is_explain"]:
         raise click.UsageError("where results go: --out is missing")
-    if is_incremental and (asked["first"] or asked["behind"]):
-        raise click.UsageError("--from and --to are for runs over all that is there, not with --incremental")
-    if asked["every"] is not None and asked["finish"]:
-        raise click.UsageError("--every goes on, --finish ends: give one of them")
-    if asked["every"] is not None and not asked["every"]:
-        raise click.UsageError("--every 0 never waits: give a longer one")
     if asked["first"] and asked["behind"] and asked["first"] >= asked["behind"]:
         raise click.UsageError("--from is not before --to: nothing lies between them")
 
 
 def _check_places(request: Request, *, is_written: bool) -> None:
     """Paths that no run can take are wrong usage, whatever lies there."""
-    from broker.errors import PipelineError  # noqa: PLC0415 - see the docstring of broker.cli.group
-    from broker.pipeline import entry  # noqa: PLC0415 - likewise
+    from broker.pipeline import entry  # noqa: PLC0415 - pyspark is an extra
 
     try:
         entry.check_local(request)
@@ -209,7 +192,7 @@ def _check_places(request: Request, *, is_written: bool) -> None:
 
 
 def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:
-    from broker.pipeline import entry, period, session  # noqa: PLC0415 - likewise
+    from broker.pipeline import entry, period, session  # noqa: PLC0415 - pyspark is an extra
 
     conf = dict(pair.partition("=")[::2] for pair in asked["conf"])
     started = session.SessionOptions(
@@ -224,20 +207,3 @@ def _request(jobs: tuple[str, ...], options: Options, **asked: Any) -> Request:
 
 def _tell(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _flat(one: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the table: of an incremental job the rows of all its results, and how much is carried along."""
-    if "steps" not in one:
-        return dict(one)
-    return {
-        "rows": sum(one["rows"].values()),
-        "steps": one["steps"],
-        "carried_visits": one["carried_visits"],
-        "late": one["totals"].get("late", 0),
-    }
-
-
-def _columns(told: Mapping[str, Any]) -> list[str]:
-    rows = [_flat(one) for one in told["jobs"].values()]
-    return ["result", *(rows[0] if rows else ())]

@@ -11,7 +11,7 @@ from broker.cli.exit_code import with_exit_code
 from broker.cli.option import examples, output_option
 from broker.cli.pipeline import Duration, Size, check_installed, common, perform, perform_report
 
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
+if TYPE_CHECKING:  # pyspark is an extra
     from broker.pipeline.jobs import Options
 
 JOBS = ("paths", "dialogs", "routes", "capacity", "reconcile")
@@ -23,9 +23,6 @@ grace_option = click.option(
 )
 window_option = click.option("--window", type=Duration(), default="5m", show_default=True, help="Length of a window.")
 pool_option = click.option("--pool", type=Size(), help="Size of the pool (message_forward_size), for its headroom.")
-open_option = click.option(
-    "--max-open", type=Duration(), default="1d", show_default=True, help="Incremental: how long a dialog waits whole."
-)
 
 
 @examples("""
@@ -43,7 +40,7 @@ def pipeline() -> None:
 
 @examples("""
 broker pipeline paths --flows /var/lib/broker/journal --out results
-broker pipeline paths --flows /mnt/journals --out /mnt/results --incremental --every 1m --master spark://head:7077
+broker pipeline paths --flows /mnt/journals --out /mnt/results --from 2026-03-01T12:00 --to 2026-03-01T13:00 --master spark://head:7077
 """)
 @pipeline.command()
 @common
@@ -65,16 +62,15 @@ broker pipeline dialogs --flows journal --out results --from 2026-03-01 -o json
 """)
 @pipeline.command()
 @common
-@open_option
 @output_option
 @with_exit_code
-def dialogs(output: str, max_open: timedelta, **asked: Any) -> None:
+def dialogs(output: str, **asked: Any) -> None:
     """
     Write what each dialog did: messages, resends, how long they took.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("dialogs",), _options(max_open=max_open), output, **_needing_flows(asked))
+    perform(("dialogs",), _options(), output, **_needing_flows(asked))
 
 
 @examples("""
@@ -121,16 +117,15 @@ broker pipeline reconcile --flows journal-a --flows journal-b --out results --gr
 @pipeline.command()
 @common
 @grace_option
-@open_option
 @output_option
 @with_exit_code
-def reconcile(output: str, grace: timedelta | None, max_open: timedelta, **asked: Any) -> None:
+def reconcile(output: str, grace: timedelta | None, **asked: Any) -> None:
     """
     Write the ledger: whether all that was sent arrived, once.
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    perform(("reconcile",), _options(grace=grace, max_open=max_open), output, **_needing_flows(asked))
+    perform(("reconcile",), _options(grace=grace), output, **_needing_flows(asked))
 
 
 @examples("""
@@ -150,14 +145,14 @@ def report(output: str, window: timedelta, pool: int | None, **asked: Any) -> No
     With --flows the jobs that it needs run first; without, it is made of what --out has. Exit codes: 0 done, 1 a job or
     Spark failed, or a result is missing, 2 usage, 3 no file of a journal that can be read.
     """
-    if asked["incremental"] or asked["every"] or asked["finish"] or asked["is_explain"]:
+    if asked["is_explain"]:
         raise click.UsageError("the report is made of results: run the jobs so, and then the report without --flows")
     perform_report(JOBS, _options(window=window, pool=pool), output, **asked)
 
 
 @examples("""
 broker pipeline run --flows /var/lib/broker/journal --out results
-broker pipeline run paths reconcile --flows journal --out results --incremental
+broker pipeline run paths reconcile --flows journal --out results --from 2026-03-01T12:00 --to 2026-03-01T13:00
 """)
 @pipeline.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(JOBS), metavar="[JOB]...")
@@ -165,7 +160,6 @@ broker pipeline run paths reconcile --flows journal --out results --incremental
 @grace_option
 @window_option
 @pool_option
-@open_option
 @output_option
 @with_exit_code
 def run(output: str, jobs: tuple[str, ...], **asked: Any) -> None:
@@ -174,7 +168,7 @@ def run(output: str, jobs: tuple[str, ...], **asked: Any) -> None:
 
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
     """
-    own = {name: asked.pop(name) for name in ("grace", "window", "pool", "max_open")}
+    own = {name: asked.pop(name) for name in ("grace", "window", "pool")}
     perform(tuple(dict.fromkeys(jobs)) or JOBS, _options(**own), output, **_needing_flows(asked))
 
 
@@ -183,10 +177,9 @@ def _options(
     grace: timedelta | None = None,
     window: timedelta = timedelta(minutes=5),
     pool: int | None = None,
-    max_open: timedelta = timedelta(days=1),
 ) -> Options:
     check_installed()
-    from broker.pipeline.jobs import Options  # noqa: PLC0415 - likewise
+    from broker.pipeline.jobs import Options  # noqa: PLC0415 - pyspark is an extra
 
     seconds = int(window.total_seconds())
     if seconds < 1 or seconds != window.total_seconds():
@@ -195,7 +188,6 @@ def _options(
         grace_seconds=None if grace is None else int(grace.total_seconds()),
         window_seconds=seconds,
         pool_bytes=pool,
-        max_open=max_open,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -23,10 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import inventory, result, session
-from broker.pipeline.jobs import JOBS, Job, Options, Results
-from broker.pipeline.period import EPOCH, Bounds, files_of, results_of, visits_of
+from broker.pipeline.jobs import JOBS, Job, Options
+from broker.pipeline.period import EPOCH, Bounds, files_of, result_of, visits_of
 
-STATE = "_state"
 FILES_MAX = 3  # files in a sentence
 Tell = Callable[[str], None]
 
@@ -67,29 +66,19 @@ def run(request: Request, tell: Tell = lambda _: None) -> dict[str, Any]:
     """
     check_local(request)
     check_apart(request)
-    for job in request.jobs:
-        check_not_incremental(request.out, job)
     found, horizon = _found(request)
     request = replace(request, options=request.options.of_samples(found.samples))
     done: dict[str, Any] = {}
-    with result.held(request.out, _names(request.jobs)), started(request) as spark:
+    with result.held(request.out, request.jobs), started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
             begun = time.monotonic()
             rows = _run_job(request, JOBS[name], visits, found, horizon)
             seconds = time.monotonic() - begun
-            done |= {
-                one: {"rows": count, "seconds": round(seconds, 1), "out": str(request.out / one)}
-                for one, count in rows.items()
-            }
-            tell(f"{name}: {rows[name]:,} rows, {seconds:.1f} s")
+            done[name] = {"rows": rows, "seconds": round(seconds, 1), "out": str(request.out / name)}
+            tell(f"{name}: {rows:,} rows, {seconds:.1f} s")
     found.look_again()
     return {"jobs": done, "files": found.summary()}
-
-
-def _names(jobs: Iterable[str]) -> list[str]:
-    """The results of some jobs."""
-    return [name for job in jobs for name in JOBS[job].results]
 
 
 def explain(request: Request) -> None:
@@ -105,14 +94,12 @@ def explain(request: Request) -> None:
     with started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
-            for frame in results(request, JOBS[name], visits, horizon).values():
-                frame.explain("formatted")
+            result_of_job(request, JOBS[name], visits, horizon).explain("formatted")
 
 
-def results(request: Request, job: Job, visits: DataFrame, end: datetime | None = None) -> Results:
+def result_of_job(request: Request, job: Job, visits: DataFrame, end: datetime | None = None) -> DataFrame:
     """What a job makes of visits, within the period. Shape: `end` as of `Job.run`."""
-    told = job.run(visits_of(visits, job, request.bounds), end, request.options)
-    return results_of(told, job, request.bounds)
+    return result_of(job.run(visits_of(visits, job, request.bounds), end, request.options), job, request.bounds)
 
 
 @contextmanager
@@ -174,18 +161,6 @@ def check_apart(request: Request) -> None:
             raise PipelineError(problem, "give an --out outside of it")
 
 
-def check_not_incremental(out: Path, job: str) -> None:
-    """
-    Refuse to write over what incremental runs wrote: they count on it.
-
-    Raises:
-        PipelineError: they did.
-    """
-    if (out / STATE / job).exists():
-        hint = f"give another --out, or remove {out / STATE / job} and {out / job}"
-        raise PipelineError(f"{out / job} is of incremental runs", hint)
-
-
 def _found(request: Request) -> tuple[inventory.Inventory, datetime | None]:
     """The files, and the instant up to which they tell everything, if they tell it."""
     found = inventory.take(request.flows, only=lambda paths: files_of(paths, request.bounds))
@@ -217,8 +192,8 @@ def _unread(found: inventory.Inventory) -> list[str]:
 
 def _run_job(
     request: Request, job: Job, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
-) -> Mapping[str, int]:
-    """Rows of each result written."""
+) -> int:
+    """How many rows were written."""
 
     def report() -> dict[str, Any]:
         found.look_again()
@@ -231,7 +206,4 @@ def _run_job(
             "files": found.summary(),
         }
 
-    return {
-        name: result.write(frame, request.out / name, report)
-        for name, frame in results(request, job, visits, horizon).items()
-    }  # fmt: skip
+    return result.write(result_of_job(request, job, visits, horizon), request.out / job.name, report)

@@ -8,7 +8,6 @@ it: a figure that lacks a file is never silently wrong.
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -111,23 +110,9 @@ def take(directories: Iterable[Path], *, only: Callable[[list[Path]], list[Path]
     return judge_all(only(found))
 
 
-def check(directories: Iterable[Path]) -> None:
-    """
-    Look whether some directories are there.
-
-    Raises:
-        NoJournalError: one is not, or cannot be read.
-    """
-    for directory in directories:
-        try:
-            os.scandir(directory).close()
-        except OSError as error:
-            raise NoJournalError(str(directory), error.strerror or str(error)) from None
-
-
-def judge_all(paths: Iterable[Path], *, known: Mapping[str, Path] | None = None) -> Inventory:
-    """Judge files. Of those that are copies of each other the first counts, unless it is known from before."""
-    first = dict(known or {})
+def judge_all(paths: Iterable[Path]) -> Inventory:
+    """Judge files. Of those that are copies of each other the first counts."""
+    first: dict[str, Path] = {}
     states = []
     with ThreadPoolExecutor(_JUDGES) as judges:
         for state in judges.map(judge, dict.fromkeys(paths)):

@@ -19,8 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.journal.survey import FileState
-from broker.pipeline.carry import ended_at
-from broker.pipeline.jobs import Job, Period, Results
+from broker.pipeline.jobs import Job, Period
 
 MARGIN = timedelta(hours=1)
 FILE_AGE_MAX = timedelta(days=1)  # of a file that is written, the most that can be set
@@ -101,7 +100,8 @@ def visits_of(visits: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
     wide = bounds.wider()
     around = visits
     if wide.first is not None:
-        around = around.where(ended_at() >= F.lit(wide.first))
+        ended_at = F.coalesce("left_at", "entered_at", F.lit(EPOCH))
+        around = around.where(ended_at >= F.lit(wide.first))
     if wide.behind is not None:
         around = around.where(F.col("entered_at") < F.lit(wide.behind))
     if job.period is Period.RESULT:
@@ -112,11 +112,11 @@ def visits_of(visits: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
     return around.join(mine, on="conversation_id", how="left_semi").select(*visits.columns)
 
 
-def results_of(results: Results, job: Job, bounds: Bounds) -> Results:
-    """The rows of the results that belong to a period."""
+def result_of(result: DataFrame, job: Job, bounds: Bounds) -> DataFrame:
+    """The rows of a result that belong to a period."""
     if bounds.is_open or job.period is not Period.RESULT:
-        return results
-    return {name: frame.where(bounds.hold(F.col(job.time))) for name, frame in results.items()}
+        return result
+    return result.where(bounds.hold(F.col(job.time)))
 
 
 def files_of(paths: Iterable[Path], bounds: Bounds) -> list[Path]:

@@ -34,14 +34,13 @@ UNIQUE = ("message_id", "started_at", "ended_at")
 
 
 @contextmanager
-def held(out: Path, names: Iterable[str], *, is_shared: bool = False) -> Iterator[None]:
+def held(out: Path, names: Iterable[str]) -> Iterator[None]:
     """
     A directory of results for this process alone; results that a killed run had half replaced are back in their place.
 
     Args:
         out: The directory.
         names: Of results that are written.
-        is_shared: Others that share it may be there too: each has a lock of its own for what it writes.
 
     Raises:
         PipelineError: another process has it.
@@ -50,7 +49,7 @@ def held(out: Path, names: Iterable[str], *, is_shared: bool = False) -> Iterato
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOCK).open("w") as lock:
         try:
-            fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PipelineError(
                 f"another process writes results to {out}", "wait for it, or give another --out"
@@ -60,7 +59,7 @@ def held(out: Path, names: Iterable[str], *, is_shared: bool = False) -> Iterato
         yield
 
 
-def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any]] | None = None) -> int:
+def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any]]) -> int:
     """
     Write a result, in place of an earlier one, and say how many rows it has.
 
@@ -73,8 +72,7 @@ def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any
         OSError: the place cannot be written to.
     """
     made = stage(result, target)
-    if report is not None:
-        write_json(made / REPORT, report())
+    write_json(made / REPORT, report())
     publish(made, target)
     return rows(target)
 

@@ -2,12 +2,10 @@
 What the jobs read and what they write, column by column.
 
 `VISIT` is the journal as Spark reads it. Every result has a grain, which its docstring tells; times are microseconds,
-instants UTC. Ids are binary of 16 bytes. A result of the batch form and one of the incremental form have the same
-columns.
+instants UTC. Ids are binary of 16 bytes.
 
 A transform whose answer depends on how far the history goes (`paths` and `reconcile`: lost, or under way?) takes it as
-`until: datetime | None = None`, keyword-only; None is the newest instant of the visits given. The incremental form
-gives the transform only what is settled by now, and tells with `until` that the history goes on.
+`until: datetime | None = None`, keyword-only; None is the newest instant of the visits given.
 """
 
 from __future__ import annotations

@@ -58,7 +58,6 @@ class SessionOptions:
     """
 
     master: str = "local[*]"
-    name: str = "broker pipeline"
     driver_memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     java_options: str = JAVA_OPTIONS
@@ -78,7 +77,7 @@ def start(options: SessionOptions) -> SparkSession:
         PipelineUnavailableError: there is no Java, or Spark does not start: what it said is in the sentence.
     """
     _prepare_environment(options)
-    builder = SparkSession.builder.appName(options.name)
+    builder = SparkSession.builder.appName("broker pipeline")
     for key, value in settings(options).items():
         builder = builder.config(key, value)
     try:

@@ -23,7 +23,7 @@ from broker.control.certificate_file import read_certificates, read_keys
 from broker.control.config import Settings
 from broker.control.load import load_settings
 from broker.control.token_file import TokenFileError, find_token, read_tokens
-from broker.errors import BrokerError, PipelineError, StatementError, StoreUnavailableError
+from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.journal.newest import Wanted, newest
 from broker.journal.survey import survey
 from broker.net.certificate import identify
@@ -31,7 +31,6 @@ from broker.net.tls import Security
 from broker.observe.audit import audit_rows
 from broker.observe.file_rows import monitor_rows
 from broker.observe.query import shown_value
-from broker.pipeline.progress import Progress
 from broker.routing_service.route_file import RouteFile
 from broker.security.identity import parse_own, parse_peers
 from broker.store.database import open_store
@@ -147,18 +146,6 @@ def _last_run(data: bytes) -> None:
     assert file.read_bytes() == written
 
 
-def _progress(data: bytes) -> None:
-    """How far a job of the pipeline has come: it goes on from there, or says that the directory is damaged."""
-    state, _, files = data.partition(b"\0")
-    directory = _directory() / "job"
-    directory.mkdir(exist_ok=True)
-    (directory / "state.json").write_bytes(state)
-    (directory / "files.jsonl").write_bytes(files)
-    progress = Progress(directory)
-    with progress.held(progress.state.options):
-        assert progress.carried(progress.state.step).parent == directory / "carried"
-
-
 def _readers(data: bytes) -> None:
     """What readers say of themselves to the views: whatever stands there, the view has a row that SQLite takes."""
     database = _database()
@@ -229,7 +216,6 @@ def targets() -> tuple[Target, ...]:
     seen = b'{"%s": {"starts": 3, "epoch": 3, "path": "/orders.db"}}' % KNOWN.encode()
     reader = b'[["q", 1, 0.0, null]]'
     last_run = b'{"settings": {"endpoint.listen": "tcp://[::]:4022"}, "certificates": {"trust": ["a sha256:00"]}}'
-    state = b'{"format": 2, "step": 1, "spark_batch": 0, "files_bytes": 11, "newest": "2026-11-22T09:14:02Z"}'
     token = (
         b'{"name": "ci", "role": "viewer", "sha256": "%s", "made_at": "2026-01-01T00:00:00+00:00", "expires_at": null}'
     )
@@ -249,17 +235,6 @@ def targets() -> tuple[Target, ...]:
             _last_run,
             (),
             lambda: [last_run, last_run.replace(b'"tcp', b'["tcp'), b"[" * 2000, b"{}", b'{"settings": null}'],
-        ),
-        Target(
-            "progress",
-            _progress,
-            (PipelineError,),
-            lambda: [
-                state + b'\0["a", "b"]\n',
-                state.replace(b": 11", b": " + b"9" * 30),
-                state.replace(b": 11", b": -1"),
-                b"{}\0",
-            ],
         ),
         Target("readers", _readers, (), lambda: [reader, reader.replace(b"0.0", b"1e99"), b"[" * RECORD_BYTES, b"5"]),
         Target("audit", _audit, (StoreUnavailableError,), _audit_seeds, input_max=8 * KIB),

@@ -27,7 +27,6 @@ def spark() -> Iterator[SparkSession]:
     """Two cores, two shuffle partitions, no web page; the JVM ends with the tests."""
     options = session.SessionOptions(
         master="local[2]",
-        name="tests",
         driver_memory="1g",
         conf={"spark.sql.shuffle.partitions": "2"},
         java_options="-XX:+UseParallelGC -XX:TieredStopAtLevel=1",  # compiles less: right for tiny frames, wrong else

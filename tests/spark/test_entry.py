@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.errors import NoJournalError, PipelineError
 from broker.pipeline import entry, jobs
-from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request
 from broker.pipeline.period import Bounds
 from tests.spark import journalling
@@ -41,19 +40,15 @@ def test_results_are_written_with_what_was_read(request_: Request, spark: SparkS
 
 
 def test_a_pool_is_recommended_only_to_who_followed_all_dialogs(tmp_path: Path, spark: SparkSession) -> None:
-    """Each instance by its own files, in a run over all of them and in one that takes what has arrived."""
+    """Each instance by its own files."""
     for instance, sample in (("g", 0.01), ("h", 1.0)):
         rows = [one | {"instance": instance} for one in journalling.passage(1) if one["instance"] == "g"]
         journalling.write(tmp_path / "flows", *rows, sample=sample)
-    whole = Request(("capacity",), (tmp_path / "flows",), tmp_path / "whole")
-    parts = replace(whole, out=tmp_path / "parts")
 
-    entry.run(whole)
-    run_incremental(parts, Arrival(timedelta(0), is_last=True))
+    entry.run(Request(("capacity",), (tmp_path / "flows",), tmp_path / "out"))
 
-    for request in (whole, parts):
-        told = spark.read.option("recursiveFileLookup", "true").parquet(str(request.out / "capacity")).collect()
-        assert {("g", True), ("h", False)} == {(row.instance, row.recommended_bytes is None) for row in told}
+    told = spark.read.parquet(str(tmp_path / "out" / "capacity")).collect()
+    assert {("g", True), ("h", False)} == {(row.instance, row.recommended_bytes is None) for row in told}
 
 
 def test_a_period_is_a_part_of_the_results(request_: Request) -> None:
@@ -130,7 +125,7 @@ def test_a_file_that_vanished_while_it_was_read_is_told_beside_the_result(
     """Not to whoever started the run alone."""
     real = jobs.JOBS["routes"]
 
-    def run(visits: DataFrame, end: datetime | None, options: jobs.Options) -> jobs.Results:
+    def run(visits: DataFrame, end: datetime | None, options: jobs.Options) -> DataFrame:
         next(request_.flows[0].rglob("*.parquet")).unlink()
         return real.run(visits, end, options)
 
@@ -193,17 +188,8 @@ def test_a_url_is_refused(request_: Request) -> None:
         entry.run(replace(request_, flows=(Path("s3a://bucket/flows"),)))
 
 
-def test_what_incremental_runs_wrote_is_not_written_over(request_: Request) -> None:
-    (request_.out / entry.STATE / "paths").mkdir(parents=True)
-
-    with pytest.raises(PipelineError, match="is of incremental runs; give another --out"):
-        entry.run(request_)
-
-
 def test_what_spark_raises_is_told_in_a_sentence(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = replace(
-        jobs.JOBS["paths"], run=lambda visits, *_: {"paths": visits.select(F.raise_error(F.lit("broken")))}
-    )
+    failing = replace(jobs.JOBS["paths"], run=lambda visits, *_: visits.select(F.raise_error(F.lit("broken"))))
     monkeypatch.setitem(jobs.JOBS, "paths", failing)
 
     with pytest.raises(PipelineError, match=r"Spark gave up: .*broken"):

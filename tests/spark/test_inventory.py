@@ -81,15 +81,6 @@ def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> No
     assert any("vanished while they were read" in line for line in inventory.told(found.summary()))
 
 
-def test_a_file_that_was_read_before_is_a_copy_under_any_other_name(tmp_path: Path) -> None:
-    before = journalling.write(tmp_path, *journalling.passage(1))
-    file = inventory.judge_all([before]).readable[0].file
-
-    (state,) = inventory.judge_all([before], known={file: Path("/elsewhere.parquet")}).states
-
-    assert ("copy", "a copy of /elsewhere.parquet") == (state.fitness, state.problem)
-
-
 def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would look for patterns in them, and for values of columns in directories."""
     path = journalling.write(tmp_path, *journalling.passage(1), name="instance=x/{a,b}[1]*/bytes=7/f 1.parquet")
@@ -141,5 +132,3 @@ def test_the_journals_tell_up_to_the_earliest_of_their_ends(
 def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory"):
         inventory.take([tmp_path / "nowhere"])
-    with pytest.raises(NoJournalError, match="nowhere"):
-        inventory.check([tmp_path, tmp_path / "nowhere"])

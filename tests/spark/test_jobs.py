@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.pipeline import schema
-from broker.pipeline.carry import ByUnit, ByWindow
 from broker.pipeline.jobs import JOBS, Options, Period
 from tests.spark import journalling
 from tests.spark.visiting import visits
@@ -24,7 +23,7 @@ def test_a_job_gives_the_columns_of_its_schema(spark: SparkSession, name: str) -
     frame = visits(spark, *journalling.passage(1))
 
     for history in (frame, frame.limit(0)):
-        found = JOBS[name].run(history, None, Options(grace_seconds=10, pool_bytes=1 << 20))[name]
+        found = JOBS[name].run(history, None, Options(grace_seconds=10, pool_bytes=1 << 20))
         assert schema.RESULTS[name].names == found.columns
         assert schema.RESULTS[name].simpleString() == found.schema.simpleString()
 
@@ -35,18 +34,7 @@ def test_the_column_that_a_period_is_asked_of_is_there() -> None:
     )  # fmt: skip
 
 
-def test_windows_are_carried_in_the_length_that_is_asked_for() -> None:
-    options = Options(window_seconds=60)
-    routes, capacity = JOBS["routes"].carry(options), JOBS["capacity"].carry(options)
-
-    assert isinstance(routes, ByWindow)
-    assert isinstance(capacity, ByWindow)
-    assert (60, 60, False, True) == (routes.seconds, capacity.seconds, routes.covers, capacity.covers)
-    assert ByUnit(("message_id",)) == JOBS["paths"].carry(options)
-
-
 def test_options_are_told_as_json() -> None:
-    """So that a run can be compared with the one before."""
     told = Options(window_seconds=60).told()
 
     assert told == json.loads(json.dumps(told))

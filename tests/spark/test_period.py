@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from broker.journal.survey import FileState, Fitness
 from broker.pipeline.jobs import JOBS
-from broker.pipeline.period import Bounds, files_of, micros, results_of, visits_of
+from broker.pipeline.period import Bounds, files_of, micros, result_of, visits_of
 from tests.spark.visiting import START, visits
 
 HOUR = timedelta(hours=1)
@@ -75,10 +75,10 @@ def test_paths_are_not_cut_at_the_bounds(spark: SparkSession) -> None:
     )
 
     chosen = visits_of(frame, JOBS["paths"], BOUNDS)
-    rows = results_of({"paths": chosen.select(F.col("entered_at").alias("started_at"))}, JOBS["paths"], BOUNDS)
+    rows = result_of(chosen.select(F.col("entered_at").alias("started_at")), JOBS["paths"], BOUNDS)
 
     assert 6 == chosen.count()
-    assert 2 == rows["paths"].count()
+    assert 2 == rows.count()
 
 
 def test_of_dialogs_those_are_taken_that_began_in_the_period(spark: SparkSession) -> None:
@@ -116,4 +116,4 @@ def test_without_bounds_nothing_is_left_out(spark: SparkSession) -> None:
     frame = visits(spark, {"entered_at": datetime(1999, 1, 1, tzinfo=UTC)})
 
     assert frame is visits_of(frame, JOBS["paths"], Bounds())
-    assert {"paths": frame} == results_of({"paths": frame}, JOBS["paths"], Bounds())
+    assert frame is result_of(frame, JOBS["paths"], Bounds())

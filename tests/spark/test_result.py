@@ -34,7 +34,7 @@ def test_no_dictionary_is_tried_for_what_hardly_comes_twice(spark: SparkSession,
     two = F.col("id") % 2
     rows = spark.range(1000, numPartitions=1).select(two.alias("message_id"), two.alias("kind"))
 
-    result.write(rows, tmp_path / "paths")
+    result.write(rows, tmp_path / "paths", dict)
 
     (file,) = (tmp_path / "paths").glob("*.parquet")
     columns = pq.read_metadata(file).row_group(0)
@@ -44,11 +44,11 @@ def test_no_dictionary_is_tried_for_what_hardly_comes_twice(spark: SparkSession,
 
 def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "paths"
-    result.write(spark.range(5), target)
+    result.write(spark.range(5), target, dict)
 
     with pytest.raises(PySparkException):
-        result.write(spark.range(3).select(F.raise_error(F.lit("no"))), target)
-    result.write(spark.range(2), tmp_path / "routes")
+        result.write(spark.range(3).select(F.raise_error(F.lit("no"))), target, dict)
+    result.write(spark.range(2), tmp_path / "routes", dict)
 
     assert 5 == spark.read.parquet(str(target)).count()
 
@@ -59,7 +59,7 @@ def test_what_a_killed_run_left_is_removed(spark: SparkSession, tmp_path: Path) 
     left.mkdir()
     other.mkdir()
 
-    result.write(spark.range(1), tmp_path / "paths")
+    result.write(spark.range(1), tmp_path / "paths", dict)
 
     assert (False, True) == (left.exists(), other.exists())
 
@@ -67,7 +67,7 @@ def test_what_a_killed_run_left_is_removed(spark: SparkSession, tmp_path: Path) 
 def test_a_result_that_a_killed_run_moved_away_is_put_back(spark: SparkSession, tmp_path: Path) -> None:
     """It was killed between its two renames: nothing was in place."""
     target = tmp_path / "paths"
-    result.write(spark.range(5), target)
+    result.write(spark.range(5), target, dict)
     target.rename(tmp_path / ".replaced-paths")
 
     with result.held(tmp_path, ["paths"]):
@@ -104,22 +104,8 @@ def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
         assert 0 == other.returncode
 
 
-def test_those_that_share_a_directory_keep_out_whoever_wants_it_alone(tmp_path: Path) -> None:
-    def is_refused(names: list[str], *, is_shared: bool) -> bool:
-        try:
-            with result.held(tmp_path, names, is_shared=is_shared):
-                return False
-        except PipelineError:
-            return True
-
-    with result.held(tmp_path, (), is_shared=True):
-        assert [False, True] == [is_refused([], is_shared=True), is_refused(["one"], is_shared=False)]
-    with result.held(tmp_path, ["one"]):
-        assert is_refused([], is_shared=True)
-
-
 def test_a_result_without_rows_has_a_schema(spark: SparkSession, tmp_path: Path) -> None:
-    assert 0 == result.write(spark.range(0), tmp_path / "paths")
+    assert 0 == result.write(spark.range(0), tmp_path / "paths", dict)
     assert ["id"] == spark.read.parquet(str(tmp_path / "paths")).columns
 
 

@@ -11,12 +11,10 @@ from pyspark.sql import SparkSession
 
 from broker.errors import PipelineError
 from broker.pipeline import stored
-from broker.pipeline.arrival import Arrival, run_incremental
 from broker.pipeline.entry import Request, run
 from broker.pipeline.period import Bounds
 from broker.pipeline.report.page import NEEDED
 from broker.pipeline.result import REPORT
-from broker.pipeline.schema import RECONCILE
 from tests.spark import journalling
 from tests.spark.visiting import START
 
@@ -34,30 +32,6 @@ def test_the_report_is_made_of_results_that_are_there(request_: Request, spark: 
 
     assert request_.out / "report.html" == page
     assert str(request_.flows[0]) in page.read_text()
-
-
-@pytest.mark.timeout(240)
-def test_incremental_runs_are_one_result_with_one_total(request_: Request, spark: SparkSession) -> None:
-    """Of two steps that had a dialog each."""
-    run_incremental(request_, Arrival())
-    (request_.flows[0] / "broken.parquet").write_bytes(b"PAR1 and no more")
-    rows = journalling.passage(2, conversation_id=2, at=9_000_000_000)
-    journalling.write(request_.flows[0], *rows, shed=1, sample=0.5)
-    run_incremental(request_, Arrival())
-    run_incremental(request_, Arrival(is_last=True))
-
-    ledger = stored.load(spark, request_.out, "reconcile")
-    facts = stored.facts(request_.out / "paths")
-    stored.render(spark, request_.out)
-
-    totals = [row for row in ledger.collect() if row.conversation_id is None]
-    assert RECONCILE == ledger.schema
-    assert [(2, 2, True)] == [(row.sent, row.delivered, row.adds_up) for row in totals]
-    assert (2, 6, 1) == (facts.files, facts.records, facts.instances)
-    assert "a shed 3 records for want of room: figures lack them" in facts.troubles
-    assert (0.5, 1.0) == facts.samples
-    assert any("broken.parquet: damaged" in line for line in facts.troubles)
-    assert [] == stored.differences(request_.out, NEEDED)
 
 
 def test_results_of_different_histories_are_told_apart(request_: Request, spark: SparkSession) -> None:

@@ -39,7 +39,6 @@ QUESTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 """Who is asked for which jobs."""
 PASSES = ("first pass", "second pass")
 HEAP, SMALL_HEAP = "8g", "1g"
-NEW_SHARE = 0.1  # of the files: those that are new to an incremental run
 GROWTH = "growth"
 HEADLINE = "cpu_seconds"
 
@@ -82,7 +81,6 @@ def measure(scale: Scale, *, tell: Tell = lambda _: None) -> list[Row]:
             for jobs in QUESTIONS:
                 rows += _asked(journal, jobs, records, scale.repeats, tell)
             rows += _with_less_memory(journal, records, tell)
-            rows.append(_with_new_files(journal, records, tell))
     return rows + growth(rows, scale.records)
 
 
@@ -189,27 +187,6 @@ def _with_less_memory(journal: Path, records: int, tell: Tell) -> list[Row]:
         raise UnequalAnswersError(f"Spark answers {found[1]} with a heap of {SMALL_HEAP}, and else {found[0]}")
     key = ("pipeline", ", ".join(MANY), mode_of(records, PASSES[0]), f"Spark, heap {SMALL_HEAP}, same answers")
     return [row_of(key, HEADLINE, told, yardstick=NAMES[DUCKDB])]
-
-
-def _with_new_files(journal: Path, records: int, tell: Tell) -> Row:
-    """A row: an incremental run over the files that came last, after one over all the others; each a process."""
-    files = sorted(journal.glob("date=*/hour=*/*.parquet"), key=lambda path: (path.parts[-3:-1], path.name))
-    count_known = len(files) - max(1, round(len(files) * NEW_SHARE))
-    arriving = journal.with_name("arriving")
-    told: list[Sample] = []
-    try:
-        with _answers(journal) as out:
-            for some in (files[:count_known], files[count_known:]):
-                for path in some:
-                    target = arriving / path.relative_to(journal)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.hardlink_to(path)
-                tell(f"{', '.join(MANY)} of {records:,} records: Spark, {len(some):,} new files")
-                told = answered(Task(SPARK, MANY, str(arriving), str(out), 1, HEAP, is_incremental=True))
-    finally:
-        shutil.rmtree(arriving, ignore_errors=True)
-    key = ("pipeline", ", ".join(MANY), mode_of(records, PASSES[0]), f"Spark, {NEW_SHARE:.0%} of the files new")
-    return row_of(key, HEADLINE, told, yardstick=NAMES[DUCKDB])
 
 
 @contextmanager

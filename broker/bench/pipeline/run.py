@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.bench.machine import peak_mib
-from broker.bench.pipeline.task import ARRIVED, decoded
+from broker.bench.pipeline.task import decoded
 
 if TYPE_CHECKING:  # an installation need not have it
     import psutil
@@ -45,8 +45,8 @@ def main(argument: str) -> None:
     begun, spent_before = _started(), 0.0
     told = []
     for number in range(task.passes):
-        out = Path(task.out) / (ARRIVED if task.is_incremental else str(number))
-        out.mkdir(parents=True, exist_ok=task.is_incremental)
+        out = Path(task.out) / str(number)
+        out.mkdir(parents=True)
         answer(out)
         now, spent_now = time.clock_gettime(time.CLOCK_BOOTTIME), cpu_of_tree()
         told.append(asdict(Spent(spent_now - spent_before, now - begun, peak_of_tree())))

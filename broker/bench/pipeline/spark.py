@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.bench.pipeline.task import Pass, Task
-from broker.pipeline import arrival, entry, session
+from broker.pipeline import entry, session
 
 MASTER = "local[2]"
 
@@ -17,11 +17,7 @@ def prepare(task: Task) -> Pass:
     journal = Path(task.journal)
 
     def answer(out: Path) -> None:
-        request = entry.Request(task.jobs, (journal,), out, session=options)
-        if task.is_incremental:
-            arrival.run_incremental(request, arrival.Arrival())
-        else:
-            entry.run(request)
+        entry.run(entry.Request(task.jobs, (journal,), out, session=options))
         spark.catalog.clearCache()
 
     return answer

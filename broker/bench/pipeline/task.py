@@ -10,8 +10,6 @@ from pathlib import Path
 Pass = Callable[[Path], None]
 """Answers the questions and writes the answers below a directory."""
 
-ARRIVED = "arrived"  # the directory of incremental answers
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -19,8 +17,7 @@ class Task:
     What is to be done.
 
     Shape: `engine` spark, duckdb or polars; `jobs` names; `journal` the directory, `out` where answers go, one
-    directory for each pass; `heap` of the JVM as Spark writes it; `is_incremental` over what arrived since the task
-    before with the same `out`, all passes into one directory.
+    directory for each pass; `heap` of the JVM as Spark writes it.
     """
 
     engine: str
@@ -29,7 +26,6 @@ class Task:
     out: str
     passes: int = 1
     heap: str = "8g"
-    is_incremental: bool = False
 
     def encoded(self) -> str:
         """As the argument of a process."""

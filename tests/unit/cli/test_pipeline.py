@@ -65,7 +65,7 @@ def test_a_report_of_nothing_is_refused_before_spark_starts(tmp_path: Path) -> N
     assert (1, True) == (result.exit_code, f"{tmp_path} has no result of paths" in result.stderr), result.stderr
 
 
-@pytest.mark.parametrize("command", [["paths"], ["run", "--incremental"], ["report"]])
+@pytest.mark.parametrize("command", [["paths"], ["run"], ["report"]])
 @pytest.mark.parametrize(
     ("flows", "out", "told"),
     [("{}", "{}/x", "would lie among the journals"), ("s3a://bucket/flows", "{}", "s3a://bucket/flows is not on a")],
@@ -92,9 +92,6 @@ def test_what_is_only_explained_lies_nowhere(tmp_path: Path) -> None:
     [
         (["--out", "o", "--from", "2026-03-02", "--to", "2026-03-01"], "--from is not before --to"),
         ([], "--out is missing"),
-        (["--out", "o", "--incremental", "--from", "2026-01-01"], "--from and --to"),
-        (["--out", "o", "--every", "1m", "--finish"], "give one of them"),
-        (["--out", "o", "--every", "0"], "never waits"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(words: list[str], told: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import pytest
 
 from broker.cli.pipeline_jobs import JOBS
 from broker.errors import PipelineError
-from broker.pipeline import arrival, entry, jobs
-from broker.pipeline.arrival import Arrival
+from broker.pipeline import entry, jobs
 from broker.pipeline.entry import Request
 from broker.pipeline.period import Bounds
 from broker.pipeline.report import file as report_file
@@ -34,14 +33,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         tell("paths: 3 rows, 0.1 s")
         return DONE
 
-    def fake_incremental(request: Request, arriving: Arrival, _tell: entry.Tell) -> dict[str, Any]:
-        seen.append((request, arriving))
-        told = {"rows": {"paths": 3}, "steps": 2, "carried_visits": 1, "totals": {"late": 4}}
-        return {"jobs": {"paths": told}}
-
     monkeypatch.setattr(entry, "run", fake)
     monkeypatch.setattr(report_file, "run", fake)
-    monkeypatch.setattr(arrival, "run_incremental", fake_incremental)
     return seen
 
 
@@ -79,30 +72,10 @@ def test_all_jobs_run_when_none_is_named(asked: list[Any]) -> None:
     assert 64 << 20 == asked[1].options.pool_bytes
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--incremental"], Arrival()),
-        (["--every", "1m", "--delay", "2h"], Arrival(timedelta(hours=2), 60.0)),
-        (["--finish"], Arrival(is_last=True)),
-    ],
-)
-def test_incremental_runs(asked: list[Any], words: list[str], expected: Arrival) -> None:
-    result = run("pipeline", "dialogs", "--flows", "a", "--out", "o", "--max-open", "6h", *words)
-
-    ((request, arriving),) = asked
-    assert (expected, timedelta(hours=6)) == (arriving, request.options.max_open)
-    assert "carried_visits" in result.stdout
-
-
 def test_a_report_of_journals_runs_its_jobs(asked: list[Any]) -> None:
     result = run("pipeline", "report", "--flows", "a", "--out", "o")
 
     assert (0, JOBS) == (result.exit_code, asked[0].jobs)
-
-
-def test_a_report_is_not_incremental(asked: list[Any]) -> None:
-    assert 2 == run("pipeline", "report", "--out", "o", "--incremental").exit_code
 
 
 def test_jobs_need_journals(asked: list[Any]) -> None:

@@ -43,30 +43,7 @@ def test_every_engine_is_asked_and_duckdb_is_the_yardstick(tasks: list[Task]) ->
     assert {"DuckDB"} == {row.subject for row in rows if row.is_yardstick}
     assert {many, "reconcile"} == {row.case for row in rows}
     assert all(row.is_less_better for row in rows)
-    assert [(SPARK, "8g"), (SPARK, "1g")] == [(task.engine, task.heap) for task in tasks[-4:-2]]
-
-
-def test_an_incremental_run_has_a_tenth_of_the_files_to_read(
-    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = pipeline.answered
-    there: list[int] = []
-
-    def counted(task: Task) -> list[pipeline.Sample]:
-        there.append(len(list(Path(task.journal).glob("date=*/hour=*/*.parquet"))))
-        return told(task)
-
-    monkeypatch.setattr(pipeline, "answered", counted)
-
-    rows = pipeline.measure(Scale((3_000,), 1.0))
-
-    before, after = tasks[-2:]
-    assert before == after
-    assert after.is_incremental
-    assert round(0.1 * there[-1]) == there[-1] - there[-2] > 0
-    assert there[-1] == there[0]
-    assert "Spark, 10% of the files new" == rows[-1].subject
-    assert not Path(after.journal).exists()
+    assert [(SPARK, "8g"), (SPARK, "1g")] == [(task.engine, task.heap) for task in tasks[-2:]]
 
 
 def test_growth_is_what_the_larger_history_takes_of_the_smaller_one(tasks: list[Task]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from broker.bench.pipeline import spark as pipeline_spark
 from broker.bench.pipeline.task import Task
-from broker.pipeline import arrival, entry, session
+from broker.pipeline import entry, session
 from tests.support.synthetic import history
 
 
@@ -44,14 +44,3 @@ def test_all_passes_share_a_session_of_two_cores_and_no_cache(tmp_path: Path, mo
     assert [("local[2]", "1g")] == [(one.master, one.driver_memory) for one in started]
     assert [tmp_path / "a", tmp_path / "b"] == [request.out for request in requests]
     assert 2 == spark.cleared
-
-
-def test_what_arrives_is_taken_by_an_incremental_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[entry.Request] = []
-    monkeypatch.setattr(session, "start", lambda _options: NoSpark())
-    monkeypatch.setattr(arrival, "run_incremental", lambda request, _arrival: requests.append(request))
-
-    answer = pipeline_spark.prepare(Task("spark", ("paths",), str(tmp_path), "", is_incremental=True))
-    answer(tmp_path / "arrived")
-
-    assert [(("paths",), tmp_path / "arrived")] == [(request.jobs, request.out) for request in requests]
