@@ -27,7 +27,7 @@ LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
+.PHONY: help setup demo test test-all style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -48,9 +48,11 @@ $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 demo: setup  ## The whole system on loopback, a gateway killed and a pair failed over; leaves report.html behind
 	@$(BIN)/broker demo
 
-test: setup shipping  ## All tests; the chaos and the demo in their short form; up to four that fail are run once more, alone
-	@rm -rf .pytest_cache
-	@$(BIN)/pytest -n auto --dist loadgroup || { [ $$? -eq 1 ] && $(BIN)/python -m tools.once_more; }
+test: setup  ## The fast tier of tests: minutes
+	@$(BIN)/pytest -n auto --dist loadgroup -m "not long"
+
+test-all: setup shipping  ## All tests: half an hour on two cores; needs chromium, prometheus, spin and gcc
+	@BROKER_TEST_ALL=1 $(BIN)/pytest -n auto --dist loadgroup
 
 sanitize: setup  ## The compiled kernel over its tests, watched for memory errors and undefined behaviour; needs gcc
 	@rm -rf $(SANITIZED)

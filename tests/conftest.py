@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from broker.demo.topology import Daemon
 from broker.observe import logs
 from broker.observe.log_writer import LogWriter
 from tests.support.forked import FORK_SERVER
+from tests.support.tiers import is_long
+
+HERE = Path(__file__).parent
 
 # No test asserts how long something takes: the machine may be doing something else.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,8 +26,10 @@ settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a fixture of their module go to one worker, so that it is made once."""
+    """Tests that share a fixture of their module go to one worker, so that it is made once; long tests are marked."""
     for item in items:
+        if is_long(str(item.path.relative_to(HERE)), item.name):
+            item.add_marker("long")
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tests.fuzz import operator, peer
 from tests.fuzz.door import targets
 from tests.fuzz.target import KIB, Target
+from tests.support.tiers import examples
 
 TARGETS = targets()
-MANY = settings(max_examples=200)
+MANY = settings(max_examples=examples(200))
 LIVE = settings(max_examples=40)
 
 
@@ -184,7 +185,7 @@ def test_spoilt_script_is_read_or_refused_at_a_place(text: str) -> None:
     attempt("script", text.encode(errors="surrogateescape" if text.isascii() else "surrogatepass"))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.sampled_from([w for q in operator.QUESTIONS[:4] for w in q.split()]), min_size=1, max_size=14))
 def test_question_of_words_in_any_order_is_answered_or_refused(words: list[str]) -> None:
     attempt("question", f"SELECT {' '.join(words)}".encode())

@@ -1,4 +1,4 @@
-"""Asynchronous tests run on both loops, and leave nothing behind."""
+"""Asynchronous tests run on uvloop, in a complete run on both loops, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import psutil
 import pytest
 import uvloop
 
+from tests.support.tiers import IS_COMPLETE
+
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.SelectorEventLoop, **factories} if IS_COMPLETE else factories
 
 
 def _sockets() -> set[object]:

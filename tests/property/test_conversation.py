@@ -18,6 +18,7 @@ from broker.conversation.outbound import FAITH, HELD_MAX, Held, Outbound, Outgoi
 from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
 from broker.conversation.window import Window
 from broker.wire.layout import Flag
+from tests.support.tiers import examples
 
 FRAGMENT = 3
 bodies = st.lists(st.binary(max_size=6 * FRAGMENT), min_size=1, max_size=8)
@@ -291,7 +292,7 @@ class OutboundMachine(RuleBasedStateMachine):
 
 
 TestOutbound = OutboundMachine.TestCase
-TestOutbound.settings = settings(max_examples=150, stateful_step_count=30)
+TestOutbound.settings = settings(max_examples=examples(150), stateful_step_count=30)
 
 
 @given(bodies, st.data())

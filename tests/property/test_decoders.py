@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.forwarding.columns import HAS_QUEUED, IS_FROM_HERE, NOTHING, Columns, Decoder, Legend, PlainDecoder
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
 from broker.wire.layout import HEADER
+from tests.support.tiers import examples
 
 compiled = pytest.importorskip("broker.forwarding.compiled_columns", reason="no compiler built it")
 
@@ -63,7 +64,7 @@ def told(decoder: Decoder, parts: list[bytes], legend: Legend) -> list[tuple[int
     return seen
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.lists(records(), max_size=20).map(b"".join), min_size=1, max_size=3), LEGENDS)
 def test_both_make_the_same_of_any_records(parts: list[bytes], legend: Legend) -> None:
     assert told(PlainDecoder(), parts, legend) == told(compiled.CompiledDecoder(), parts, legend)
@@ -83,7 +84,7 @@ def problem(decoder: Decoder, data: bytes, legend: Legend) -> list[str]:
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(records(), min_size=1, max_size=5).map(b"".join), LEGENDS, st.data())
 def test_both_refuse_the_same_of_what_is_cut_or_damaged(data: bytes, legend: Legend, more: st.DataObject) -> None:
     """Never a crash, whatever the bytes say of their own length."""

@@ -12,6 +12,7 @@ from broker.routing.explanation import Explanation, PassShown, Progress, RouteFa
 from broker.routing.facts import Facts
 from broker.routing.route import Route
 from tests.property.test_routing import facts, surroundings
+from tests.support.tiers import examples
 
 Told = tuple[str, str, str | None]
 
@@ -32,7 +33,7 @@ def both(facts: Facts, here: Surroundings) -> list[tuple[Pass, PassShown]]:
 
 
 @given(facts, surroundings)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_the_explanation_is_the_decision(facts: Facts, here: Surroundings) -> None:
     decision = decide(facts, here)
 

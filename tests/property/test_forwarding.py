@@ -41,6 +41,7 @@ from broker.wire.frame import (
 )
 from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Kind
 from tests.support.kernel import EVERY_KERNEL
+from tests.support.tiers import examples
 
 MAX_FRAME = 4096
 MAX_HOPS = 8
@@ -284,7 +285,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kernel", EVERY_KERNEL)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     frames=st.lists(st.one_of(DIALOG_FRAMES, DIALOG_FRAMES, DIALOG_FRAMES, LINK_FRAMES), max_size=12),
     repeats=st.integers(1, 3),

@@ -30,6 +30,7 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, decode_dialog, encode_dialog
 from broker.wire.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, Kind
+from tests.support.tiers import examples
 
 MAX_FRAME = 4096
 MAX_HOPS = 8
@@ -343,7 +344,7 @@ class CompiledRelay(Relay):
     kernel_name = "compiled"
 
 
-LONG_ENOUGH = settings(max_examples=60, stateful_step_count=30)
+LONG_ENOUGH = settings(max_examples=examples(60), stateful_step_count=30)
 Relay.TestCase.settings = CompiledRelay.TestCase.settings = LONG_ENOUGH
 TestRelay = Relay.TestCase
 

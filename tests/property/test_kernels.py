@@ -26,6 +26,7 @@ from broker.forwarding.way import Nobody, Way
 from broker.wire.frame import Header, Ping, Rejected, encode_dialog, encode_link
 from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.kernel import MAX_FRAME, Shelf
+from tests.support.tiers import examples
 
 compiled = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
 
@@ -188,7 +189,7 @@ def compare(
     assert slow.records() == fast.records()
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     data=st.builds(broken, STREAMS, st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=2)),
     cuts=st.lists(st.integers(0, 1 << 16), max_size=6),
@@ -212,7 +213,7 @@ def test_both_kernels_make_the_same_of_any_stream(
         compare(data, cuts, forgets, hash_bits, is_tight=is_tight, ring=ring)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.binary(max_size=600), cuts=st.lists(st.integers(0, 600), max_size=3))
 def test_both_kernels_make_the_same_of_bytes_that_are_no_stream(data: bytes, cuts: list[int]) -> None:
     compare(data, cuts, set(), 64)

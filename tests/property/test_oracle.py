@@ -30,6 +30,7 @@ from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.wire.layout import NO_GUID
 from tests.support.oracle import DYNAMIC_ROUTING_SERVICE, SERVICE_THAT_ASKS, Answer, Instance, answer_of, outcome_of
+from tests.support.tiers import examples
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT = timedelta(microseconds=1)
@@ -187,7 +188,7 @@ def situations(draw: st.DrawFn) -> Situation:
 
 
 @given(situations())
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 def test_the_router_decides_as_the_prose_says(situation: Situation) -> None:
     """Any message, any tables, any services, health, addresses and switch."""
     answer = answer_of(situation.facts, situation.here)
@@ -196,7 +197,7 @@ def test_the_router_decides_as_the_prose_says(situation: Situation) -> None:
 
 
 @given(situations())
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_explaining_tells_what_the_prose_says(situation: Situation) -> None:
     """Explaining agrees with the oracle, and so with the data path."""
     answer = answer_of(situation.facts, situation.here)
@@ -214,7 +215,7 @@ def situations_with_a_past(draw: st.DrawFn) -> tuple[Situation, list[Instance]]:
 
 
 @given(changed=situations_with_a_past(), at_once=st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_how_a_table_came_about_changes_nothing(changed: tuple[Situation, list[Instance]], *, at_once: bool) -> None:
     """Statement after statement, or all in one script, and time goes by: decided as if it had always been so."""
     situation, earlier = changed
@@ -243,7 +244,7 @@ def grown_table(history: list[tuple[Route, ...]], *, at_once: bool) -> RouteTabl
 
 
 @given(situations())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_nothing_depends_on_the_order_in_which_things_were_made(situation: Situation) -> None:
     """Two gateways with the same routes decide alike; so does one that has been started again."""
     here = situation.here
@@ -279,7 +280,7 @@ def test_the_random_situations_reach_every_outcome_of_every_step() -> None:
     steps_of_second_pass: set[int] = set()
 
     @given(situations())
-    @settings(max_examples=5000, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=examples(5000), derandomize=True, phases=[Phase.generate])
     def visit(situation: Situation) -> None:
         answer = answer_of(situation.facts, situation.here)
         reached[answer.step].add(answer.disposition)

@@ -27,6 +27,7 @@ from broker.store.receiving import receive_in_writer
 from broker.wire.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
 from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, rows
+from tests.support.tiers import examples
 
 NOW = 1_700_000_000.0  # long before the applications' own clock, so that tombstones stay
 FAR = bytes(range(16))
@@ -373,7 +374,7 @@ def junk(draw: st.DrawFn, conversation_id: bytes, instance: bytes) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_frame_whatever_breaks_the_store_or_its_ledger(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         db = open_database(Path(directory) / "side.db", "Here")

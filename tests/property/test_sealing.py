@@ -16,6 +16,7 @@ from broker.security.session import Credentials, Sealer, Secured
 from broker.wire.frame import decode_dialog
 from tests.support.identities import credentials
 from tests.support.sealed import HERE, NOW, THERE, draw
+from tests.support.tiers import examples
 
 MAY_CHANGE = {6, 12, 13, 14, 15}  # hop_count, time_consumed
 INITIATOR = {
@@ -95,7 +96,7 @@ def test_what_was_not_changed_comes_out(one: Sent) -> None:
 
 
 @given(sent(), st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_a_bit_that_was_turned_over_is_noticed(one: Sent, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(one.frame) * 8 - 1))
     spoilt = bytearray(one.frame)

@@ -15,6 +15,7 @@ from broker.control.load import load_settings
 from broker.control.place import KeyPath, index_places
 from broker.control.setting import settings_of
 from broker.errors import SettingError, SettingsError
+from tests.support.tiers import examples
 
 NAMES = [*sorted({str(step) for one in settings_of(Settings) for step in one.path}), "x", "", "a.b", "é", "__", "0"]
 
@@ -79,7 +80,7 @@ def test_no_text_raises_anything_else(path: Path, text: str) -> None:
     _loads_or_reports(path, {}, {})
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXTS)
 def test_no_toml_raises_anything_else(path: Path, text: str) -> None:
     path.write_bytes(text.encode())
@@ -99,7 +100,7 @@ FLAGS = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXTS, VARIABLES, FLAGS)
 def test_no_variable_or_flag_raises_anything_else(
     path: Path, text: str, environ: dict[str, str], flags: dict[str, object]
@@ -115,7 +116,7 @@ def _paths(value: Any, path: KeyPath = ()) -> list[KeyPath]:
     return [found for key, below in items for found in ((*path, key), *_paths(below, (*path, key)))]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXTS)
 def test_every_key_of_a_good_text_has_a_place_inside_it(text: str) -> None:
     try:

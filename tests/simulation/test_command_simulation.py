@@ -16,6 +16,7 @@ from tests.simulation.joined_story import JoinedStory, smaller
 from tests.simulation.machine import Road
 from tests.simulation.simulate import trouble
 from tests.simulation.story import Blow, Deed, Habit
+from tests.support.tiers import stories
 
 SHORT = 20
 STOPPED = replace(  # the principal stands still in a turn, and its partner is named and takes the same messages
@@ -37,7 +38,7 @@ PLANNED = replace(STOPPED, blows=(Blow(1.0, "fail_over", "", "0", 2.0),))
 SLOW = replace(STOPPED, blows=(Blow(0.5, "slow", "", "0", 4.0), Blow(2.0, "fail_over", "", "0", 2.0)))
 
 
-@pytest.mark.parametrize("first", range(1, SHORT + 1, 10))
+@pytest.mark.parametrize("first", stories(SHORT, 10))
 def test_everything_promised_comes_true_of_pairs_with_two_files(first: int) -> None:
     for seed in range(first, first + 10):
         assert (seed, "") == (seed, trouble(draw(seed), play)[0])

@@ -16,6 +16,7 @@ from tests.simulation.joined_story import BLOWS, TIERS, draw, smaller
 from tests.simulation.machine import Road
 from tests.simulation.simulate import trouble
 from tests.simulation.story import DAY, Blow, Deed
+from tests.support.tiers import stories
 
 SHORT = 45
 LOST_WAY = replace(  # one of two gateways is without power, while six dialogs, some by each, send more than TCP keeps
@@ -31,7 +32,7 @@ LOST_WAY = replace(  # one of two gateways is without power, while six dialogs, 
 )
 
 
-@pytest.mark.parametrize("first", range(1, SHORT + 1, 15))
+@pytest.mark.parametrize("first", stories(SHORT, 15))
 def test_everything_promised_comes_true_of_whole_instances(first: int) -> None:
     for seed in range(first, first + 15):
         assert (seed, "") == (seed, trouble(draw(seed), play)[0])

@@ -10,12 +10,13 @@ from broker.mirror.standing import TRANSITIONS, Side, Standing, Word
 from tests.simulation.mirror_play import play
 from tests.simulation.mirror_story import BLOWS, draw, smaller
 from tests.simulation.simulate import trouble
+from tests.support.tiers import stories
 
 SHORT = 300
 MISJUDGED = (37915, 67371)  # a mirror that had lied, and was believed, became stale with frames on their way to it
 
 
-@pytest.mark.parametrize("first", range(1, SHORT + 1, 30))
+@pytest.mark.parametrize("first", stories(SHORT, 30))
 def test_every_message_is_committed_once_and_by_a_principal(first: int) -> None:
     for seed in range(first, first + 30):
         assert (seed, "") == (seed, trouble(draw(seed), play)[0])

@@ -9,12 +9,13 @@ import pytest
 from tests.simulation.play import Outcome, play
 from tests.simulation.simulate import trouble
 from tests.simulation.story import Story, draw, smaller
+from tests.support.tiers import stories
 
 FOUND = (1509, 1693)  # both ends ended at once: the closed one threw early fragments away without acknowledging them
 SHORT = 200
 
 
-@pytest.mark.parametrize("first", range(1, SHORT + 1, 20))
+@pytest.mark.parametrize("first", stories(SHORT, 20))
 def test_everything_promised_comes_true(first: int) -> None:
     for seed in range(first, first + 20):
         assert (seed, "") == (seed, trouble(draw(seed), play)[0])

@@ -16,6 +16,7 @@ from broker.forwarding.pack import Pack
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import NO_GUID, Kind
 from tests.support.pack import WAY, pack_of
+from tests.support.tiers import examples
 
 MakeFrame = Callable[..., bytes]
 
@@ -253,5 +254,5 @@ class Queue(RuleBasedStateMachine):
         assert 2 * len(self.queue._deadlines) <= 3 * len(self.queue) + 2 * 20
 
 
-Queue.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+Queue.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestQueue = Queue.TestCase

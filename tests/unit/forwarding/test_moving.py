@@ -21,6 +21,7 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, decode_dialog, encode_dialog
 from broker.wire.layout import NO_GUID, Kind
+from tests.support.tiers import examples
 
 NOW = 1000.0
 WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
@@ -237,7 +238,7 @@ def test_queue_that_is_served_again_moves_no_further() -> None:
     assert (4, 6) == (len(station.held(EAST)), len(station.held(WEST)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     before=st.lists(st.integers(1, 4), min_size=1, max_size=40),
     steps=st.lists(st.one_of(st.just("turn"), st.lists(st.integers(1, 5), min_size=1, max_size=6)), max_size=30),

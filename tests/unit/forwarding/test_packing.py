@@ -24,6 +24,7 @@ from broker.forwarding.way import Buffer, Nobody, Origin, Way
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Kind
 from tests.support.kernel import Shelf
+from tests.support.tiers import examples
 
 MakeFrame = Callable[..., bytes]
 
@@ -223,7 +224,7 @@ FRAMES = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     batches=st.lists(st.lists(st.lists(FRAMES, min_size=1, max_size=12), max_size=3), max_size=4),
     pool_frames=st.integers(0, 30),

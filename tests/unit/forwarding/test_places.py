@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.forwarding.places import Place, Places, key_of, place_key
 from broker.wire.layout import Flag, Kind
 from tests.support.kernel import Shelf
+from tests.support.tiers import examples
 
 MakeFrame = Callable[..., bytes]
 
@@ -91,5 +92,5 @@ class Waiting(RuleBasedStateMachine):
         assert sum(bool(order) for order in self.model.values()) == len(self.places)
 
 
-Waiting.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+Waiting.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestWaiting = Waiting.TestCase

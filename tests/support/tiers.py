@@ -1,0 +1,63 @@
+"""
+The two tiers of tests: `make test` runs the fast one, in minutes, and `make test-all` everything.
+
+The marker `long` is for what needs minutes, many processes, or other programs (a browser, a cluster, a compiler), and
+for tests of test tools. Modules and directories of which all is long are listed here by their beginning below `tests/`;
+single tests carry the marker. Properties are tried on fewer examples in the fast tier.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+IS_COMPLETE = os.environ.get("BROKER_TEST_ALL") == "1"
+EXAMPLES_MAX = 50  # of a property in the fast tier
+
+LONG = (
+    "browser/test_status_page",
+    "chaos/",  # real daemons under faults, and the tests of what judges them
+    "docs/test_examples",
+    "docs/test_pages",  # executes tutorial and how-tos
+    "examples/",
+    "fuzz/test_conversation",
+    "fuzz/test_daemon",
+    "fuzz/test_grammar",
+    "loopback/test_admin_attack",
+    "loopback/test_admin_bytes",
+    "loopback/test_bench",
+    "loopback/test_certs",
+    "loopback/test_crowd",
+    "loopback/test_handshake_memory",
+    "loopback/test_load_bench",
+    "loopback/test_memory",
+    "loopback/test_mirrored_bench",
+    "loopback/test_nothing_leaks",
+    "model/",  # spin, and gcc for each
+    "prometheus/",
+    "shipping/",  # wheels, images, charts
+    "simulation/test_fleet",
+    "simulation/test_stored_fleet",
+    "spark/test_cluster",
+    "unit/bench/",
+    "unit/tools/",
+)
+# Tests that break the product to see that the simulation notices, and tests of its own tools.
+LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story", "everything_that_can_happen")
+
+
+def is_long(path: str, name: str) -> bool:
+    """Whether a test is of the long tier by where it is, below `tests/`, and by its name."""
+    return path.startswith(LONG) or (path.startswith("simulation/") and any(part in name for part in LONG_NAMES))
+
+
+def examples(count: int) -> int:
+    """How many examples a property is tried on in this run, of `count` in a complete one."""
+    return count if IS_COMPLETE else min(count, EXAMPLES_MAX)
+
+
+def stories(count: int, step: int) -> list[Any]:
+    """The first numbers of groups of `step` simulated stories, `count` in all; the fast tier has the first group."""
+    return [1, *(pytest.param(first, marks=pytest.mark.long) for first in range(1 + step, count + 1, step))]
