@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.admin.files import script_seen
+from broker.admin.audit import ScriptEntry
 from broker.admin.server import AdminServer
 from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
@@ -93,7 +93,7 @@ class Instance:
         self.databases = Databases(
             settings, trouble_of=self._trouble_of, announce=self._announce, supervision=self.supervision
         )
-        self.databases.seen_by = lambda path: script_seen(self.settings, path)
+        self.databases.seen_by = lambda path, database: ScriptEntry(self.settings.admin.audit, path, database)
         self.broker_instance: bytes
         self.catalog: Catalog
         self.forwarder: Forwarder
@@ -195,9 +195,6 @@ class Instance:
     async def _start_admin(self, stack: AsyncExitStack) -> None:
         self.admin = AdminServer(OneProcess(self))
         await self.admin.start(stack)
-        await self.admin.compare(lambda: (self.settings, self.certificates.security))
-        self.certificates.told = self.admin.on_certificates
-        self.databases.tell_certificates(self.admin.on_certificates)
 
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
         """The databases that ask for routes, or did and may get answers."""
@@ -265,7 +262,7 @@ class Instance:
         """The scripts of the configuration, msdb's first; those of a mirrored database run when it is taken over."""
         await self.reloads.begin()
         for database, path in scripts_of(self.settings, self.databases.own):
-            await run_declared(self.catalog, path, database, script_seen(self.settings, path))
+            await run_declared(self.catalog, path, database, self.databases.seen_by(path, database))
 
     # --- other settings ---
 

@@ -1,62 +1,85 @@
 """
-Writing down who changed what: one JSON object a line, in the file before it is done.
+The audit file: one JSON object a line for each change, on the disk before the change is committed.
 
-The lines of a script are written, and on the disk, when all of it has been carried out and nothing is committed yet; a
-script of which nothing can be written is rolled back. Should a commit then fail, a second line with the same `request`
-says so. What was refused is written as well, but no faster than some a minute, so that nobody can push the changes out
-of the file by being refused. Names, addresses and states are written, never a body, a key or a token.
+The lines of a script are written when all of it has been carried out and nothing is committed yet; a script that cannot
+be recorded is rolled back. Should a commit then fail, a second line with the same `request` says so. Refusals are
+recorded as well, at a bounded rate, so that refused requests do not fill the disk. Names, addresses and states are
+written, never a body, a key or a token.
 
-Shape of a line: `at` (UTC, ISO 8601), `request` (one for all lines of a request), `who`, `role`, `from`, `operation`,
-`database`, `target`, `before`, `after`, `outcome` (done, refused, failed), `problem`, and `unsaid`, how many refusals
-before this one were not written; what has no value is left out.
+The file is opened for each append, so that it can be renamed at any time (by logrotate), and locked, so that a command
+and the running instance can both write. The process never renames or truncates finished lines itself.
+
+Keys of a line: `at` (UTC, ISO 8601), `request` (one for all lines of a request), `who`, `role`, `from`, `operation`,
+`database`, `statement` or `target`, `outcome` (done, refused, failed), `problem`, and `unsaid`, the number of refusals
+before this one that were not written; keys without a value are left out.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from broker.admin.audit_file import AuditFile, AuditUnavailableError
 from broker.admin.caller import Caller
-from broker.control.definition import Change, target_of, words_of
-from broker.ddl.statements import ChangePermission
-from broker.errors import DdlSyntaxError, StatementError
+from broker.control.admin_role import AdminRole
+from broker.control.writable import keep_names
+from broker.ddl.render import render_statement
+from broker.ddl.statements import Statement, words_of
+from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError
 from broker.observe.audit import audit_rows
 
-CHANGES_MAX = 1000  # of one script that are written one by one; of the others their number
-TEXT_MAX = 500  # characters of a name or a sentence
+MODE = 0o600
+LINES_MAX = 1000  # of one request that are written one by one; the others are counted
+TEXT_MAX = 500  # characters of a target or a problem
+STATEMENT_MAX = 4000  # characters
 REFUSALS_BURST = 60
-REFUSAL_SECONDS = 60.0  # for one more: by being refused alone it takes a year to push the changes out of the files
+REFUSAL_SECONDS = 60.0  # for one more: by refusals alone the file grows by less than 2 MiB a day
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass
+class AuditUnavailableError(ResourceError):
+    """A change cannot be recorded, so it is not made."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"audit {self.path}: {self.problem}; nothing is changed as long as no change can be written down"
 
 
 class Outcome(StrEnum):
     """What became of a change."""
 
     DONE = "done"
-    REFUSED = "refused"  # by what it asks for, or by who asks; nothing is changed
-    FAILED = "failed"  # after it was written as done: part of it may have happened
+    REFUSED = "refused"  # because of what it asks for, or who asks; nothing is changed
+    FAILED = "failed"  # after it was recorded as done: part of it may have happened
 
 
 class Audit:
-    """The record of an instance, for any thread; without an `executor` whoever calls it writes."""
+    """The audit of an instance, for any thread; without an `executor` the calling thread writes."""
 
-    def __init__(self, file: AuditFile, executor: Executor | None = None) -> None:
-        self.file = file
+    def __init__(self, path: Path, executor: Executor | None = None) -> None:
+        self.path = path
         self._executor = executor
         self._refusals = float(REFUSALS_BURST)
         self._refused_at = time.monotonic()
         self._unsaid = 0
-        self._failed: AuditUnavailableError | None = None  # the last time, for what a look at the file does not tell
+        self._failed: AuditUnavailableError | None = None  # of the last append, for problems that opening does not show
         self._lock = threading.Lock()
 
     def begin(self, caller: Caller, operation: str, database: str | None = None) -> Entry:
@@ -65,8 +88,7 @@ class Audit:
 
     def rows(self) -> list[tuple[object, ...]]:
         """The newest lines, as the view has them. Blocking; raises StoreUnavailableError."""
-        file = self.file
-        return audit_rows(file.path, file.keep)
+        return audit_rows(self.path)
 
     def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """
@@ -75,25 +97,27 @@ class Audit:
         Raises:
             AuditUnavailableError: they cannot be written.
         """
+        path = self.path
         try:
-            self.file.append(lines)
-        except AuditUnavailableError as error:
-            self._failed = None if self.file.problem() else error
-            raise
+            _append(path, lines)
+        except OSError as error:
+            failed = AuditUnavailableError(str(path), error.strerror or str(error))
+            self._failed = None if _problem(path) else failed
+            raise failed from error
         self._failed = None
 
     def problem(self) -> str:
-        """Why changes cannot be written down, or the last one could not; "" while nothing is known. Blocking."""
-        file, failed = self.file, self._failed
-        found = file.problem()
+        """Why changes cannot be recorded, or the last one could not; "" while nothing is known. Blocking."""
+        path, failed = self.path, self._failed
+        found = _problem(path)
         if found:
-            return str(AuditUnavailableError(str(file.path), found))
-        if failed is None or failed.path != str(file.path):
+            return str(AuditUnavailableError(str(path), found))
+        if failed is None or failed.path != str(path):
             return ""
         return f"audit {failed.path}: the last change could not be written down, and was not made: {failed.problem}"
 
     def refuse(self, entry: Entry, problem: str) -> None:
-        """Have a refusal written, by another thread, unless there were too many."""
+        """Record a refusal, in another thread, unless there were too many."""
         with self._lock:
             now = time.monotonic()
             self._refusals = min(REFUSALS_BURST, self._refusals + (now - self._refused_at) / REFUSAL_SECONDS)
@@ -104,27 +128,17 @@ class Audit:
             self._refusals -= 1
             unsaid, self._unsaid = self._unsaid, 0
         more = {"unsaid": unsaid} if unsaid else {}
-        self._soon(entry.line(Outcome.REFUSED, problem=problem[:TEXT_MAX], **more))
+        self.record(entry.line(Outcome.REFUSED, problem=problem[:TEXT_MAX], **more))
 
-    def fail(self, entry: Entry, problem: str) -> None:
-        """Have it written, by another thread, that what was written as done has failed."""
-        self._soon(entry.line(Outcome.FAILED, problem=problem[:TEXT_MAX]))
-
-    def tell(
-        self, caller: Caller, operation: str, target: str, *, before: Mapping[str, Any], after: Mapping[str, Any]
-    ) -> None:
-        """Have something written, by another thread, that is done already."""
-        entry = self.begin(caller, operation)
-        self._soon(entry.line(Outcome.DONE, target=target, before=before or None, after=after or None))
-
-    def _soon(self, line: Mapping[str, Any]) -> None:
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Write a line about something that changes nothing, in another thread."""
         if self._executor is None:
             self._write(line)
         else:
             self._executor.submit(self._write, line)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        """Write what changes nothing; that it cannot be written is logged."""
+        """Write a line about something that changes nothing; log when that fails."""
         try:
             self.append([line])
         except AuditUnavailableError as error:
@@ -132,7 +146,7 @@ class Audit:
 
 
 class Entry:
-    """One request that changes something, as `broker.control.definition.Auditing` asks."""
+    """One request that changes something, as `broker.control.progress.Auditing` asks."""
 
     def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None) -> None:
         self._audit = audit
@@ -140,22 +154,16 @@ class Entry:
         self._operation = operation
         self._database = database
         self._request = secrets.token_hex(8)
-        self._changes: list[Change] = []
-        self._is_sealed = False
+        self._lines: list[dict[str, Any]] = []
+        self._target: str | None = None
+        self.is_sealed = False
 
-    @property
-    def origin(self) -> str:
-        """Where it came from."""
-        return self._caller.origin
-
-    @property
-    def room(self) -> int:
-        """How many changes it still wants to see one by one."""
-        return CHANGES_MAX - len(self._changes)
-
-    def note(self, change: Change) -> None:
+    def note(self, database: str, statement: Statement) -> None:
         """A statement was carried out; nothing is committed yet."""
-        self._changes.append(change)
+        if len(self._lines) < LINES_MAX:
+            text = render_statement(statement)[:STATEMENT_MAX]
+            line = self.line(Outcome.DONE, operation=words_of(statement), database=database, statement=text)
+            self._lines.append(line)
 
     def seal(self, statements: int) -> None:
         """
@@ -164,39 +172,34 @@ class Entry:
         Raises:
             AuditUnavailableError: it cannot be written.
         """
-        lines = [self._change_line(change) for change in self._changes]
+        lines = list(self._lines)
         more = statements - len(lines)
         if more > 0:
             lines.append(self.line(Outcome.DONE, target=f"{more} more statements"))
         if lines:
             self._audit.append(lines)
-        self._is_sealed = bool(lines)
+            self.is_sealed = True
 
-    def seal_done(self, target: str) -> None:
+    def seal_done(self, *targets: str) -> None:
         """
-        Write that something is about to be done. Blocking.
-
-        Raises:
-            AuditUnavailableError: it cannot be written.
-        """
-        self._audit.append([self.line(Outcome.DONE, target=target)])
-        self._is_sealed = True
-
-    def seal_reload(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """
-        Write that other settings are about to hold, before they do. Blocking.
+        Write that this is about to be done to each of these. Blocking.
 
         Raises:
             AuditUnavailableError: it cannot be written.
         """
-        line = self.line(Outcome.DONE, target="configuration", before=before or None, after=after or None)
-        self._audit.append([line])
-        self._is_sealed = True
+        lines = [self.line(Outcome.DONE, target=target[:TEXT_MAX]) for target in targets[:LINES_MAX]]
+        if more := len(targets) - len(lines):
+            lines.append(self.line(Outcome.DONE, target=f"{more} more"))
+        self._audit.append(lines)
+        self._target = targets[0] if len(targets) == 1 else None
+        self.is_sealed = True
 
     def end_badly(self, error: BaseException) -> None:
         """It was refused, or has failed."""
-        if self._is_sealed:
-            self._audit.fail(self, problem_in_short(error))
+        if self.is_sealed:
+            self._audit.record(
+                self.line(Outcome.FAILED, target=self._target, problem=problem_in_short(error)[:TEXT_MAX])
+            )
         else:
             self._audit.refuse(self, problem_in_short(error))
 
@@ -207,19 +210,33 @@ class Entry:
         told = {"at": datetime.now(UTC).isoformat(), **known, "operation": self._operation, "database": self._database}
         return {key: value for key, value in (told | more).items() if value is not None} | {"outcome": outcome}
 
-    def _change_line(self, change: Change) -> dict[str, Any]:
-        statement = change.statement
-        target = target_of(statement)
-        if isinstance(statement, ChangePermission):
-            target = f"{target} TO {', '.join(statement.principals)}"
-        return self.line(
-            Outcome.DONE,
-            operation=words_of(statement),
-            database=change.database,
-            target=target[:TEXT_MAX],
-            before=change.before,
-            after=change.after,
-        )
+
+class ScriptEntry:
+    """
+    One run of a script of the configuration, as `broker.control.progress.Auditing` asks: one line with the number of
+    its statements, for scripts run at every start.
+    """
+
+    def __init__(self, audit: Path, script: Path, database: str) -> None:
+        caller = Caller("configuration", f"script {script}", AdminRole.ADMIN)
+        self._origin = caller.origin
+        self._entry = Audit(audit).begin(caller, "script", database)
+
+    def note(self, database: str, statement: Statement) -> None:
+        """Only the number of statements is written."""
+
+    def seal(self, statements: int) -> None:
+        """
+        Write that the script is about to be committed. Blocking.
+
+        Raises:
+            StoreUnavailableError: it cannot be written.
+        """
+        try:
+            self._entry.seal_done(f"{statements} statements")
+        except AuditUnavailableError as error:
+            problem = f"what {self._origin} changes cannot be written down: {error.problem}"
+            raise StoreUnavailableError(error.path, problem) from error
 
 
 def problem_in_short(error: BaseException) -> str:
@@ -227,4 +244,48 @@ def problem_in_short(error: BaseException) -> str:
     if isinstance(error, DdlSyntaxError):
         place = "" if error.span is None else f", line {error.span.line}, column {error.span.column}"
         return f"Msg {error.number}: not understood{place}"
-    return f"Msg {error.number}: {error.problem}" if isinstance(error, StatementError) else str(error)
+    return f"Msg {error.number}: {error.problem}" if isinstance(error, StatementError) else str(error) or repr(error)
+
+
+def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Add lines and have them on the disk, or take back what was written. Raises OSError."""
+    data = b"".join(json.dumps(line, ensure_ascii=True).encode() + b"\n" for line in lines)
+    is_new = not path.exists()
+    descriptor = os.open(path, _FLAGS | os.O_CREAT, MODE)
+    try:
+        if is_new:
+            _make_lasting(descriptor, path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        begin = os.fstat(descriptor).st_size
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, begin)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _make_lasting(descriptor: int, directory: Path) -> None:
+    """Have a new file's name on the disk; made by root, it belongs to the owner of the directory: the instance."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    keep_names(directory)
+
+
+def _problem(path: Path) -> str:
+    """Why lines cannot be added, as far as opening shows; "" when nothing is in the way. Creates no file. Blocking."""
+    try:
+        os.close(os.open(path, _FLAGS))
+    except FileNotFoundError:
+        directory = path.parent
+        if not directory.is_dir():
+            return f"there is no directory {directory}"
+        return "" if os.access(directory, os.W_OK | os.X_OK) else f"no file can be made in {directory}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from broker.admin.permission import role_for
 from broker.admin.problem import ForbiddenError
 from broker.control.admin_role import AdminRole
-from broker.control.definition import words_of
-from broker.ddl.statements import Statement
+from broker.ddl.statements import Statement, words_of
 from broker.errors import DdlSyntaxError
 
 _ROLE = "{role}"

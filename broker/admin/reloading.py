@@ -11,7 +11,6 @@ from msgspec import Meta
 from broker.admin.audit import Audit, Entry
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
-from broker.control.definition import Change
 from broker.control.reload import Reloaded, Reloads
 from broker.control.reload_change import Difference
 from broker.control.setting import Reload
@@ -65,11 +64,6 @@ class ReloadSeen:
         self._entry = entry
         self._caller = caller
 
-    @property
-    def room(self) -> int:
-        """How many changes of scripts are written one by one."""
-        return self._entry.room
-
     def allow(self, changed: Sequence[Difference]) -> None:
         """See that the caller may change all of this; what decides who is believed takes an admin."""
         keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
@@ -81,17 +75,17 @@ class ReloadSeen:
         """The statements of changed scripts, as far as the caller may have them carried out."""
         return self._caller.permitted(statements)
 
-    def note(self, change: Change) -> None:
-        """A statement was carried out."""
-        self._entry.note(change)
+    def note(self, database: str, statement: Statement) -> None:
+        """A statement of a changed script was carried out."""
+        self._entry.note(database, statement)
 
     def seal(self, statements: int) -> None:
-        """Write down what the scripts did."""
+        """Record the statements of changed scripts."""
         self._entry.seal(statements)
 
-    def seal_reload(self, before: dict[str, str], after: dict[str, str]) -> None:
-        """Write down which settings change."""
-        self._entry.seal_reload(before, after)
+    def seal_reload(self, keys: Sequence[str]) -> None:
+        """Record which settings change."""
+        self._entry.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
 
     def end_badly(self, error: BaseException) -> None:
         """It was refused, or has failed."""

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import socket
 import ssl
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -28,10 +27,8 @@ from broker.admin.audit import Audit
 from broker.admin.body import Bodies
 from broker.admin.door import Door
 from broker.admin.events import Events
-from broker.admin.files import audit_file_of, write_certificates
 from broker.admin.guard import is_loopback
 from broker.admin.health import observe_app
-from broker.admin.last_run import RECORD, LastRun, Look
 from broker.admin.listening import Served, serve
 from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
@@ -73,7 +70,6 @@ class AdminServer:
         self._file: SocketFile
         self._ways: _Ways
         self._parts: Parts
-        self._last_run: LastRun | None = None
         self.events: Events
         self._observe_threads: ThreadPoolExecutor
 
@@ -99,7 +95,7 @@ class AdminServer:
         told = loopback_told(settings.admin)
         if told:
             log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
-        audit = Audit(audit_file_of(settings), admin_threads)
+        audit = Audit(settings.admin.audit, admin_threads)
         api = Api(subject, Turns(questions, THREADS), admin_threads, audit)
         door = Door(settings.admin, ways.holders, admin_threads, security=ways.security)
         self.events = Events(subject, _threads(EVENT_THREADS, "events", stack), audit)
@@ -111,12 +107,6 @@ class AdminServer:
         await self._begin(_ADMIN, settings, stack)
         stack.callback(self.events.close)  # before the listeners wait for those who listen
         await self._begin(_OBSERVE, settings, stack)
-
-    async def compare(self, look: Look) -> None:
-        """Write down what has changed while nothing ran; `look` gives what counts at any time."""
-        threads, file = self._parts.executor, self._subject.settings.instance.state_dir / RECORD
-        self._last_run = LastRun(file, self._parts.audit, look, threads)
-        await asyncio.get_running_loop().run_in_executor(threads, self._last_run.compare)
 
     async def prepare(self, settings: Settings, undo: AsyncExitStack) -> Change:
         """
@@ -149,9 +139,7 @@ class AdminServer:
         """What was prepared counts from now on; those who are followed go when their requests have had their time."""
         self._ways = change.ways
         self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
-        self._parts.audit.file = audit_file_of(change.settings)
-        if self._last_run is not None:
-            self._last_run.keep_soon()
+        self._parts.audit.path = change.settings.admin.audit
         for name, served in change.served.items():
             old = self._served.pop(name, None)
             if served is not None:
@@ -174,12 +162,6 @@ class AdminServer:
     def signalled(self) -> ReloadSeen:
         """A reload that a signal has asked for, to be written down."""
         return signalled(self._parts.audit)
-
-    def on_certificates(self, whose: str, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> None:
-        """As `broker.control.certificate_change.Tell`: to be written down."""
-        write_certificates(self._parts.audit, whose, before, after)
-        if self._last_run is not None:
-            self._last_run.keep_soon()
 
     def _address(self, name: str) -> ListenAddress | None:
         return self._served[name].address if name in self._served else None

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -83,8 +83,7 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
         fence.keep(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
-        told = {"before": {"problem": problem}, "after": {"broker_instance": str(instance)}}
-        _end(db, path, config, "keep", told, dry_run=dry_run or not problem)
+        _end(db, path, config, "keep", dry_run=dry_run or not problem)
     if problem:
         done = "would be the database" if dry_run else "is the database from now on"
         texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE]
@@ -127,9 +126,7 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
         instance = _new_instance(settings, path, old)
         new_broker(db, instance)
         fence.keep(db, path, settings.instance.state_dir)
-        after = {"broker_instance": str(instance), "lost": str(stake)}
-        told = {"before": {"broker_instance": str(old)}, "after": after}
-        _end(db, path, config, "new", told, dry_run=dry_run)
+        _end(db, path, config, "new", dry_run=dry_run)
     texts = [
         # What a dry run draws is not what is drawn then.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
@@ -165,7 +162,7 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
         count = identity.error_conversations(db, time.time(), text=text)
-        _end(db, path, config, "error-conversations", {"after": {"ended": count}}, dry_run=dry_run)
+        _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
     _tell(path, output, texts, stake, dry_run=dry_run, ended=count)
 
@@ -250,15 +247,13 @@ def _refuse_held(error: StoreUnavailableError) -> NoReturn:
     fail(f"{error}: {hint}", HARMFUL)
 
 
-def _end(
-    db: sqlite3.Connection, path: Path, config: Path | None, command: str, told: Mapping[str, Any], *, dry_run: bool
-) -> None:
+def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> None:
     """Commit once the audit has it, or change nothing."""
     if dry_run:
         db.execute("ROLLBACK")
         return
     with recording(read_settings(config), f"broker database {command}") as record:
-        record.done([{"target": str(path.absolute()), **told}])
+        record.seal_done(str(path.absolute()))
         db.execute("COMMIT")
 
 

@@ -22,7 +22,7 @@ from broker.cli.recording import recording
 from broker.errors import ConversationError
 
 if TYPE_CHECKING:
-    from broker.cli.recording import Record
+    from broker.admin.audit import Entry
     from broker.store.quarantine import Failure
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
@@ -247,14 +247,14 @@ def _settle(
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
             confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
         if not dry_run and chosen:
-            with _recording(config, action) as record:
+            with _recording(config, action, database) as record:
                 db.execute("BEGIN IMMEDIATE")
                 with db:
                     for failure in chosen:
                         _check_same(db, failure)
                         change(db, failure)
                     if record is not None:
-                        record.done([_told(database, failure) for failure in chosen])
+                        record.seal_done(*(str(uuid.UUID(bytes=one.conversation_handle)) for one in chosen))
     if output == "json":
         show_json(plans)
     else:
@@ -264,14 +264,11 @@ def _settle(
             click.echo("no dialog is in quarantine")
 
 
-def _recording(config: Path | None, action: str) -> AbstractContextManager[Record | None]:
-    """The record in the audit of a configuration; None where only a file is named, as it is to an application."""
-    return nullcontext() if config is None else recording(read_settings(config), f"broker quarantine {action}")
-
-
-def _told(database: str, failure: Failure) -> dict[str, Any]:
-    before = {"message": failure.message_sequence_number, "behind": failure.messages_behind}
-    return {"database": database, "target": str(uuid.UUID(bytes=failure.conversation_handle)), "before": before}
+def _recording(config: Path | None, action: str, database: str) -> AbstractContextManager[Entry | None]:
+    """The entry in the audit of a configuration; None where only a file is named, as it is to an application."""
+    return (
+        nullcontext() if config is None else recording(read_settings(config), f"broker quarantine {action}", database)
+    )
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:

@@ -13,6 +13,9 @@ from broker.cli.exit_code import with_exit_code
 from broker.cli.option import config_option, examples, output_option
 from broker.cli.output import show_rows
 from broker.cli.recording import recording
+from broker.control.admin_role import TOKEN_NAME, role_of
+from broker.control.quantity import parse_duration
+from broker.control.token_file import new_token, read_tokens, revoke_token
 
 ROLES = ("viewer", "operator", "admin")
 LIFETIME = "90d"
@@ -27,8 +30,6 @@ class _Lifetime(click.ParamType["timedelta | None"]):
         """Seconds as a timedelta; None for never."""
         if value is None or isinstance(value, timedelta) or value == "never":
             return None if value == "never" else value
-        from broker.control.quantity import parse_duration  # noqa: PLC0415 - see the docstring of broker.cli.group
-
         try:
             return timedelta(seconds=parse_duration(value))
         except (ValueError, OverflowError):
@@ -36,8 +37,6 @@ class _Lifetime(click.ParamType["timedelta | None"]):
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
-    from broker.control.admin_role import TOKEN_NAME  # noqa: PLC0415
-
     if TOKEN_NAME.fullmatch(name) is None:
         raise click.BadParameter("a name has 1 to 64 letters, digits, dots, hyphens and underscores")
     return name
@@ -76,18 +75,14 @@ def new(config: Path | None, role: str, expires: timedelta | None, name: str) ->
     It is shown to the API as BROKER_ADMIN_TOKEN, or in the header Authorization: Bearer. Kept is only its hash. Exit
     codes: 1 the file cannot be used, or the name is taken.
     """
-    from broker.control.admin_role import role_of  # noqa: PLC0415
-    from broker.control.token_file import new_token  # noqa: PLC0415
-
     settings, now = read_settings(config), datetime.now(UTC)
     try:
         expires_at = None if expires is None else now + expires
     except OverflowError:
         raise click.UsageError("that is beyond the calendar: write never") from None
-    entry = {"role": role, "expires_at": None if expires_at is None else expires_at.isoformat()}
     path = settings.admin.tokens
     with recording(settings, "NEW TOKEN") as record:
-        record.done([{"target": name, "after": entry}])
+        record.seal_done(name)
         secret = new_token(path, name, role_of(role), now=now, expires_at=expires_at)
     click.echo(secret)
     until = "for ever" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"
@@ -108,8 +103,6 @@ def show(config: Path | None, output: str) -> None:
 
     Their hashes are not shown. Exit codes: 1 the file cannot be used.
     """
-    from broker.control.token_file import read_tokens  # noqa: PLC0415
-
     now = datetime.now(UTC)
     rows = [
         {
@@ -138,13 +131,8 @@ def revoke(config: Path | None, name: str) -> None:
 
     It counts no more from the next request on. Exit codes: 1 the file cannot be used, 3 there is no such token.
     """
-    from broker.control.token_file import read_tokens, revoke_token  # noqa: PLC0415
-
     settings = read_settings(config)
-    path = settings.admin.tokens
-    known = {one.name: one for one in read_tokens(path)}
-    before = {"role": known[name].role.word} if name in known else None
     with recording(settings, "REVOKE TOKEN") as record:
-        record.done([{"target": name, "before": before}])
-        revoke_token(path, name)
+        record.seal_done(name)
+        revoke_token(settings.admin.tokens, name)
     click.echo(f"token {name} revoked", err=True)

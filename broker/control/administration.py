@@ -153,20 +153,8 @@ class AdminSettings(Section):
     audit: Annotated[Path, value.path()] = setting(
         "audit.jsonl",
         "File in which every change through the admin API is written down before it is made, one JSON object a line. A "
-        "relative path is relative to `instance.state_dir`.",
+        "relative path is relative to `instance.state_dir`. Rotate it with logrotate.",
         reason="A change that cannot be written down is refused, so the file stands where the instance writes anyhow.",
-        reload=Reload.LIVE,
-    )
-    audit_size: Annotated[int, value.size(64 << 10, 1 << 30)] = setting(
-        "16MiB",
-        "Size at which the audit file is put aside, as NAME.1, NAME.2 and so on, and a new one begun.",
-        reason="Some forty thousand changes.",
-        reload=Reload.LIVE,
-    )
-    audit_keep: Annotated[int, value.integer(0, 1000, unit="files")] = setting(
-        9,
-        "How many files that were put aside are kept.",
-        reason="With the one in use 160 MiB at most.",
         reload=Reload.LIVE,
     )
 

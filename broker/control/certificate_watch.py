@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from broker.control.certificate_change import Tell, shown_security, tell_change, tell_nobody
 from broker.control.certificates import plain_text_told, security_of, unwise
 from broker.errors import SettingError
 from broker.net.tls import Encryption, Security, narrowed
@@ -43,14 +42,13 @@ class CertificateWatch:
     What the endpoint brings to its connections, now.
 
     Shape: `security` in use; `reloads` since the start, and `failures`: files that could not be used; `problem` why the
-    files as they are now are not in use, empty when they are; `told` what their changes come to.
+    files as they are now are not in use, empty when they are.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.security: Security
         self.reloads = self.failures = 0
         self.problem = ""
-        self.told: Tell = tell_nobody
         self._settings = settings
         self._use: Use = lambda _: None
         self._begin: Callable[[], object] | None = None  # looking, until that is done
@@ -114,10 +112,9 @@ class CertificateWatch:
         if await asyncio.to_thread(self._mark) != mark or settings is not self._settings:
             return  # whatever was loaded, it is not what is there, or not what is asked for any more
         self._tried = mark
-        before, self.security, self.problem = self.security, security, ""
+        self.security, self.problem = security, ""
         self.reloads += 1
         self._use(security)
-        tell_change(self.told, "endpoint", shown_security(before), shown_security(security))
         assert security.own is not None, "only who encrypts looks"
         log.info(
             "certificates loaded",
@@ -145,7 +142,6 @@ class CertificateWatch:
         self.security = await asyncio.to_thread(narrowed, before, (*endpoint.trust, *endpoint.peers))
         if self.security is not before:
             self._use(self.security)
-            tell_change(self.told, "endpoint", shown_security(before), shown_security(self.security))
             gone = [one.principal_name for one in before.trusted if one.fingerprint not in self.security.pinned]
             log.warning("trust withdrawn", principals=gone, trusted=len(self.security.trusted))
 

@@ -21,13 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from broker.control.catalog import MSDB, Catalog, Database
-from broker.control.certificate_change import Tell
 from broker.control.config import Settings
 from broker.control.custody import path_of, take
 from broker.control.declared import run_declared
-from broker.control.definition import Auditing
 from broker.control.identities import Identities, credentials_of
 from broker.control.named_script import own_scripts
+from broker.control.progress import Auditing
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.role_keeper import OwnStanding, RoleKeeper, boot_time
 from broker.control.role_source import role_source
@@ -82,7 +81,7 @@ class Databases:
         supervision: Keeps the tasks of the databases.
 
     Shape: `endpoints` the databases at work by name, msdb once it asks for routes; `forwarder` is given before the
-    first one is added; `seen_by` who writes down what a script of the configuration changes.
+    first one is added; `seen_by` records the run of a script of the configuration in a database.
     """
 
     forwarder: Forwarder
@@ -97,7 +96,7 @@ class Databases:
         supervision: Supervision | None = None,
     ) -> None:
         self.endpoints: dict[str, Endpoint] = {}
-        self.seen_by: Callable[[Path], Auditing | None] = lambda _: None
+        self.seen_by: Callable[[Path, str], Auditing | None] = lambda _path, _database: None
         self._past = Past()
         self._leaving: dict[str, Endpoint] = {}
         self._settings = settings
@@ -185,10 +184,6 @@ class Databases:
     async def adopt(self, loaded: Mapping[str, Credentials]) -> None:
         """These databases have these certificates from now on."""
         await self._identities.adopt(loaded)
-
-    def tell_certificates(self, tell: Tell) -> None:
-        """What a change of their certificate files comes to is told from now on."""
-        self._identities.told = tell
 
     def _watch_identities(self) -> None:
         """Certificates are looked at once there are some."""
@@ -296,7 +291,7 @@ class Databases:
         try:
             await self.catalog.add(database)
             for _, path in own_scripts(self._settings, name):
-                await run_declared(self.catalog, path, name, self.seen_by(path))
+                await run_declared(self.catalog, path, name, self.seen_by(path, name))
             reign = Reign(endpoint.broker_instance, store.epoch, self._settings.instance.name, time.time())
             await asyncio.to_thread(write_reign, store.path, reign)
             self._serve(name, endpoint)

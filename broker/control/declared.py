@@ -12,9 +12,8 @@ from pathlib import Path
 import structlog
 
 from broker.control.catalog import Catalog
-from broker.control.definition import Auditing
 from broker.control.execute import execute
-from broker.control.progress import Progress
+from broker.control.progress import Auditing, Progress
 from broker.ddl.parser import read_script
 from broker.ddl.text import decode_script
 from broker.errors import SettingError
@@ -26,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 async def run_declared(catalog: Catalog, path: Path, database: str, seen_by: Auditing | None = None) -> None:
     """
-    Carry out a script file, wholly or not at all; `seen_by` writes down what it changes.
+    Carry out a script file, wholly or not at all; `seen_by` records it.
 
     Raises:
         StatementError, StoreUnavailableError: as `execute`.

@@ -25,12 +25,10 @@ from msgspec.structs import replace
 
 from broker.control import agreement as _agreement  # noqa: F401 - its statements join `carry_out`
 from broker.control import permission as _permission  # noqa: F401 - likewise
-from broker.control.auditing import carry_out_seen, create_routes_seen
 from broker.control.catalog import MSDB, Catalog, Database, Rows, read_rows, read_table
-from broker.control.definition import Change
-from broker.control.effect import RouteChanges, Session, refuse_option
+from broker.control.effect import RouteChanges, Session, carry_out, refuse_option
 from broker.control.progress import Messages, Progress, Stage
-from broker.control.route_batch import BATCH_MAX
+from broker.control.route_batch import BATCH_MAX, create_routes
 from broker.ddl.statements import (
     AlterDatabase,
     AlterRoute,
@@ -298,8 +296,7 @@ class _Script:
             self.messages.add("database", name, "would be handed over")
         else:
             self.fails_over = statement, name
-            if self.progress.seen_by is not None:
-                self.progress.seen_by.note(Change(name, statement, {"ROLE": "PRINCIPAL"}, {"ROLE": "MIRROR"}))
+            self._audit(name, statement)
 
     def _refuse_beside_fail_over(self, statement: Statement) -> None:
         if self.fails_over is not None:
@@ -312,9 +309,10 @@ class _Script:
             if part.database.name == MSDB and not isinstance(statement, _IN_MSDB):
                 raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
             try:
-                carry_out_seen(statement, part.session, self.progress.seen_by)
+                carry_out(statement, part.session)
             except sqlite3.Error as error:
                 raise _unavailable(part.database, error) from error
+        self._audit(part.database.name, statement)
         self.progress.statements += 1
 
     def _create_routes(self, database: str, borrowed: ExitStack) -> None:
@@ -322,11 +320,17 @@ class _Script:
             return
         part = self._part(database, borrowed)
         try:
-            create_routes_seen(self._batch, part.session, self.progress.seen_by)
+            create_routes(self._batch, part.session)
         except sqlite3.Error as error:
             raise _unavailable(part.database, error) from error
+        self._audit(database, *self._batch)
         self.progress.statements += len(self._batch)
         self._batch.clear()
+
+    def _audit(self, database: str, *statements: Statement) -> None:
+        if self.progress.seen_by is not None:
+            for statement in statements:
+                self.progress.seen_by.note(database, statement)
 
     def _note(self, statement: Statement) -> None:
         if statement.origin is not None:

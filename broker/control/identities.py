@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from broker.control.certificate_change import Tell, shown_credentials, tell_change, tell_nobody
 from broker.control.certificate_use import trusted_files
 from broker.errors import BrokerError, SettingError
 from broker.security.identity import OwnIdentity, Peers, Signing, parse_own, parse_peers
@@ -65,11 +64,7 @@ def identity_errors(settings: Settings) -> list[SettingError]:
 
 
 class Identities:
-    """
-    The files of all databases of an instance. Loop-only; looking and loading is done in a thread.
-
-    Shape: `told` what their changes come to.
-    """
+    """The files of all databases of an instance. Loop-only; looking and loading is done in a thread."""
 
     def __init__(self, settings: Settings, use: Use) -> None:
         self._settings = settings
@@ -77,7 +72,6 @@ class Identities:
         self._tried = {name: _mark(one) for name, one in settings.databases.items()}
         self._seen = dict(self._tried)
         self._used = {name: _Known.of(settings, name) for name in settings.databases}
-        self.told: Tell = tell_nobody
 
     def use(self, settings: Settings) -> None:
         """These settings hold from now on, and what their files hold now is known."""
@@ -128,7 +122,6 @@ class Identities:
 
     async def _adopt(self, settings: Settings, name: str, credentials: Credentials) -> None:
         await self._use(name, credentials)
-        self._tell(name, credentials)
         self._used[name] = await asyncio.to_thread(_Known.with_files, settings, name, credentials)
 
     async def _narrow(self, name: str) -> None:
@@ -137,13 +130,8 @@ class Identities:
         credentials = self._used[name].narrowed(now)
         if credentials is not None:
             await self._use(name, credentials)
-            self._tell(name, credentials)
             self._used[name] = _Known(credentials, self._used[name].files)
             log.warning("peers withdrawn", database=name, peers=len(credentials.peers.known))
-
-    def _tell(self, name: str, credentials: Credentials) -> None:
-        before = self._used[name].credentials
-        tell_change(self.told, f"database {name}", shown_credentials(before), shown_credentials(credentials))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
-from broker.control.definition import Auditing
+from broker.ddl.statements import Statement
 
 MESSAGES_MAX = 100  # told one by one; a script of a million statements would answer with 30 MB
+
+
+class Auditing(Protocol):
+    """Records what a script changes; called in the thread of the script."""
+
+    def note(self, database: str, statement: Statement) -> None:
+        """A statement was carried out; nothing is committed yet."""
+
+    def seal(self, statements: int) -> None:
+        """This many statements are about to be committed; raises when that cannot be recorded."""
 
 
 class Stage(StrEnum):
@@ -31,7 +42,7 @@ class Progress(Struct, eq=False):
 
     Shape: `source` as in the places of errors; `size` and `position` characters, 0 when the statements come from no
     text; `statements` carried out so far. Whoever sets `is_stopped` has the script end, and change nothing, soon;
-    `seen_by` writes down what it changes.
+    `seen_by` records what it changes.
     """
 
     source: str = "-"

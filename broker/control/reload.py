@@ -26,9 +26,9 @@ from broker.control.catalog import Catalog
 from broker.control.certificates import security_of, unwise
 from broker.control.check import changeable_errors
 from broker.control.config import Settings, by_place
-from broker.control.definition import Auditing
 from broker.control.identities import identity_errors
 from broker.control.load import load_settings
+from broker.control.progress import Auditing
 from broker.control.rehearsal import rehearse
 from broker.control.reload_change import Difference, differences, in_force, mixed_contradictions
 from broker.control.reload_script import Scripts, look, run_changed
@@ -74,8 +74,8 @@ class Seen(Auditing, Protocol):
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
         """Statements of changed scripts; raises when one that may not be carried out is taken."""
 
-    def seal_reload(self, before: dict[str, str], after: dict[str, str]) -> None:
-        """These settings are about to hold; raises when that cannot be written down. Blocking."""
+    def seal_reload(self, keys: Sequence[str]) -> None:
+        """These settings are about to change; raises when that cannot be recorded. Blocking."""
 
     def end_badly(self, error: BaseException) -> None:
         """It was refused, or has failed."""
@@ -239,7 +239,9 @@ class Reloads:
             done = Reloaded(changed, names, [], left, is_dry_run, warnings)
             if is_dry_run:
                 return done
-            await asyncio.to_thread(_write_down, seen_by, changed)
+            await asyncio.to_thread(
+                seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
+            )
             done.scripts.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by))
             undo.pop_all()
         await carry_out()
@@ -342,12 +344,6 @@ async def _prepared(
         raise SettingsError([error]) from error
     except ListenFailedError as error:
         raise SettingsError([listen_error(settings, error, is_running=True)]) from error
-
-
-def _write_down(seen_by: Seen, changed: Sequence[Difference]) -> None:
-    counting = [one for one in changed if one.effect is not Reload.RESTART]
-    before, after = ({one.key: getattr(one, side) for one in counting} for side in ("before", "after"))
-    seen_by.seal_reload(before, after)
 
 
 def reload_part(reloads: Reloads) -> Mapping[str, str]:

@@ -97,17 +97,6 @@ def shown(settings: Settings, path: KeyPath) -> str:
     return _written(_value(settings, path), "" if kind is None else kind.unit)
 
 
-def shown_all(settings: Settings) -> dict[str, str]:
-    """Every setting by its key, those of each database that there is, as one writes them in TOML."""
-    paths = [path for one in settings_of(Settings) for path in _named(settings, one.path)]
-    return {dotted(path): shown(settings, path) for path in paths}
-
-
-def _named(settings: Settings, path: KeyPath) -> list[KeyPath]:
-    """The path, or where it is one of any database that of each."""
-    return [(path[0], name, *path[2:]) for name in settings.databases] if ANY_NAME in path else [path]
-
-
 def _written(value: Any, unit: str) -> str:  # noqa: PLR0911 - a table of kinds
     match value:
         case bool():

@@ -18,10 +18,9 @@ from typing import Protocol, TypeAlias
 
 from broker.control.catalog import MSDB, Catalog
 from broker.control.config import Settings
-from broker.control.definition import Auditing
 from broker.control.execute import execute
 from broker.control.place import KeyPath
-from broker.control.progress import Progress
+from broker.control.progress import Auditing, Progress
 from broker.control.script import script_files
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement, UseDatabase

@@ -12,6 +12,7 @@ They are structs of msgspec, because there are so many: to make as many dataclas
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -26,6 +27,7 @@ from broker.security.grants import Permission
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_WORD = r"[A-Z][a-z]+"  # of a class name
 NAME = "NAME"  # the key of `Origin.places` under which the name of the object stands
 
 
@@ -368,3 +370,16 @@ class AlterDatabase(Statement, frozen=True):
 
     name: str | None
     option: DatabaseOption
+
+
+def words_of(statement: Statement) -> str:
+    """What a statement is called: its first words, in capitals."""
+    match statement:
+        case AlterDatabase():
+            return f"ALTER DATABASE SET {statement.option}"
+        case EndConversation():
+            return "END CONVERSATION WITH CLEANUP" if statement.cleanup else "END CONVERSATION"
+        case ChangePermission():
+            return f"{re.findall(_WORD, type(statement).__name__)[0].upper()} {statement.permission}"
+        case _:
+            return " ".join(re.findall(_WORD, type(statement).__name__)).upper()

@@ -1,7 +1,7 @@
 """
-The rows of sys.dm_broker_audit: the newest lines of the audit file, and of those put aside before it.
+The rows of sys.dm_broker_audit: the newest lines of the audit file.
 
-Read from the end, so that the size of the files does not matter. A line that is none is left out.
+Read from the end, so that the size of the file does not matter. A line that is not an entry is left out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ COLUMNS = {
     "origin": "from",
     "operation": "operation",
     "database_name": "database",
+    "statement": "statement",
     "target": "target",
-    "definition_before": "before",
-    "definition_after": "after",
     "outcome": "outcome",
     "problem": "problem",
     "unsaid": "unsaid",
@@ -36,42 +36,31 @@ INTEGER_MAX = 2**63 - 1  # of SQLite
 BYTES_MAX = 32 * 1024 * 1024
 
 
-def audit_rows(path: Path, keep: int) -> list[tuple[object, ...]]:
+def audit_rows(path: Path) -> list[tuple[object, ...]]:
     """
-    The newest changes, oldest first. Blocking.
-
-    Args:
-        path: The file in use.
-        keep: How many files before it are kept, as NAME.1, NAME.2 and so on.
+    The newest lines of the file, oldest first. Blocking.
 
     Raises:
-        StoreUnavailableError: a file cannot be read.
+        StoreUnavailableError: the file cannot be read.
     """
-    rows: list[tuple[object, ...]] = []
-    room = BYTES_MAX
-    for file in (path, *(path.with_name(f"{path.name}.{number}") for number in range(1, keep + 1))):
-        try:
-            lines, taken = _last_lines(file, room)
-        except FileNotFoundError:
-            continue  # none yet, or put aside at this moment
-        except OSError as error:
-            raise StoreUnavailableError(str(file), error.strerror or str(error)) from error
-        room -= taken
-        rows += _rows(reversed(lines))
-        if room <= 0 or len(rows) >= ROWS_MAX:
-            break
-    return rows[ROWS_MAX - 1 :: -1] if len(rows) >= ROWS_MAX else rows[::-1]
+    try:
+        lines = _last_lines(path, BYTES_MAX)
+    except FileNotFoundError:
+        return []  # none yet, or just rotated
+    except OSError as error:
+        raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
+    return list(islice(_rows(reversed(lines)), ROWS_MAX))[::-1]
 
 
-def _last_lines(file: Path, most: int) -> tuple[list[bytes], int]:
-    """The whole lines among the last bytes of a file, and how many bytes that were."""
+def _last_lines(file: Path, most: int) -> list[bytes]:
+    """The whole lines among the last bytes of a file."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         begin = max(0, size - most)
         opened.seek(begin)
         data = opened.read(size - begin)  # no more: memory is taken for as much as is asked for
     lines = data.splitlines()
-    return lines[1:] if begin else lines, len(data)
+    return lines[1:] if begin else lines
 
 
 def _rows(lines: Iterator[bytes]) -> Iterator[tuple[object, ...]]:

@@ -14,25 +14,11 @@ from typing import NamedTuple
 # Read at once. Each row lets go of the interpreter's lock for a moment too short for anybody else to take it, and who
 # waits for it waits anew: reading and deciding in turns would hold up the loop for as long as both take.
 ROWS = 1000
-_DESCRIBE = (
-    "SELECT state, hex(conversation_group_id), service_name, far_service, dialog_timer FROM broker_conversation"
-    " WHERE conversation_handle = ?"
-)
 # Not those that are closed or failed: nothing of them is routed any more.
 _UNDER_WAY = (
     "SELECT conversation_handle, conversation_id, is_initiator, service_name, far_service, far_broker_instance,"
     " send_sequence FROM broker_conversation WHERE state IN ('SO', 'SI', 'CO', 'DI', 'DO') ORDER BY endpoint_id"
 )
-
-
-class Described(NamedTuple):
-    """One side. Shape: `conversation_group` hexadecimal digits; `dialog_timer` UTC seconds, None where none runs."""
-
-    state: str
-    conversation_group: str
-    service_name: str
-    far_service: str
-    dialog_timer: float | None
 
 
 class UnderWay(NamedTuple):
@@ -52,12 +38,6 @@ def handles_of(db: sqlite3.Connection, endpoint_ids: Iterable[int]) -> list[tupl
     question = "SELECT endpoint_id, conversation_handle FROM broker_conversation WHERE endpoint_id = ?"
     found = (db.execute(question, (endpoint_id,)).fetchone() for endpoint_id in endpoint_ids)
     return [row for row in found if row is not None]
-
-
-def describe_conversation(db: sqlite3.Connection, conversation_handle: bytes) -> Described | None:
-    """What an administrator has to know of the side with this handle."""
-    row = db.execute(_DESCRIBE, (conversation_handle,)).fetchone()
-    return None if row is None else Described(*row)
 
 
 def conversations_under_way(db: sqlite3.Connection) -> Iterator[UnderWay]:

@@ -76,12 +76,6 @@ def find_queue(db: sqlite3.Connection, name: str) -> Queue | None:
     return None if row is None else _queue(row)
 
 
-def find_queue_name(db: sqlite3.Connection, queue_id: int) -> str | None:
-    """The name of the queue with this number."""
-    row = db.execute("SELECT name FROM broker_queue WHERE queue_id = ?", (queue_id,)).fetchone()
-    return None if row is None else str(row[0])
-
-
 def find_service(db: sqlite3.Connection, name: str) -> Service | None:
     """The service of this name."""
     row = db.execute(f"{_SERVICES} WHERE name = ?", (name,)).fetchone()

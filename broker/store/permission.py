@@ -42,15 +42,6 @@ def find_state(db: sqlite3.Connection, rule: Rule) -> State | None:
     return None if row is None else State(row[0])
 
 
-def states_on(db: sqlite3.Connection, permission: Permission, securable: str) -> dict[str, str]:
-    """What is stored about a permission on a securable: the state by principal, as written, in their order."""
-    rows = db.execute(
-        "SELECT principal, state FROM broker_permission WHERE permission = ? AND securable = ? ORDER BY principal",
-        (str(permission), securable),
-    )
-    return dict(rows.fetchall())
-
-
 def put_permission(db: sqlite3.Connection, rule: Rule) -> None:
     """Store a rule in the place of the one about the same."""
     db.execute(

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from broker.admin.files import script_seen
+from broker.admin.audit import ScriptEntry
 from broker.admin.server import AdminServer
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_watch import CertificateWatch
@@ -115,7 +115,7 @@ class Supervisor:
         await self.catalog.load()
         await self.reloads.begin()
         for path in named_scripts(self.settings, ("routes", "files"), self.settings.routes.files):
-            await run_declared(self.catalog, path, MSDB, script_seen(self.settings, path))
+            await run_declared(self.catalog, path, MSDB, ScriptEntry(self.settings.admin.audit, path, MSDB))
         asking = next(self.catalog.msdb.table.all_routes(BROKER_CONFIGURATION), None)
         if asking is not None:
             raise asking_error(self.settings, asking.name)
@@ -124,8 +124,6 @@ class Supervisor:
         self.slots = [Slot(number, begin, self.supervision) for number in range(1, self.settings.endpoint.workers + 1)]
         self.admin = AdminServer(Whole(self))
         await self.admin.start(stack)
-        await self.admin.compare(lambda: (self.settings, self.certificates.security))
-        self.certificates.told = self.admin.on_certificates
         self.supervision.keep_within(stack, "routes", self._distribute)
         stack.push_async_callback(self._stop_workers)
         # Each worker looks for itself, and uses what it finds.

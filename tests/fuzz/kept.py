@@ -8,26 +8,17 @@ import sqlite3
 import ssl
 import tempfile
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from structlog.testing import capture_logs
-
-from broker.admin.audit import Audit
-from broker.admin.audit_file import AuditFile
-from broker.admin.last_run import LastRun
 from broker.control.certificate_file import read_certificates, read_keys
-from broker.control.config import Settings
-from broker.control.load import load_settings
 from broker.control.token_file import TokenFileError, find_token, read_tokens
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.journal.newest import Wanted, newest
 from broker.journal.survey import survey
 from broker.net.certificate import identify
-from broker.net.tls import Security
 from broker.observe.audit import audit_rows
 from broker.observe.file_rows import monitor_rows
 from broker.observe.query import shown_value
@@ -80,7 +71,7 @@ def _tokens(data: bytes) -> None:
 
 def _audit(data: bytes) -> None:
     """Of the audit, every line that is one is a row that SQLite takes, and the others are passed over."""
-    rows = audit_rows(_file("audit.jsonl", data), keep=0)
+    rows = audit_rows(_file("audit.jsonl", data))
     with closing(sqlite3.connect(":memory:")) as db:
         for row in rows:
             db.execute(f"SELECT {', '.join('?' * len(row))}", tuple(map(shown_value, row)))
@@ -91,14 +82,14 @@ def _audit_seeds() -> list[bytes]:
     more = {
         "operation": "ALTER QUEUE",
         "database": "orders",
-        "before": {"STATUS": "ON"},
+        "statement": "ALTER QUEUE [q] WITH STATUS = OFF;",
         "outcome": "done",
         "unsaid": 3,
     }
     return [
         json.dumps(line | more).encode() + b"\n",
         b'{"at": "2026-11-22", "unsaid": 99999999999999999999999}\n',
-        b'{"at": "2026-11-22", "who": [1], "before": "x", "after": {"a": [[]]}}\n[1]\n"at"\nnull\n',
+        b'{"at": "2026-11-22", "who": [1], "statement": {"a": [[]]}}\n[1]\n"at"\nnull\n',
         b'{"at": 5}\n{"at": "0001-01-01T00:00:00+23:59"}\n{"at": "9999-12-31T23:59:59-23:59"}\n',
         b"[" * 2000,
         b'{"at": "2026-11-22", "unsaid": ' + b"9" * 5000 + b"}",
@@ -125,25 +116,6 @@ def _seen(data: bytes) -> None:
         sighting = look(db, _database(), _directory())
     assert sighting.starts == 0
     assert "file" in sighting.problem or not sighting.problem
-
-
-@cache
-def _settings() -> Settings:
-    """Those of an instance that says nothing of its own."""
-    return load_settings(_file("config.toml", b"[instance]\nname = 'fuzzed'\n"), environ={})
-
-
-def _last_run(data: bytes) -> None:
-    """What counted when the instance last ran: whatever stands there, the start goes on, and the next one knows."""
-    file = _file("last_run.json", data)
-    audit = Audit(AuditFile(_directory() / "starts.jsonl", size_bytes=KIB * KIB, keep=0))
-    with ThreadPoolExecutor() as unused, capture_logs():
-        last = LastRun(file, audit, lambda: (_settings(), Security()), unused)
-        last.compare()
-        written = file.read_bytes()
-        last.compare()
-    assert json.loads(written)
-    assert file.read_bytes() == written
 
 
 def _readers(data: bytes) -> None:
@@ -215,7 +187,6 @@ def targets() -> tuple[Target, ...]:
     reign = b'{"broker_instance": "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11", "epoch": 3, "principal": "a", "since": 1.5}'
     seen = b'{"%s": {"starts": 3, "epoch": 3, "path": "/orders.db"}}' % KNOWN.encode()
     reader = b'[["q", 1, 0.0, null]]'
-    last_run = b'{"settings": {"endpoint.listen": "tcp://[::]:4022"}, "certificates": {"trust": ["a sha256:00"]}}'
     token = (
         b'{"name": "ci", "role": "viewer", "sha256": "%s", "made_at": "2026-01-01T00:00:00+00:00", "expires_at": null}'
     )
@@ -229,12 +200,6 @@ def targets() -> tuple[Target, ...]:
         ),
         Target(
             "seen", _seen, (StoreUnavailableError,), lambda: [seen, seen.replace(b"3", b"1e999"), b"[" * 999, b"{}"]
-        ),
-        Target(
-            "last_run",
-            _last_run,
-            (),
-            lambda: [last_run, last_run.replace(b'"tcp', b'["tcp'), b"[" * 2000, b"{}", b'{"settings": null}'],
         ),
         Target("readers", _readers, (), lambda: [reader, reader.replace(b"0.0", b"1e99"), b"[" * RECORD_BYTES, b"5"]),
         Target("audit", _audit, (StoreUnavailableError,), _audit_seeds, input_max=8 * KIB),

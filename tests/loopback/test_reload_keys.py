@@ -263,9 +263,7 @@ def admin_cases(at: Path) -> dict[str, Case]:
         "admin.peers": one("admin", "peers", [two["certificate"]], lambda i: len(i.admin._ways.security.trusted), 2),
         "admin.tokens": one("admin", "tokens", str(at / "tokens"), lambda i: door(i)._tokens._path, at / "tokens"),
         "admin.roles": one("admin", "roles", {"user:4711": "operator"}, lambda i: [*door(i)._holders.users], [4711]),
-        "admin.audit": one("admin", "audit", str(at / "audit"), lambda i: i.admin.audit.file.path, at / "audit"),
-        "admin.audit_size": one("admin", "audit_size", "1MiB", lambda i: i.admin.audit.file.size_bytes, 1 << 20),
-        "admin.audit_keep": one("admin", "audit_keep", 3, lambda i: i.admin.audit.file.keep, 3),
+        "admin.audit": one("admin", "audit", str(at / "audit"), lambda i: i.admin.audit.path, at / "audit"),
     }
 
 

@@ -14,7 +14,6 @@ import pytest
 from broker import begin_dialog
 from broker.admin.api import Api
 from broker.admin.audit import Audit
-from broker.admin.audit_file import AuditFile
 from broker.admin.caller import Caller
 from broker.admin.census import CensusRequest
 from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
@@ -41,7 +40,7 @@ async def api(instance: Instance) -> AsyncIterator[Api]:
         OneProcess(instance),
         Turns(executor, 1),
         executor,
-        Audit(AuditFile(admin.audit, admin.audit_size, admin.audit_keep), executor),
+        Audit(admin.audit, executor),
     )
     executor.shutdown()
 

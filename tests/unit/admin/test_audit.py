@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.audit import CHANGES_MAX, REFUSALS_BURST, Audit, problem_in_short
-from broker.admin.audit_file import AuditFile, AuditUnavailableError
+from broker.admin.audit import LINES_MAX, REFUSALS_BURST, Audit, AuditUnavailableError, ScriptEntry, problem_in_short
 from broker.admin.caller import Caller
 from broker.control.admin_role import AdminRole
-from broker.control.definition import Change
+from broker.daemon import serve
 from broker.ddl.parser import parse_script
-from broker.errors import DdlSyntaxError, UnknownNameError
+from broker.ddl.statements import Statement
+from broker.errors import DdlSyntaxError, StoreUnavailableError, UnknownNameError
 
 ALICE = Caller("user:alice", "socket, process 7 of user 1000", AdminRole.OPERATOR)
 
@@ -28,7 +29,7 @@ class Written:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.threads = ThreadPoolExecutor(1)
-        self.audit = Audit(AuditFile(path, 1 << 20, 2), self.threads)
+        self.audit = Audit(path, self.threads)
 
     def lines(self) -> list[dict[str, Any]]:
         self.threads.shutdown()
@@ -42,14 +43,14 @@ def written(tmp_path: Path) -> Iterator[Written]:
     made.threads.shutdown()
 
 
-def _change(text: str, before: Any = None, after: Any = None) -> Change:
+def _statement(text: str) -> Statement:
     [statement] = parse_script(text)
-    return Change("orders", statement, before, after)
+    return statement
 
 
-def test_a_line_tells_who_from_where_what_before_and_after(written: Written) -> None:
+def test_a_line_has_who_from_where_and_the_statement(written: Written) -> None:
     entry = written.audit.begin(ALICE, "POST /v1/sql", "msdb")
-    entry.note(_change("ALTER QUEUE q WITH STATUS = OFF", {"STATUS": "ON"}, {"STATUS": "OFF"}))
+    entry.note("orders", _statement("alter queue q with status = off"))
 
     entry.seal(1)
 
@@ -62,9 +63,7 @@ def test_a_line_tells_who_from_where_what_before_and_after(written: Written) -> 
         "from": "socket, process 7 of user 1000",
         "operation": "ALTER QUEUE",
         "database": "orders",
-        "target": "q",
-        "before": {"STATUS": "ON"},
-        "after": {"STATUS": "OFF"},
+        "statement": "ALTER QUEUE [q] WITH STATUS = OFF;",
         "outcome": "done",
     } == line
 
@@ -72,8 +71,8 @@ def test_a_line_tells_who_from_where_what_before_and_after(written: Written) -> 
 def test_the_lines_of_a_request_have_its_number_and_those_of_others_have_not(written: Written) -> None:
     for _ in range(2):
         entry = written.audit.begin(ALICE, "POST /v1/sql")
-        entry.note(_change("DROP ROUTE a"))
-        entry.note(_change("DROP ROUTE b"))
+        entry.note("orders", _statement("DROP ROUTE a"))
+        entry.note("orders", _statement("DROP ROUTE b"))
         entry.seal(2)
 
     requests = [line["request"] for line in written.lines()]
@@ -82,13 +81,13 @@ def test_the_lines_of_a_request_have_its_number_and_those_of_others_have_not(wri
 
 def test_of_a_long_script_the_first_changes_are_written_and_how_many_more(written: Written) -> None:
     entry = written.audit.begin(ALICE, "POST /v1/sql")
-    while entry.room:
-        entry.note(_change("DROP ROUTE a"))
+    for _ in range(LINES_MAX + 7):
+        entry.note("orders", _statement("DROP ROUTE a"))
 
-    entry.seal(CHANGES_MAX + 7)
+    entry.seal(LINES_MAX + 7)
 
     lines = written.lines()
-    assert CHANGES_MAX + 1 == len(lines)
+    assert LINES_MAX + 1 == len(lines)
     assert ("POST /v1/sql", "7 more statements") == (lines[-1]["operation"], lines[-1]["target"])
 
 
@@ -101,7 +100,7 @@ def test_a_script_that_changes_nothing_leaves_no_line(written: Written) -> None:
 def test_what_cannot_be_written_is_not_sealed(tmp_path: Path) -> None:
     written = Written(tmp_path)  # a directory
     entry = written.audit.begin(ALICE, "POST /v1/sql")
-    entry.note(_change("DROP ROUTE a"))
+    entry.note("orders", _statement("DROP ROUTE a"))
 
     with pytest.raises(AuditUnavailableError, match="nothing is changed as long as no change can be written down"):
         entry.seal(1)
@@ -117,7 +116,7 @@ def test_a_refusal_is_written_with_its_reason(written: Written) -> None:
 
 def test_what_fails_after_it_was_sealed_is_told_by_a_second_line(written: Written) -> None:
     entry = written.audit.begin(ALICE, "POST /v1/sql")
-    entry.note(_change("DROP ROUTE a"))
+    entry.note("orders", _statement("DROP ROUTE a"))
     entry.seal(1)
 
     entry.end_badly(UnknownNameError(1, "the disk is full"))
@@ -151,15 +150,6 @@ def test_text_that_is_no_statement_is_not_repeated() -> None:
 
     assert "secret" not in problem_in_short(caught.value)
     assert problem_in_short(caught.value).startswith("Msg 102: not understood, line ")
-
-
-def test_the_principals_of_a_permission_belong_to_its_target(written: Written) -> None:
-    entry = written.audit.begin(ALICE, "POST /v1/sql")
-    entry.note(_change("GRANT SEND ON SERVICE::s TO [CN=a], public"))
-    entry.seal(1)
-
-    [line] = written.lines()
-    assert ("GRANT SEND", "SEND ON s TO CN=a, public") == (line["operation"], line["target"])
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anybody_changes_anything(written: Written) -> None:
@@ -203,6 +193,156 @@ def test_what_was_wrong_with_another_file_says_nothing_about_this_one(
         with pytest.raises(AuditUnavailableError):
             written.audit.begin(ALICE, "POST /v1/sql").seal_done("instance")
 
-    written.audit.file = AuditFile(written.path.with_name("other.jsonl"), 1 << 20, 2)
+    written.audit.path = written.path.with_name("other.jsonl")
 
     assert "" == written.audit.problem()
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+
+
+def _lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_lines_are_added_at_the_end_of_a_file_for_its_owner(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+
+    audit.append([{"a": 1}])
+    audit.append([{"a": 2}, {"name": 'a\nb\u2028\x00"ü'}])
+
+    assert [{"a": 1}, {"a": 2}, {"name": 'a\nb\u2028\x00"ü'}] == _lines(audit.path)
+    assert 3 == audit.path.read_bytes().count(b"\n")
+    assert 0o600 == stat.S_IMODE(audit.path.stat().st_mode)
+
+
+def test_a_file_that_was_renamed_is_begun_again(tmp_path: Path) -> None:
+    """As logrotate does."""
+    audit = Audit(tmp_path / "audit.jsonl")
+    audit.append([{"a": 1}])
+    audit.path.rename(tmp_path / "audit.jsonl.1")
+
+    audit.append([{"a": 2}])
+
+    assert ([{"a": 1}], [{"a": 2}]) == (_lines(tmp_path / "audit.jsonl.1"), _lines(audit.path))
+
+
+def test_of_a_full_disk_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+    audit.append([{"a": 1}])
+    write = os.write
+    left = iter((3, 0))
+
+    def full(descriptor: int, data: bytes) -> int:
+        if not (room := next(left)):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:room])
+
+    monkeypatch.setattr("os.write", full)
+    with pytest.raises(AuditUnavailableError, match="No space left on device; nothing is changed as long as"):
+        audit.append([{"a": 2}])
+
+    assert [{"a": 1}] == _lines(audit.path)
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "pipe", "missing"])
+def test_what_is_no_plain_file_is_not_written(tmp_path: Path, kind: str) -> None:
+    audit = Audit(tmp_path / kind / "audit.jsonl")
+    if kind != "missing":
+        audit.path.parent.mkdir()
+    match kind:
+        case "directory":
+            audit.path.mkdir()
+        case "link":
+            audit.path.symlink_to(tmp_path / "elsewhere")
+        case "pipe":
+            os.mkfifo(audit.path)
+
+    with pytest.raises(AuditUnavailableError, match=str(audit.path)):
+        audit.append([{"a": 1}])
+
+
+def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: Audit(audit.path).append([{"number": number}]), range(200)))
+
+    assert list(range(200)) == sorted(line["number"] for line in _lines(audit.path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files that others cannot write")
+def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """A command as root beside an instance that runs as another user."""
+    os.chown(tmp_path, 4711, 4712)
+    audit = Audit(tmp_path / "audit.jsonl")
+
+    audit.append([{"number": 1}])
+
+    assert (4711, 4712) == (audit.path.stat().st_uid, audit.path.stat().st_gid)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda _: None, ""),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.symlink_to("elsewhere"), "Too many levels of symbolic links"),
+        (lambda path: path.parent.rmdir(), "there is no directory"),
+    ],
+    ids=["none", "directory", "link", "nowhere"],
+)
+def test_what_keeps_lines_from_being_added_is_known_without_making_the_file(
+    tmp_path: Path, make: Any, problem: str
+) -> None:
+    path = tmp_path / "state" / "audit.jsonl"
+    path.parent.mkdir()
+    make(path)
+
+    found = Audit(path).problem()
+
+    assert (bool(problem), False) == (bool(found), path.is_file())
+    assert problem in found
+
+
+# --- scripts of the configuration ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scripted(configuration: Path) -> Path:
+    """An instance with a script."""
+    text = configuration.read_text()
+    configuration.write_text(text.replace('path = "orders.db"', 'path = "orders.db"\nscripts = ["a.sql"]'))
+    (configuration.parent / "a.sql").write_text("CREATE QUEUE q; CREATE SERVICE s ON QUEUE q;")
+    return configuration
+
+
+async def test_each_run_of_a_script_of_the_configuration_is_one_line(scripted: Path) -> None:
+    async with serve(scripted):
+        pass
+
+    [line] = _lines(scripted.parent / "audit.jsonl")
+    assert (
+        "configuration",
+        f"script {scripted.parent / 'a.sql'}",
+        "script",
+        "orders",
+        "2 statements",
+        "done",
+    ) == tuple(line[key] for key in ("who", "from", "operation", "database", "target", "outcome"))
+
+
+async def test_an_instance_that_cannot_record_its_scripts_does_not_start(scripted: Path) -> None:
+    (scripted.parent / "audit.jsonl").mkdir()
+
+    with pytest.raises(StoreUnavailableError, match=r"audit.jsonl: what script .*a.sql changes cannot be written down"):
+        async with serve(scripted):
+            pass
+
+
+def test_a_script_entry_writes_nothing_before_it_is_sealed(tmp_path: Path) -> None:
+    entry = ScriptEntry(tmp_path / "audit.jsonl", tmp_path / "a.sql", "orders")
+
+    entry.note("orders", _statement("DROP ROUTE a"))
+
+    assert [] == list(tmp_path.iterdir())

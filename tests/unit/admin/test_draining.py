@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.admin.audit import Audit
-from broker.admin.audit_file import AuditFile
 from broker.admin.caller import Caller
 from broker.admin.draining import DrainQuestion, drain_now, drain_state
 from broker.control.admin_role import AdminRole
@@ -67,7 +66,7 @@ async def test_drain_that_cannot_be_written_down_does_not_begin(tmp_path: Any) -
     drain = Drain(Leaver(), lambda: Bounds(0.0, 1.0))
     (tmp_path / "audit").mkdir()
     with ThreadPoolExecutor(1) as executor:
-        audit = Audit(AuditFile(tmp_path / "audit", 1 << 20, 1), executor)
+        audit = Audit(tmp_path / "audit", executor)
 
         with pytest.raises(BrokerError):
             await drain_now(drain, audit, executor, OPERATOR)
@@ -78,7 +77,7 @@ async def test_drain_that_cannot_be_written_down_does_not_begin(tmp_path: Any) -
 async def test_second_request_changes_nothing(tmp_path: Any) -> None:
     drain = Drain(Leaver(), lambda: Bounds(0.0, 1.0))
     with ThreadPoolExecutor(1) as executor:
-        audit = Audit(AuditFile(tmp_path / "audit.log", 1 << 20, 1), executor)
+        audit = Audit(tmp_path / "audit.log", executor)
 
         await drain_now(drain, audit, executor, OPERATOR)
         answer = await drain_now(drain, audit, executor, OPERATOR)

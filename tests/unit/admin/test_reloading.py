@@ -54,12 +54,7 @@ async def test_what_changes_is_written_down_and_what_waits_is_not(
     await ask("POST", "/v1/reload", {})
 
     [line] = audited(instance)
-    assert ("configuration", {"dialog.window": "1024"}, {"dialog.window": "3"}, "done") == (
-        line["target"],
-        line["before"],
-        line["after"],
-        line["outcome"],
-    )
+    assert ("configuration: dialog.window", "done") == (line["target"], line["outcome"])
 
 
 async def test_a_dry_run_changes_nothing_and_writes_nothing(ask: Ask, configuration: Path, instance: Instance) -> None:

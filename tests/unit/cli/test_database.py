@@ -151,19 +151,13 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
     told("keep", "-c", configuration, "orders")
     told("keep", "-c", configuration, "orders")  # nothing to do
     told("error-conversations", "-c", configuration, "orders")
-    instance = told("new", "-c", configuration, "orders")
+    told("new", "-c", configuration, "orders")
 
     keep, error, new = audit(configuration)
     assert ["broker database keep", "broker database error-conversations", "broker database new"] == [
         line["operation"] for line in (keep, error, new)
     ]
     assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in (keep, error, new)}
-    assert "the file is a copy" in keep["before"]["problem"]
-    assert {"ended": 2} == error["after"]
-    assert (instance["was"], instance["broker_instance"]) == (
-        new["before"]["broker_instance"],
-        new["after"]["broker_instance"],
-    )
 
 
 def test_msdb_can_be_kept(configuration: Path, used: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -300,22 +300,3 @@ async def test_an_endpoint_that_encrypts_no_more_has_no_files_to_look_at(files: 
     await files.look(3)
 
     assert [NO_SECURITY] == files.used
-
-
-async def test_whose_certificates_come_and_go_is_told(files: Files) -> None:
-    told: list[tuple[str, dict[str, int], dict[str, int]]] = []
-    files.watch.told = lambda whose, gone, come: told.append((whose, _counts(gone), _counts(come)))
-    other = authority("other CA")
-
-    (files.directory / "trust" / "other.pem").write_bytes(other.pem)
-    files.write(make("two", "localhost", by=files.ca))
-    await files.look()
-    (files.directory / "trust" / "other.pem").unlink()
-    (files.directory / "own.pem").write_text("half of a certif")
-    await files.look(4)
-
-    assert [("endpoint", {"certificate": 1}, {"certificate": 1, "trust": 1}), ("endpoint", {"trust": 1}, {})] == told
-
-
-def _counts(some: Mapping[str, list[str]]) -> dict[str, int]:
-    return {setting: len(those) for setting, those in some.items()}

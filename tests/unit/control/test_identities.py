@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -198,24 +197,3 @@ async def test_no_peer_is_withdrawn_because_directories_cannot_be_listed(
         await identities.look("orders")
 
     assert [] == used.peers
-
-
-async def test_who_comes_and_goes_is_told(place: Path) -> None:
-    used = Used()
-    identities = Identities(settings_of(place, OWN + PEERS), used.use)
-    told: list[tuple[str, list[str], list[str]]] = []
-    identities.told = lambda whose, gone, come: told.append((whose, _names(gone), _names(come)))
-    (place / "peers" / "shop.pem").write_bytes(issued("shop").certificate_pem)
-    for _ in range(2):
-        await identities.look("orders")
-    (place / "peers" / "billing.pem").unlink()
-    (place / "orders.pem").write_text("spoilt", encoding="utf-8")
-
-    for _ in range(4):
-        await identities.look("orders")
-
-    assert [("database orders", [], ["peers CN=shop"]), ("database orders", ["peers CN=billing"], [])] == told
-
-
-def _names(some: Mapping[str, list[str]]) -> list[str]:
-    return sorted({f"{setting} {one.partition(' sha256:')[0]}" for setting, those in some.items() for one in those})

@@ -23,8 +23,6 @@ TEXT = '[instance]\nstate_dir = "."\n[endpoint]\nlisten = ["127.0.0.1:0"]\nencry
 class Book:
     """Where changes are written down; `refuses` everything when it is full."""
 
-    room = 0
-
     def __init__(self, told: list[str]) -> None:
         self.told = told
         self.is_full = False
@@ -38,16 +36,16 @@ class Book:
     def permitted(self, statements: Iterable[Any]) -> Iterator[Any]:
         return iter(statements)
 
-    def note(self, change: Any) -> None:
-        raise AssertionError(change)
+    def note(self, database: str, statement: Any) -> None:
+        raise AssertionError((database, statement))
 
     def seal(self, statements: int) -> None:
         self.told.append("scripts")
 
-    def seal_reload(self, before: dict[str, str], after: dict[str, str]) -> None:
+    def seal_reload(self, keys: Sequence[str]) -> None:
         if self.is_full:
             raise RequestError("the book is full")
-        self.told.append(f"written {sorted(after)}")
+        self.told.append(f"written {sorted(keys)}")
 
     def end_badly(self, error: BaseException) -> None:
         self.told.append("ended badly")

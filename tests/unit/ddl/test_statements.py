@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.ddl.parser import parse_script
-from broker.ddl.statements import DropRoute, Origin, blaming
+from broker.ddl.statements import DropRoute, Origin, blaming, words_of
 from broker.errors import DuplicateNameError, Span, StatementError
 from broker.routing.route import PropertyError, check_route
 
@@ -108,3 +108,22 @@ def test_broken_rule_reads_like_this() -> None:
         "CREATE ROUTE r WITH ADDRESS = 'tcp://h', LIFETIME = 0\n"
         "                                                    ^"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("CREATE ROUTE r WITH ADDRESS = 'LOCAL'", "CREATE ROUTE"),
+        ("ALTER QUEUE dbo.q WITH STATUS = OFF", "ALTER QUEUE"),
+        ("DROP MESSAGE TYPE m", "DROP MESSAGE TYPE"),
+        ("END CONVERSATION '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11'", "END CONVERSATION"),
+        ("END CONVERSATION '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11' WITH CLEANUP", "END CONVERSATION WITH CLEANUP"),
+        ("ALTER DATABASE d SET PARTNER FAILOVER", "ALTER DATABASE SET PARTNER FAILOVER"),
+        ("GRANT SEND ON SERVICE::s TO public", "GRANT SEND"),
+        ("DENY CONNECT ON ENDPOINT::e TO public", "DENY CONNECT"),
+    ],
+)
+def test_a_statement_is_called_by_its_first_words(text: str, words: str) -> None:
+    [statement] = parse_script(text)
+
+    assert words == words_of(statement)

@@ -8,14 +8,7 @@ import pytest
 
 from broker.conversation.state import State
 from broker.store import conversation as module
-from broker.store.conversation import (
-    Described,
-    UnderWay,
-    conversations_by_state,
-    conversations_under_way,
-    describe_conversation,
-    handles_of,
-)
+from broker.store.conversation import UnderWay, conversations_by_state, conversations_under_way, handles_of
 from tests.support.shop import Shop
 
 
@@ -27,19 +20,8 @@ def db(shop: Shop) -> sqlite3.Connection:
 def test_what_is_not_here_is_not_found(shop: Shop, db: sqlite3.Connection) -> None:
     dialog = shop.begin(db)
 
-    assert describe_conversation(db, b"?" * 16) is None
     handle = dialog.conversation_handle.bytes
     assert [(dialog.endpoint_id, handle)] == handles_of(db, [dialog.endpoint_id + 1, dialog.endpoint_id])
-
-
-def test_a_side_is_described_to_an_administrator(shop: Shop, db: sqlite3.Connection) -> None:
-    dialog = shop.begin(db)
-    shop.change(dialog, "conversation_group_id", b"\xab" * 16)
-    shop.change(dialog, "dialog_timer", 12.5)
-
-    found = describe_conversation(db, dialog.conversation_handle.bytes)
-
-    assert Described("SO", "AB" * 16, "Orders", "//far/Billing", 12.5) == found
 
 
 def test_what_is_known_of_a_side_under_way(shop: Shop, db: sqlite3.Connection) -> None:

@@ -35,7 +35,6 @@ from broker.store.metadata import (
     find_priority_for,
     find_priority_under,
     find_queue,
-    find_queue_name,
     find_route,
     find_routes,
     find_service,
@@ -333,13 +332,6 @@ def test_most_specific_priority_counts(db: sqlite3.Connection) -> None:
     assert [8, 7, 6, 5, 4, 3, 2, 1] == [
         priority_for(db, contract or "c", local or "l", remote or "r") for contract, local, remote in SPECIFIC_FIRST
     ]
-
-
-def test_a_queue_is_found_by_its_number(db: sqlite3.Connection) -> None:
-    put_queue(db, "Numbered", is_receive_enabled=True)
-    number = queues(db)["Numbered"].queue_id
-
-    assert ("Numbered", None) == (find_queue_name(db, number), find_queue_name(db, number + 1))
 
 
 def test_priority_comes_back_as_put(db: sqlite3.Connection) -> None:

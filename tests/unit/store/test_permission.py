@@ -65,15 +65,6 @@ def test_what_cannot_be_read_grants_nothing_and_denies_everybody(db: sqlite3.Con
     assert ["CN=a,b", "sha256:1"] == sorted(unreadable)
 
 
-def test_what_is_said_about_a_securable_is_told_as_it_is_written(db: sqlite3.Connection) -> None:
-    connect = Rule(Permission.CONNECT, "s", parse_principal("c"), State.GRANT)
-    for one in (rule(State.DENY, "b"), rule(State.GRANT), rule(State.GRANT, service="other"), connect):
-        permission.put_permission(db, one)
-
-    assert [("a", "GRANT"), ("b", "DENY")] == [*permission.states_on(db, Permission.SEND, "s").items()]
-    assert {} == permission.states_on(db, Permission.SEND, "nothing")
-
-
 def test_binding_is_found_by_name_and_by_service(db: sqlite3.Connection) -> None:
     first, second = RemoteServiceBinding("b", "//a", "a"), RemoteServiceBinding("c", "//c", "c", is_anonymous_on=True)
     changed = RemoteServiceBinding("b", "//b", "x")
