@@ -3,27 +3,23 @@ Talking to a running daemon over its admin socket, or its admin port: what the c
 
 A token goes over TLS, to loopback or through the socket file, never in plain text through a network. Over TLS the
 daemon's certificate is checked, against the CA that is named, else against those of the machine.
-
-Only the standard library, because every command pays for its imports before it says a word; and what speaks HTTP not
-before somebody answers on the socket: with `ssl` and `email` it takes as long as many a command.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from broker.admin.peer import peer_of
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
-
-if TYPE_CHECKING:
-    import ssl
-    from http.client import HTTPConnection, HTTPResponse
 
 TIMEOUT_SECONDS = 60.0
 ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; who answers need not be a daemon
@@ -82,7 +78,6 @@ class AdminClient:
         where: The file of its socket, or the URL of its port, `http://host:port` or `https://host:port`.
         timeout: Seconds that connecting and each part of an answer may take.
         credentials: What is shown there.
-        doubt: Why a daemon that does not answer may be elsewhere, and what to do; "" where nothing speaks for it.
 
     Raises:
         ValueError: a URL of another form, or a token that would go through a network in plain text.
@@ -94,11 +89,9 @@ class AdminClient:
         *,
         timeout: float = TIMEOUT_SECONDS,
         credentials: Credentials = NO_CREDENTIALS,
-        doubt: str = "",
     ) -> None:
         self.where = where
         self.credentials = credentials
-        self._doubt = doubt
         self._timeout = timeout
         self._port = None if isinstance(where, Path) else _read_url(where)
         if credentials.token and self._port is not None and not (self._port.is_tls or _is_loopback(self._port.host)):
@@ -106,7 +99,7 @@ class AdminClient:
 
     def patient(self, seconds: float) -> AdminClient:
         """The same client, with another timeout."""
-        return AdminClient(self.where, timeout=seconds, credentials=self.credentials, doubt=self._doubt)
+        return AdminClient(self.where, timeout=seconds, credentials=self.credentials)
 
     def get(self, target: str) -> Any:
         """The JSON behind a path; raises as `request`."""
@@ -138,8 +131,6 @@ class AdminClient:
         """The process behind the socket file, as this machine counts it; None behind a port. Raises as `request`."""
         if self._port is not None:
             return None
-        from broker.admin.peer import peer_of  # noqa: PLC0415 - see the top of this file
-
         try:
             with _reached(Path(self.where), self._timeout) as reached:
                 return peer_of(reached.fileno()).pid
@@ -170,8 +161,6 @@ class AdminClient:
             raise DaemonUnreachableError(str(self.where), late) from error
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
-        from http.client import HTTPException  # noqa: PLC0415 - see the top of this file
-
         try:
             with closing(self._connection(reached)) as connection:
                 connection.request(method, target, payload, self._headers())
@@ -186,7 +175,8 @@ class AdminClient:
         problem = _sentence(error)
         if self._port is None and isinstance(error, PermissionError):
             return SocketNotPermittedError(str(self.where), problem)
-        return DaemonUnreachableError(str(self.where), f"{problem}; {self._doubt}" if self._doubt else problem)
+        hint = "; start it, or name its configuration with -c or its socket with --socket" if self._port is None else ""
+        return DaemonUnreachableError(str(self.where), problem + hint)
 
     def _headers(self) -> Mapping[str, str]:
         token = self.credentials.token
@@ -195,8 +185,6 @@ class AdminClient:
 
     def _connection(self, reached: socket.socket | None) -> HTTPConnection:
         """Speaking HTTP through the socket, or to the port when there is none."""
-        from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415 - see the top of this file
-
         port = self._port
         if port is None:
             connection = HTTPConnection("localhost", timeout=self._timeout)
@@ -241,11 +229,8 @@ _USUAL_PORTS = {"http": 80, "https": 443}
 
 def _sentence(error: Exception) -> str:
     """What went wrong, without a byte of what came that a terminal would obey."""
-    if not isinstance(error, OSError):
-        from http.client import BadStatusLine, UnknownProtocol  # noqa: PLC0415 - see the top of this file
-
-        if isinstance(error, BadStatusLine | UnknownProtocol):
-            return "what answers there speaks no HTTP: it is no admin port"
+    if isinstance(error, BadStatusLine | UnknownProtocol):
+        return "what answers there speaks no HTTP: it is no admin port"
     problem = str(getattr(error, "strerror", None) or error)
     return problem if problem.isprintable() else ascii(problem)[1:-1]
 
@@ -292,8 +277,6 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
     Raises:
         CertificateUnusableError: a file cannot be used.
     """
-    import ssl  # noqa: PLC0415 - see the top of this file
-
     try:
         context = ssl.create_default_context(cafile=credentials.authority)
     except OSError as error:

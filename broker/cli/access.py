@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from broker.admin.client import TIMEOUT_SECONDS, AdminClient, Credentials
+from broker.application.transaction import blame_file, check_schema
+from broker.control.config import Settings
+from broker.control.load import load_settings
 from broker.errors import (
     CertificateUnusableError,
     ConversationError,
@@ -18,12 +22,7 @@ from broker.errors import (
     SettingsError,
     StoreUnavailableError,
 )
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    import sqlite3
-
-    from broker.admin.client import AdminClient, Credentials
-    from broker.control.config import Settings
+from broker.store.fault import sentence
 
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "BROKER_ADMIN_TOKEN", "BROKER_ADMIN_TOKEN_FILE"
 URL_VARIABLE, AUTHORITY_VARIABLE = "BROKER_ADMIN_URL", "BROKER_ADMIN_CA"
@@ -53,8 +52,6 @@ def read_settings(config: Path | None, overrides: Mapping[str, str] | None = Non
     Raises:
         SettingsError: Something in them is wrong.
     """
-    from broker.control.load import load_settings  # noqa: PLC0415
-
     return load_settings(usual_config(config), environ=os.environ, overrides=overrides or {})
 
 
@@ -116,83 +113,25 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
     """
     A client of the daemon at this socket file or URL, else where the environment or the configuration says.
 
-    Nothing is sent yet. Where the environment names a URL, the configuration is not read. A file that is half written,
-    or wrong, does as long as it tells where.
+    Nothing is sent yet. Where the environment names a URL, the configuration is not read.
 
     Raises:
-        SettingsError: The configuration is needed, and does not tell where.
+        SettingsError: The configuration is needed, and something in it is wrong.
         CertificateUnusableError: The file of a token cannot be read.
         UsageError: What the environment holds cannot be shown there.
     """
-    from broker.admin.client import TIMEOUT_SECONDS, AdminClient  # noqa: PLC0415
-
-    doubt = ""
     found = where or os.environ.get(URL_VARIABLE)
     if not found:
-        found, doubt = _socket_in(usual_config(config))
+        try:
+            found = read_settings(config).admin.socket
+        except SettingsError as error:
+            problem = "is not known, so the daemon was not asked"
+            unknown = SettingError("admin.socket", problem, None, "name its socket with --socket")
+            raise SettingsError([*error.errors, unknown]) from error
     try:
-        return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials(), doubt=doubt)
+        return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials())
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _socket_in(config: Path | None) -> tuple[Path, str]:
-    """
-    The admin socket of a configuration, and why the daemon may be elsewhere; "" when nothing speaks for it.
-
-    Only what is not plain in it takes all of it. Raises SettingsError.
-    """
-    from broker.cli.admin_socket import plain_socket  # noqa: PLC0415
-
-    plain = None if config is None else plain_socket(config, os.environ)
-    if plain is not None:
-        return plain, ""
-    found = find_socket(config)
-    return found.socket, found.doubt
-
-
-class SocketFound(NamedTuple):
-    """Shape: `problems` with the file; `doubt` why the daemon may be elsewhere, and what to do, "" for no reason."""
-
-    socket: Path
-    problems: tuple[SettingError, ...] = ()
-    doubt: str = ""
-
-
-def find_socket(config: Path | None) -> SocketFound:
-    """
-    The admin socket, as far as a file tells that may be half written, or wrong.
-
-    Raises:
-        SettingsError: Nothing in the file can be made use of, or it is wrong and does not tell where. The default is
-            not asked then: another instance may be there.
-    """
-    from broker.control.load import load_what_is_good  # noqa: PLC0415
-
-    hint = "name its socket with --socket"
-    unknown = SettingError("admin.socket", "is not known, so the daemon was not asked", None, hint)
-    try:
-        settings, errors, _ = load_what_is_good(config, environ=os.environ)
-    except SettingsError as error:
-        raise SettingsError([*error.errors, unknown]) from error
-    is_default = not _is_told(settings, errors) and settings.admin.socket.is_relative_to(settings.instance.state_dir)
-    if errors and is_default:
-        raise SettingsError([*errors, unknown])
-    doubt = ""
-    if errors:
-        doubt = f"something is wrong with {config}, so it may be elsewhere: broker check says what, or {hint}"
-    elif is_default and config is not None:
-        doubt = f"that is the default, for {config} has neither instance.state_dir nor admin.socket: {hint}"
-    elif is_default:
-        doubt = f"that is the default, for no configuration is named: give it with -c FILE, or {hint}"
-    return SocketFound(settings.admin.socket, tuple(errors), doubt)
-
-
-def _is_told(settings: Settings, errors: Sequence[SettingError]) -> bool:
-    """Whether file or environment say where the state directory is, and are believed."""
-    path, places = ("instance", "state_dir"), settings.places
-    is_refused = any(error.key.startswith("instance.state_dir") for error in errors)
-    return not is_refused and (path in places.values or places.origin(path) is not None)
 
 
 def credentials() -> Credentials:
@@ -203,8 +142,6 @@ def credentials() -> Credentials:
         CertificateUnusableError: The file of the token cannot be read.
         UsageError: A certificate without a key.
     """
-    from broker.admin.client import Credentials  # noqa: PLC0415
-
     token = os.environ.get(TOKEN_VARIABLE, "")
     file = os.environ.get(TOKEN_FILE_VARIABLE, "")
     if file and not token:
@@ -239,22 +176,11 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         SettingsError: Something in the configuration is wrong.
         StoreUnavailableError: The file is no database of the broker, or one of another release.
     """
-    import sqlite3  # noqa: PLC0415
-
-    from broker.application.transaction import check_schema  # noqa: PLC0415
-    from broker.store.fault import sentence  # noqa: PLC0415
-
     path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
     if config is not None:
-        from broker.cli.admin_socket import plain_database  # noqa: PLC0415
-
-        plain = plain_database(config, database, os.environ)
-        if plain is not None and plain.is_file():
-            path = plain
-        else:
-            databases = read_settings(config).databases
-            path = databases[database].path if database in databases else path
-            hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
+        databases = read_settings(config).databases
+        path = databases[database].path if database in databases else path
+        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
     if not path.is_file():
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     try:
@@ -272,10 +198,6 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
 
 @contextmanager
 def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    import sqlite3  # noqa: PLC0415
-
-    from broker.application.transaction import blame_file  # noqa: PLC0415
-
     with closing(db):
         try:
             yield db

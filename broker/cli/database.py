@@ -172,12 +172,6 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
 
 def _find(config: Path | None, database: str) -> tuple[Path, Path]:
     """The state directory, which knows the databases, and the file. Raises ConversationError 911."""
-    from broker.cli.admin_socket import plain_file  # noqa: PLC0415
-
-    named = usual_config(config)
-    plain = None if named is None else plain_file(named, database, os.environ)
-    if plain is not None:
-        return plain
     settings = read_settings(config)
     return settings.instance.state_dir, _file(settings, database)
 

@@ -2,18 +2,16 @@
 The command that asks an instance how it is, for those who only understand exit codes.
 
 It asks the port of observation as an orchestrator does and needs no right for it. Exit codes are those of monitoring
-plugins, which Nagios, Icinga and others expect. For the HEALTHCHECK of a container it imports little: the configuration
-is read for one key and not judged. Source: Monitoring Plugins Development Guidelines, "Plugin Return Codes".
+plugins, which Nagios, Icinga and others expect. Source: Monitoring Plugins Development Guidelines, "Plugin Return
+Codes".
 """
 
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import sys
 import time
-import tomllib
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
@@ -21,10 +19,11 @@ from pathlib import Path
 
 import click
 
+from broker.cli.access import read_settings
 from broker.cli.option import config_option, examples, output_option
 from broker.cli.output import show_json
+from broker.errors import SettingsError
 
-LISTEN_VARIABLE, LISTEN_DEFAULT = "BROKER_OBSERVE__LISTEN", "127.0.0.1:9423"
 TIMEOUT_SECONDS = 3.0  # below that of any probe
 _PAUSE_SECONDS = 0.1  # before the next question of --wait
 _ANSWER_MAX_BYTES = 65_536
@@ -142,30 +141,18 @@ def judge(question: str, where: str, status: int, text: str) -> Health:
 
 def observe_listen(config: Path | None) -> str:
     """
-    The address of observation as environment, file or default give it.
+    The address of observation, as the settings say.
 
     Raises:
-        NothingToAskError: the file cannot be read, or the port is off.
+        NothingToAskError: the settings are wrong, or the port is off.
     """
-    told = os.environ.get(LISTEN_VARIABLE)
-    if told is None:
-        told = LISTEN_DEFAULT if config is None else _in_file(config)
-    if not told:
-        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
-    return told
-
-
-def _in_file(config: Path) -> str:
     try:
-        with config.open("rb") as file:
-            section = tomllib.load(file).get("observe", {})
-    except (OSError, ValueError, RecursionError) as error:
-        problem = error.strerror if isinstance(error, OSError) else error
-        raise NothingToAskError(f"cannot read {config}: {problem}; broker check says more") from error
-    told = section.get("listen", LISTEN_DEFAULT) if isinstance(section, dict) else None
-    if not isinstance(told, str):
-        raise NothingToAskError(f"{config}: observe.listen is no text; broker check says more")
-    return told
+        listen = read_settings(config).observe.listen
+    except SettingsError as error:
+        raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
+    if listen is None:
+        raise NothingToAskError('observe.listen is "", so nobody can be asked: set it to an address as 127.0.0.1:9423')
+    return str(listen)
 
 
 def _address(text: str) -> tuple[str, int]:

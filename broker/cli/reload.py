@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from broker.cli.access import URL_VARIABLE, admin_client, find_socket, usual_config
-from broker.cli.exit_code import UNREACHABLE, fail, with_exit_code
+from broker.admin.client import ProblemError
+from broker.cli.access import admin_client
+from broker.cli.exit_code import fail, with_exit_code
 from broker.cli.option import config_option, examples, output_option, socket_option
 from broker.cli.output import show_json
-from broker.errors import DaemonUnreachableError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from broker.errors import SettingsError
 
 ANSWER_SECONDS = 180.0  # scripts of a million routes are carried out within a minute
 USAGE = 2
@@ -45,17 +43,12 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
     All of it holds, or nothing has changed. Exit codes: 0 it holds, 2 something is wrong with the configuration, 4
     daemon unreachable, 5 not permitted.
     """
-    from broker.admin.client import ProblemError  # noqa: PLC0415 - see the docstring of broker.cli.group
-
-    where, problems, doubt = _where(config, socket)
-    client = admin_client(config, where, timeout=ANSWER_SECONDS)
     try:
-        answer = client.request("POST", "/v1/reload", {"dry_run": dry_run})
-    except DaemonUnreachableError as error:
-        hint = doubt or "if admin.socket is another one now, name the one before with --socket"
-        if problems:  # the file may have been cut before it says where the daemon is
-            fail("\n".join([*problems, str(error), hint]), USAGE)
-        fail(f"{error}; {hint}", UNREACHABLE)
+        answer = admin_client(config, socket, timeout=ANSWER_SECONDS).request(
+            "POST", "/v1/reload", {"dry_run": dry_run}
+        )
+    except SettingsError as error:
+        fail(str(error), USAGE)
     except ProblemError as error:
         if error.status != _UNPROCESSABLE:
             raise
@@ -69,17 +62,6 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
         return
     for line in _lines(answer):
         click.echo(line)
-
-
-def _where(config: Path | None, socket: Path | str | None) -> tuple[Path | str | None, list[str], str]:
-    """Where the daemon is, as far as a file says so; what is wrong with that file; and why it may be elsewhere."""
-    if socket is not None or URL_VARIABLE in os.environ:
-        return socket, [], ""
-    try:
-        found = find_socket(usual_config(config))
-    except SettingsError as error:
-        fail(str(error), USAGE)
-    return found.socket, [error.shown for error in found.problems], found.doubt
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:

@@ -12,10 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from operator import eq
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,7 +27,7 @@ from broker.control.config import by_place
 from broker.control.custody import file_errors, file_warnings, path_of
 from broker.control.file_place import out_of_reach, place_errors
 from broker.control.journal import journal_errors
-from broker.control.load import Loaded, load_what_is_good
+from broker.control.load import load_settings
 from broker.control.owner import NOBODY, UNASKED, Owner, real
 from broker.control.place import KeyPath
 from broker.control.quota import Kind
@@ -49,16 +47,7 @@ if TYPE_CHECKING:
     from broker.control.listen import ListenAddress
 
 _STATE_DIR: KeyPath = ("instance", "state_dir")
-_OWNER: tuple[KeyPath, ...] = (_STATE_DIR, ("admin", "socket"))  # by which an instance that runs is found
-_WORKERS: KeyPath = ("endpoint", "workers")
-_SECURITY: tuple[KeyPath, ...] = tuple(
-    ("endpoint", key)
-    for key in ("encryption", "authentication", "certificate", "private_key", "trust", "peers", "listen")
-)
-
-_OF_DATABASE = "its file and certificates"
-_UNWISE = "what is legal and unwise, and whether the names of next hops resolve"
-_ALL = f"everything on this machine, {_UNWISE}"
+_ALL = "everything on this machine, what is legal and unwise, and whether the names of next hops resolve"
 
 OwnerOf = Callable[["Settings"], Owner]
 """Who runs already by the state directory of these settings."""
@@ -105,16 +94,12 @@ def check_files(
     sound = []
     for path in paths:
         try:
-            loaded = load_what_is_good(path, environ=environ, overrides=overrides or {})
+            settings = load_settings(path, environ=environ, overrides=overrides or {})
         except SettingsError as error:
             report.errors.extend(error.errors)
-            report.waiting.append(_later(error.errors[0], _ALL))
+            report.waiting.append(error.errors[0].but(problem=_ALL, hint="", excerpt=""))
             continue
-        settings = loaded.settings
         rehearsal = rehearse(settings, now=datetime.now(UTC))
-        if loaded.errors:
-            _look_at_the_good(loaded, rehearsal, report, offline=offline, owner_of=owner_of)
-            continue
         owner = UNASKED if offline else owner_of(settings)
         if owner.state_dir is not None:
             report.running.append(owner.state_dir)
@@ -155,86 +140,27 @@ def check_settings(
     Returns:
         Every problem, sorted by place; empty when the instance could start.
     """
-    errors = list(rehearsal.errors)
-    for one in _looks(settings, rehearsal, owner, offline=offline):
-        errors += one.errors()
+    errors = [
+        *rehearsal.errors,
+        *_files(settings, owner),
+        *_admin_socket(settings, owner, offline=offline),
+        *_askers(settings, rehearsal),
+        *changeable_errors(settings),
+    ]
+    for key, address in () if offline else _addresses(settings):
+        errors += _listener(settings, owner, key, address)
     return sorted(errors, key=by_place)
 
 
 def changeable_errors(settings: Settings) -> list[SettingError]:
     """What is wrong with the files that a running instance could take anew: certificates, journal, admin API."""
-    return [error for one in _changeable_looks(settings) for error in one.errors()]
-
-
-class _Look(NamedTuple):
-    """One thing outside that is looked at. Shape: `needs` the keys and sections that say where and how."""
-
-    what: str
-    needs: tuple[KeyPath, ...]
-    errors: Callable[[], Iterable[SettingError]]
-
-
-def _looks(settings: Settings, rehearsal: Rehearsal, owner: Owner, *, offline: bool) -> list[_Look]:
-    looks = [
-        _Look("the state directory and the files of databases", (_STATE_DIR,), lambda: _files(settings, owner)),
-        _Look("the admin socket", _OWNER, lambda: _admin_socket(settings, owner, offline=offline)),
-        _Look("how many processes share msdb", (_WORKERS,), lambda: _askers(settings, rehearsal)),
-        *_changeable_looks(settings),
-    ]
-    for key, address in () if offline else _addresses(settings):
-        looks.append(_Look("ports", (key, *_OWNER), partial(_listener, settings, owner, key, address)))
-    return looks
-
-
-def _changeable_looks(settings: Settings) -> list[_Look]:
-    journal, admin = (_STATE_DIR, ("journal", "directory")), (_STATE_DIR, ("admin",))
     return [
-        _Look("certificate, key and trust of the endpoint", _SECURITY, lambda: certificate_errors(settings)),
-        _Look("certificates of databases", (), lambda: _identity_errors(settings)),
-        _Look("the directory of the journal", journal, lambda: journal_errors(settings)),
-        _Look("what tracing needs", (("tracing", "enabled"),), lambda: tracing_errors(settings)),
-        _Look("files, users and groups of the admin interface", admin, lambda: admin_errors(settings)),
+        *certificate_errors(settings),
+        *_identity_errors(settings),
+        *journal_errors(settings),
+        *tracing_errors(settings),
+        *admin_errors(settings),
     ]
-
-
-def _look_at_the_good(
-    loaded: Loaded, rehearsal: Rehearsal, report: Report, *, offline: bool, owner_of: OwnerOf
-) -> None:
-    """Look at what is good of settings that are wrong; adds to the report that, and what has to wait."""
-    settings, doubtful = loaded.settings, loaded.doubtful
-
-    def doubts(needs: Iterable[KeyPath]) -> KeyPath | None:
-        """The first of what is doubtful that these keys are, are in, or hold."""
-        return next((one for one in doubtful for key in needs if all(map(eq, one, key))), None)
-
-    good = {name: one for name, one in settings.databases.items() if doubts([("databases", name)]) is None}
-    settings = settings.with_values({"databases": good})
-    owner = NOBODY if doubts(_OWNER) is not None else UNASKED if offline else owner_of(settings)
-    if owner.state_dir is not None:
-        report.running.append(owner.state_dir)
-    found = [*loaded.errors, *rehearsal.errors]
-    waiting: dict[KeyPath, list[str]] = {one: [_OF_DATABASE] for one in doubtful if one[:1] == ("databases",)}
-    for look in _looks(settings, rehearsal, owner, offline=offline):
-        doubt = doubts(look.needs)
-        if doubt is None:
-            found += look.errors()
-        else:
-            waiting.setdefault(doubt, []).append(look.what)
-    report.errors.extend(sorted(found, key=by_place))
-    if () in doubtful:
-        report.waiting.append(_later(loaded.errors[0], _ALL))
-        return
-    if offline:
-        left = [one for one in _skipped(settings, rehearsal) if doubts([one[0], *_OWNER]) is None]
-        report.skipped.extend(settings.error(*one) for one in left)
-    for key, whats in waiting.items():
-        report.waiting.append(settings.error(key, ", ".join(dict.fromkeys(whats))))
-    report.waiting.append(_later(loaded.errors[0], _UNWISE))
-
-
-def _later(error: SettingError, what: str) -> SettingError:
-    """What waits until this error is mended."""
-    return error.but(problem=what, hint="", excerpt="")
 
 
 def warnings_of(settings: Settings, rehearsal: Rehearsal) -> list[SettingError]:

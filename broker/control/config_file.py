@@ -1,10 +1,8 @@
 """
-Reading the configuration file: its bytes, its text, its TOML, and everything that is wrong with those in one report.
+Reads the configuration file: its bytes, its text, its TOML. The first mistake of any of these ends it.
 
-Only a plain file of a sane size is read: a pipe would wait for ever, a device has no end. `tomllib` stops at the first
-mistake and tells its place in a sentence only; a line that is wrong by itself is therefore left out and the rest read
-on, so that one run tells of every such line. What a mistake makes of the lines behind it, nobody can know: reading ends
-at a mistake that is not the line's own, and what stands whole before it is made use of.
+Only a plain file of a sane size is read: a pipe would wait for ever, a device has no end. `tomllib` reports the place
+of a mistake in its sentence only, so it is read out of there.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from broker.control.place import Places, excerpt, index_places, split_lines
 from broker.errors import SettingError, SettingsError, Span
 
 FILE_MAX_BYTES = 4 << 20  # a configuration of ten thousand databases is half of it
-SYNTAX_ERRORS_MAX = 20  # of one file: more are those of something else than TOML
 
 # Compiled where they are needed, for files that are wrong.
 _PLACE = r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$"
@@ -32,15 +29,10 @@ _PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
 
 
 class ConfigFile(NamedTuple):
-    """
-    What is in a file. Shape: `data` as `tomllib` gives it; `errors` of syntax, whose lines are not in `data`.
-
-    With errors in it a required key may be missing that was only written wrongly.
-    """
+    """What is in a file. Shape: `data` as `tomllib` gives it."""
 
     data: dict[str, Any]
     places: Places
-    errors: list[SettingError]
 
 
 def read_config(path: Path | None) -> ConfigFile:
@@ -48,10 +40,10 @@ def read_config(path: Path | None) -> ConfigFile:
     Read a file; None is none, and empty.
 
     Raises:
-        SettingsError: nothing in it can be made use of.
+        SettingsError: it cannot be read, or is not TOML.
     """
     if path is None:
-        return ConfigFile({}, Places({}, {}, {}, []), [])
+        return ConfigFile({}, Places({}, {}, {}, []))
     source = str(path)
     text = _decode(_read(path, source), source)
     if _PEM.search(text):  # its lines are shown to nobody
@@ -113,51 +105,14 @@ def _decode(data: bytes, source: str) -> str:
 
 def _parse(text: str, source: str) -> ConfigFile:
     lines = split_lines(text)
-    left, errors = list(lines), list[SettingError]()
-    while True:
-        rest = "\n".join(left)
-        try:
-            return ConfigFile(tomllib.loads(rest), _places(rest, source, lines), errors)
-        except RecursionError:
-            found = SettingError("TOML", "nested too deeply", Span(source, 1, 1), _SYNTAX)
-        except ValueError as error:
-            found = _syntax_error(str(error), left, source)
-        errors.append(found)
-        number = found.span.line if found.span is not None else 0
-        if len(errors) == SYNTAX_ERRORS_MAX or not _is_its_own(left, number, found):
-            before = "\n".join(left[: number - 1])
-            return ConfigFile(_whole(before, errors), _places(before, source, lines), errors)
-        left[number - 1] = ""
-
-
-def _whole(before: str, errors: list[SettingError]) -> dict[str, Any]:
-    """What stands before the mistake at which reading ends; raises SettingsError when that is nothing, or goes on."""
+    rest = "\n".join(lines)
     try:
-        found = tomllib.loads(before)
-    except (ValueError, RecursionError):
-        found = {}
-    if not found:
-        raise SettingsError(errors)
-    return found
-
-
-def _places(text: str, source: str, lines: list[str]) -> Places:
-    """The places in what is left, and the lines as they are in the file."""
-    places = index_places(text, source=source)
-    return Places(places.keys, places.values, places.elsewhere, lines)
-
-
-def _is_its_own(lines: list[str], number: int, error: SettingError) -> bool:
-    """Whether the mistake is in this very line, so that those around it can be read without it; no head of a table."""
-    if not 1 <= number <= len(lines) or lines[number - 1].lstrip().startswith("["):
-        return False
-    if error.hint != _SYNTAX:  # a key that is there twice: the line is fine by itself
-        return "=" in lines[number - 1]
-    try:
-        tomllib.loads(lines[number - 1])
-    except (ValueError, RecursionError):
-        return True
-    return False
+        return ConfigFile(tomllib.loads(rest), index_places(rest, source=source))
+    except RecursionError:
+        error = SettingError("TOML", "nested too deeply", Span(source, 1, 1), _SYNTAX)
+    except ValueError as mistake:
+        error = _syntax_error(str(mistake), lines, source)
+    raise SettingsError([error])
 
 
 def _syntax_error(message: str, lines: list[str], source: str) -> SettingError:

@@ -2,25 +2,25 @@
 From file, environment and flags to `Settings`, or to a report of everything that is wrong.
 
 Three layers, the later wins: the TOML file; `BROKER_SECTION__KEY` in the environment (double underscores nest, a list
-is written in JSON); overrides a command was given as flags. A report is complete: what was refused is taken out and
-the rest is looked at again, so that one mistake does not hide another. Nothing but `SettingsError` leaves this module
-for any text whatever.
+is written in JSON); overrides a command was given as flags. A report has every value that is refused, or, when none is,
+every contradiction between them. Nothing but `SettingsError` leaves this module for any text whatever.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from broker.control.config import Settings, by_place
 from broker.control.config_file import read_config
 from broker.control.consistency import contradictions
 from broker.control.limits import with_pool_share
-from broker.control.place import KeyPath, Places, dotted
+from broker.control.place import KeyPath, dotted
 from broker.control.section import Fault, SectionError, Wrong
 from broker.control.setting import kind_at, names_at, settings_of
 from broker.control.source import Source
@@ -34,19 +34,6 @@ _SHORT_NAMES = {
     "BROKER_LOG_LEVEL": ("observe", "log_level"),
 }
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-
-
-class Loaded(NamedTuple):
-    """
-    What is good of a configuration.
-
-    Shape: `settings` with defaults in the place of what was refused; `errors` sorted by place; `doubtful` the keys and
-    sections of which the settings may say something else than was meant, () for all of them.
-    """
-
-    settings: Settings
-    errors: list[SettingError]
-    doubtful: list[KeyPath]
 
 
 def load_settings(
@@ -66,23 +53,8 @@ def load_settings(
     Raises:
         SettingsError: everything that is wrong, the file from top to bottom, then environment and flags.
     """
-    settings, errors, _ = load_what_is_good(path, environ=environ, overrides=overrides)
-    if errors:
-        raise SettingsError(errors)
-    return settings
-
-
-def load_what_is_good(
-    path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object] = _NOTHING
-) -> Loaded:
-    """
-    As `load_settings`, but what is refused is left out and takes its default, so that the rest can be looked at too.
-
-    Raises:
-        SettingsError: the file cannot be read at all.
-    """
-    file = read_config(path)
-    data, places, errors = file.data, file.places, list(file.errors)
+    data, places = read_config(path)
+    errors: list[SettingError] = []
     ours = {name: text for name, text in environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
     source = Source(None if path is None else without_dots(path.absolute()), ours, dict(overrides))
     places = places._replace(source=source)
@@ -98,9 +70,16 @@ def load_what_is_good(
                 SettingError(f"{dotted(steps)} ({origin})", "stands below something that is no table", None, hint)
             )
     base = Path.cwd() if path is None else without_dots(path.absolute()).parent
-    everything: list[KeyPath] = [()] if errors else []
-    settings, doubtful = _build(data, places, base, errors, is_whole=not file.errors)
-    return Loaded(settings, sorted(errors, key=by_place), [*everything, *doubtful])
+    try:
+        settings = with_pool_share(_absolute(Settings.read(data), base)).placed(places)
+    except SectionError as error:
+        blank = Settings().placed(places)
+        errors += [_explain(blank, fault) for fault in error.faults]
+    else:
+        errors += settings.report(contradictions(settings))
+    if errors:
+        raise SettingsError(sorted(errors, key=by_place))
+    return settings
 
 
 # --- environment and flags ----------------------------------------------------------------------------------
@@ -153,41 +132,6 @@ def _put(data: dict[str, Any], steps: KeyPath, value: object) -> bool:
 # --- the report ---------------------------------------------------------------------------------------------
 
 
-def _build(
-    data: dict[str, Any], places: Places, base: Path, errors: list[SettingError], *, is_whole: bool
-) -> tuple[Settings, list[KeyPath]]:
-    """
-    Validate, taking out what is refused until the rest is good, then look across keys; adds to `errors`.
-
-    Of a file that is not whole, nothing is said to be missing or to contradict anything. The settings, and what is
-    doubtful in them.
-    """
-    blank = Settings().placed(places)
-    refused: list[KeyPath] = []
-    doubtful: list[KeyPath] = []
-    settings = None
-    while settings is None:
-        try:
-            settings = with_pool_share(_absolute(Settings.read(data), base)).placed(places)
-        except SectionError as error:
-            for fault in error.faults:
-                is_told = fault.path in refused  # what was refused is missing now
-                if not is_told and (is_whole or fault.wrong is not Wrong.MISSING):
-                    errors.append(_explain(blank, fault))
-                # What lacks a required key is refused as a whole.
-                gone = fault.path[:-1] if fault.wrong is Wrong.MISSING else fault.path
-                meant = _meant(data, gone) if fault.wrong is Wrong.UNKNOWN else []
-                refused.append(_take_out(data, gone))
-                doubtful += meant if fault.wrong is Wrong.UNKNOWN else [] if is_told else refused[-1:]
-    sound = [
-        finding
-        for finding in contradictions(settings)
-        if not any(path[: len(gone)] == gone for gone in refused for path in (finding.path, *finding.also))
-    ]
-    errors += settings.report(sound) if is_whole else []
-    return settings, [*doubtful, *(finding.path for finding in sound)]
-
-
 def _explain(settings: Settings, fault: Fault) -> SettingError:
     """What is wrong, in words."""
     path = fault.path
@@ -208,39 +152,13 @@ def _nearest(path: KeyPath) -> str:
     """What an unknown key may have meant: the nearest name here, the same name elsewhere, else all names here."""
     name = str(path[-1])
     here = names_at(Settings, path[:-1])
-    near = _near(path, here)
+    near = get_close_matches(name, here, n=1)
     if near:
         return f'did you mean "{near[0]}"?'
     elsewhere = [dotted(one.path) for one in settings_of(Settings) if one.path[-1] == name]
     if elsewhere:
         return f'did you mean "{elsewhere[0]}"?'
     return f"known here: {', '.join(here)}"
-
-
-def _meant(data: Mapping[str, Any], path: KeyPath) -> list[KeyPath]:
-    """What an unknown key may stand for: the nearest name where it stands, else all names, but those that are there."""
-    for step in path[:-1]:
-        data = data.get(str(step), {})
-    names = names_at(Settings, path[:-1])
-    near = _near(path, names)
-    return [(*path[:-1], name) for name in near or names if name not in data]
-
-
-def _near(path: KeyPath, names: Sequence[str]) -> list[str]:
-    """The nearest of these names; empty when none is near."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for those who mistype; a slow import for all others
-
-    return get_close_matches(str(path[-1]), names, n=1)
-
-
-def _take_out(data: dict[str, Any], path: KeyPath) -> KeyPath:
-    """Remove what was refused, a list as a whole; returns the path that is gone."""
-    depth = 0
-    while isinstance(below := data.get(str(path[depth])), dict) and depth + 1 < len(path):
-        data = below
-        depth += 1
-    data.pop(str(path[depth]), None)  # gone before, when two errors lie in one list or section
-    return path[: depth + 1]
 
 
 # --- paths --------------------------------------------------------------------------------------------------

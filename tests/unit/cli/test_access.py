@@ -13,10 +13,8 @@ import pytest
 
 from broker.admin.client import Credentials
 from broker.cli.access import (
-    SocketFound,
     admin_client,
     credentials,
-    find_socket,
     is_nothing_given,
     nothing_to_read,
     open_database,
@@ -209,93 +207,37 @@ def test_a_token_that_would_go_through_a_network_in_plain_text_is_wrong_usage(mo
         admin_client(None, "http://gateway:9422")
 
 
-# --- where the daemon is, by a file that somebody is writing ------------------------------------------------
+# --- where the daemon is, by a file that is wrong -------------------------------------------------------------
 
 
-HALF = '[instance]\nname = "a"\nstate_dir = "state"\n[endpoint]\nlisten = ["127.0.0.1'
+WRONG = '[instance]\nname = "a"\nstate_dir = "state"\n[endpoint]\nlisten = ["127.0.0.1'
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["status"], ["top", "--once"], ["drain"], ["sql", "SELECT 1"], ["log-level"], ["config", "show", "--running"]],
-    ids=" ".join,
+    "command", [["status"], ["drain"], ["sql", "SELECT 1"], ["config", "show", "--running"]], ids=" ".join
 )
-def test_a_half_written_file_that_says_where_does_no_harm(tmp_path: Path, command: list[str]) -> None:
+def test_a_file_that_is_wrong_asks_nobody_and_says_how(fake_admin: Any, tmp_path: Path, command: list[str]) -> None:
+    """Another instance may be at the default."""
+    fake_admin.answers["/v1/status"] = (200, {"name": "one"})
     config = tmp_path / "broker.toml"
-    config.write_text(HALF)
+    config.write_text(WRONG.replace('"state"', '"."'))
 
     result = run(*command, "-c", config)
 
-    assert 4 == result.exit_code
-    assert f"no daemon answers on {tmp_path / 'state' / 'admin.sock'}: No such file" in result.stderr
-    assert f"something is wrong with {config}, so it may be elsewhere" in result.stderr
-    assert "name its socket with --socket" in result.stderr
+    assert (1, []) == (result.exit_code, fake_admin.asked)
+    assert result.stderr.startswith(f"{config}:5:21: TOML: Unterminated string")
+    unknown = "admin.socket: is not known, so the daemon was not asked; name its socket with --socket"
+    assert unknown == result.stderr.splitlines()[-1]
 
 
-def test_a_daemon_is_asked_with_a_half_written_file(fake_admin: Any, tmp_path: Path) -> None:
+def test_with_the_socket_named_a_file_that_is_wrong_does_no_harm(fake_admin: Any, tmp_path: Path) -> None:
     fake_admin.answers["/v1/status"] = (200, {"name": "one"})
     config = tmp_path / "broker.toml"
-    config.write_text(HALF.replace('"state"', '"."'))
+    config.write_text(WRONG)
 
-    assert {"name": "one"} == json.loads(run("status", "-c", config, "-o", "json").stdout)
+    result = run("status", "-c", config, "--socket", fake_admin.path, "-o", "json")
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        HALF.replace('"state"', '"sta'),
-        HALF.replace('"state"', "5"),
-        HALF.replace('state_dir = "state"', ""),
-        HALF.replace('state_dir = "state"', "") + '\n[admin]\nsocket = "a.sock"\n',
-        HALF.replace("name", "[[name"),
-        "\xff\x00",
-    ],
-)
-def test_a_file_that_is_wrong_and_does_not_say_where_asks_nobody(tmp_path: Path, text: str) -> None:
-    """Another instance may be at the default."""
-    config = tmp_path / "broker.toml"
-    config.write_text(text, encoding="latin-1")
-
-    result = run("drain", "-c", config)
-
-    unknown = "admin.socket: is not known, so the daemon was not asked; name its socket with --socket"
-    assert (1, unknown) == (result.exit_code, result.stderr.splitlines()[-1])
-
-
-def test_where_no_configuration_is_named_it_is_said_that_it_is_the_default() -> None:
-    found = find_socket(None)
-
-    told = "that is the default, for no configuration is named: give it with -c FILE, or name its socket with --socket"
-    assert SocketFound(Path("/var/lib/broker/admin.sock"), (), told) == found
-
-
-def test_of_an_emptied_file_it_is_said_that_it_is_the_default(tmp_path: Path) -> None:
-    config = tmp_path / "broker.toml"
-    config.write_text("")
-
-    found = find_socket(config)
-
-    told = f"that is the default, for {config} has neither instance.state_dir nor admin.socket"
-    assert SocketFound(Path("/var/lib/broker/admin.sock"), (), f"{told}: name its socket with --socket") == found
-
-
-@pytest.mark.parametrize(
-    ("text", "variables", "socket"),
-    [
-        ('admin.socket = "/run/a.sock"\n', {}, "/run/a.sock"),
-        ('instance.state_dir = "/var/lib/broker"\n', {}, "/var/lib/broker/admin.sock"),
-        ("", {"BROKER_INSTANCE__STATE_DIR": "/srv"}, "/srv/admin.sock"),
-    ],
-)
-def test_where_file_or_environment_say_it_there_is_no_doubt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, variables: dict[str, str], socket: str
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    config = tmp_path / "broker.toml"
-    config.write_text(text)
-
-    assert SocketFound(Path(socket)) == find_socket(config)
+    assert {"name": "one"} == json.loads(result.stdout)
 
 
 # --- a disk that is full ------------------------------------------------------------------------------------

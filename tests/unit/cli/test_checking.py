@@ -43,23 +43,16 @@ def test_check_tells_everything_wrong_in_one_run_with_its_place(configuration: P
         f'{configuration}:3:13: endpoint.max_frame: "1KiB" is out of range; allowed is 4KiB to 16MiB',
         'max_frame = "1KiB"',
         "            ^^^^^^",
-        f"{later}: what is legal and unwise, and whether the names of next hops resolve",
+        f"{later}: everything on this machine, what is legal and unwise, and whether the names of next hops resolve",
     ] == result.stderr.splitlines()
 
 
-def test_check_names_what_has_to_wait_for_a_correction(configuration: Path) -> None:
-    quiet = _QUIET.replace('"state"', "5")
-    configuration.write_text(f"[endpoint]\nmax_hopz = 3\n{quiet}")
+def test_what_has_to_wait_for_a_correction_is_a_row_for_programs(configuration: Path) -> None:
+    configuration.write_text(f"[endpoint]\nmax_hopz = 3\n{_QUIET}")
 
-    people, program = run("check", "-c", configuration), run("check", "-c", configuration, "-o", "json")
+    rows = json.loads(run("check", "-c", configuration, "-o", "json").stdout)
 
-    told = (
-        "the state directory and the files of databases, the admin socket, the directory of the journal, files, users"
-    )
-    where = f"not looked at until this is corrected: {configuration}:6:13: instance.state_dir: "
-    assert f"{where}{told} and groups of the admin interface" in people.stderr.splitlines()
-    rows = [row for row in json.loads(program.stdout) if row["level"] == "skipped"]
-    assert [(6, 13), (2, 1)] == [(row["line"], row["column"]) for row in rows]
+    assert [("error", 2, 1), ("skipped", 2, 1)] == [(row["level"], row["line"], row["column"]) for row in rows]
 
 
 def test_check_reads_the_scripts(configuration: Path, tmp_path: Path) -> None:
