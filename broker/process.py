@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -191,19 +189,6 @@ class _Life:
         if self._served is not None:
             drain = self._served.drain
             self._notify.stopping(drain.sentence, drain.remaining_s + CLOSE_SECONDS)
-
-
-def leave(code: int) -> None:
-    """
-    End the process at once if a thread is still at work; else do nothing.
-
-    A question that its end did not reach in time would hold up the interpreter, which waits for every thread.
-    """
-    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
-    if any(not thread.daemon for thread in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

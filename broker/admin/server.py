@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import socket
 import ssl
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -57,6 +59,7 @@ THREADS = 5  # questions at once; a SELECT takes ten seconds at most
 EVENT_THREADS = 2  # what the status page and other streams of events read
 END_SECONDS = 1.0  # that questions have when the instance stops
 STEERING_THREADS = 2  # for what takes no time and waits for no question: tokens, the audit, answers as JSON
+_left_running: list[Thread] = []  # alive as long as threads that had their time are at work
 _SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
 
 
@@ -274,6 +277,18 @@ def _answers_to(security: Security | None, host: str) -> bool:
     return is_loopback(host) or (own is not None and own.covers(host))
 
 
+def leave(code: int) -> None:
+    """
+    End the process at once if a question is still under way; else do nothing.
+
+    The interpreter waits for every thread before it ends.
+    """
+    if any(ending.is_alive() for ending in _left_running):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = False) -> ThreadPoolExecutor:
     """
     Threads until `stack` ends.
@@ -283,7 +298,7 @@ def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = F
         name: Their name.
         stack: Ends them.
         finishes: Whether queued work is done first, however long it takes. Otherwise it is dropped, and work under way
-            has `END_SECONDS`; a thread that takes longer is left running (`broker.process.leave`).
+            has `END_SECONDS`; a thread that takes longer is left running (`leave`).
     """
     executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
@@ -295,6 +310,7 @@ def _threads(count: int, name: str, stack: AsyncExitStack, *, finishes: bool = F
         # Not in the loop's own thread: work under way may still ask the loop something.
         await asyncio.to_thread(ending.join, None if finishes else END_SECONDS)
         if ending.is_alive():
+            _left_running.append(ending)
             log.warning("questions left running", threads=name, problem="they end with the process")
 
     stack.push_async_callback(end)

@@ -47,6 +47,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
         fail(nothing_to_read(config), EX_CONFIG)
     end_on_signal()  # before anything that takes long to import
     from broker import daemon, process  # noqa: PLC0415
+    from broker.admin.server import leave  # noqa: PLC0415
     from broker.net.core_dump import forbid_core_dumps  # noqa: PLC0415
     from broker.net.descriptors import raise_limit  # noqa: PLC0415
     from broker.observe.logs import close_logging, configure_logging  # noqa: PLC0415
@@ -77,7 +78,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
         fail(error.shown, EX_TEMPFAIL if passes else EX_CONFIG)
     except (StatementError, SettingsError) as error:
         fail(str(error), EX_CONFIG)
-    process.leave(0 if is_clean else TIMED_OUT)
+    leave(0 if is_clean else TIMED_OUT)
     if not is_clean:
         sys.exit(TIMED_OUT)
 

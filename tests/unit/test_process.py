@@ -224,16 +224,3 @@ def test_loop_is_the_one_that_the_environment_asks_for(monkeypatch: pytest.Monke
 
     monkeypatch.delenv("BROKER_LOOP")
     assert loop_factory() is not None
-
-
-@pytest.mark.parametrize(("work", "code"), [("threading.Event().wait", 3), ("int", 0)])
-def test_process_leaves_without_a_thread_that_never_ends(work: str, code: int) -> None:
-    script = (
-        "import threading; from broker.process import leave;"
-        f" thread = threading.Thread(target={work}); thread.start(); thread.join(0.2);"
-        " print('said'); leave(3)"
-    )
-
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, timeout=60.0)
-
-    assert (code, b"said\n") == (done.returncode, done.stdout)

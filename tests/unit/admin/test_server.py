@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -123,3 +125,23 @@ async def test_question_that_nothing_ends_does_not_hold_up_the_end(
             writer.close()
     finally:
         is_over.set()
+
+
+@pytest.mark.parametrize(("work", "code"), [("threading.Event().wait", 3), ("int", 0)])
+def test_process_leaves_without_a_question_that_never_ends(work: str, code: int) -> None:
+    script = f"""
+import asyncio, threading
+from contextlib import AsyncExitStack
+from broker.admin.server import _threads, leave
+
+async def main():
+    async with AsyncExitStack() as stack:
+        _threads(1, "question", stack).submit({work})
+
+asyncio.run(main())
+leave(3)
+"""
+
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, timeout=60.0)
+
+    assert code == done.returncode, done.stderr
