@@ -16,6 +16,9 @@ KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/prope
     tests/property/test_forwarding_relay.py tests/property/test_decoders.py
 
 FUZZER := build/fuzzer
+MUTATION := build/mutation
+MUTANTS ?= 30
+ONLY ?=
 SUPPLY := build/supply
 SHIPPING := build/shipping
 SITE = $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
@@ -27,10 +30,10 @@ LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz licences sbom audit wheel shipping rehearsal manifests clean
+.PHONY: help setup demo test test-all style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz mutants licences sbom audit wheel shipping rehearsal manifests clean
 
 help:  ## Show what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 setup: $(INSTALLED)  ## Make .venv from the locked, hashed requirements
 
@@ -119,6 +122,14 @@ $(FUZZER): requirements/fuzz.txt
 	@$(PIP) install --require-hashes --no-deps --upgrade --target $(FUZZER) -r requirements/fuzz.txt
 	@touch $(FUZZER)
 
+mutants: setup $(MUTATION)  ## Changes the core's code in MUTANTS places a module and shows which changes no test notices; ONLY=broker/store
+	@$(MUTATION)/bin/python -m tests.mutation.run $(MUTANTS) "$(ONLY)"
+
+$(MUTATION): requirements/mutation.txt
+	@$(PYTHON) -m venv --clear $(MUTATION)
+	@$(MUTATION)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/mutation.txt
+	@touch $(MUTATION)
+
 licences: setup  ## The licences of everything locked, in LICENSES.md; fails when one is unknown or not allowed
 	@$(BIN)/python -m tools.licences LICENSES.md
 
@@ -158,6 +169,7 @@ lock: setup  ## Lock the requirements anew; needs uv
 	uv pip compile pyproject.toml --extra journal --extra pipeline -c requirements/dev.txt $(LOCKING) -o requirements/pipeline.txt
 	uv pip compile --group supply -c requirements/dev.txt $(LOCKING) -o requirements/supply.txt
 	uv pip compile --group fuzz $(LOCKING) -o requirements/fuzz.txt
+	uv pip compile --group mutation $(LOCKING) -o requirements/mutation.txt
 	uv pip compile --group build -c requirements/dev.txt $(LOCKING) -o requirements/build.txt
 	uv pip compile --group shipping -c requirements/dev.txt $(LOCKING) -o requirements/shipping.txt
 	uv pip compile --group helm --no-deps $(LOCKING) -o requirements/helm.txt
