@@ -68,9 +68,10 @@ _MEANINGLESS = re.compile(r"Comparison\w*_(Is|IsNot)_(?!Is)|Comparison\w*_(?!Is)
 
 def sample(module: str, size: int) -> list[MutationSpec]:
     """At most `size` mutations of a module, each of another place, in the order of the places."""
+    code = Path(module).read_text()
     hints = [
         ((hint.lineno, hint.col_offset), (hint.end_lineno, hint.end_col_offset))
-        for node in ast.walk(ast.parse(Path(module).read_text()))
+        for node in ast.walk(ast.parse(code))
         for hint in (getattr(node, "annotation", None), getattr(node, "returns", None))
         if hint is not None
     ]
@@ -81,8 +82,10 @@ def sample(module: str, size: int) -> list[MutationSpec]:
     random.Random(SEED).shuffle(found)
     places: dict[tuple[int, int], MutationSpec] = {}
     for mutation in found:
-        place = (mutation.start_pos[0], mutation.start_pos[1])
-        if not any(start <= place < end for start, end in hints) and not _MEANINGLESS.search(mutation.operator_name):
+        place = line, column = mutation.start_pos[0], mutation.start_pos[1]
+        is_marker = code.splitlines()[line - 1].startswith("*,", column)  # of a signature: no multiplication
+        is_hint = any(start <= place < end for start, end in hints)
+        if not is_marker and not is_hint and not _MEANINGLESS.search(mutation.operator_name):
             places.setdefault(place, mutation)
     return [mutation for _place, mutation in sorted(list(places.items())[:size])]
 
