@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 SEED = 1
 PROCESSES = 2
 PYTHON = f"{ROOT}/.venv/bin/python"
-PYTEST = f"{PYTHON} -m pytest -x -q -p no:randomly -p no:xdist -p no:cacheprovider"
+PYTEST = f"{PYTHON} -m pytest -x -q -p no:randomly -p no:xdist -p no:cacheprovider --keep-duplicates"
 say = partial(print, flush=True)
 
 # Modules and the tests that are run against each of them; of both, paths with blanks between.
@@ -90,6 +90,12 @@ def sample(module: str, size: int) -> list[MutationSpec]:
     return [mutation for _place, mutation in sorted(list(places.items())[:size])]
 
 
+def command(module: str, tests: str) -> str:
+    """How the tests are run: the file that is named after the module, if there is one, and then all of them."""
+    own = Path(tests.split(maxsplit=1)[0], f"test_{Path(module).stem}.py")
+    return f"{PYTEST} {own if own.exists() else ''} {tests}"
+
+
 def run_unchanged(tests: str) -> float:
     """Seconds that the tests take when nothing is changed; they must pass, and must import this copy."""
     show = [PYTHON, "-c", "import broker; print(broker.__file__)"]
@@ -124,7 +130,7 @@ def report(runs: dict[str, list[Future[WorkResult]]]) -> None:
 
 def main(size: int, only: str) -> None:
     """Run the sample, the mutants of a module `PROCESSES` at a time, each process in a copy of the tree."""
-    chosen = {it: tests for modules, tests in TABLE.items() for it in modules.split() if only in it}
+    chosen = {it: tests for modules, tests in TABLE.items() for it in modules.split() if re.search(only, it)}
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as temporary:
         left_out = shutil.ignore_patterns(".git", ".venv", ".hypothesis", ".*_cache", "build", "dist", "site")
@@ -139,7 +145,7 @@ def main(size: int, only: str) -> None:
         with ProcessPoolExecutor(PROCESSES, initializer=lambda: os.chdir(free.get())) as pool:
             runs = {
                 module: [
-                    pool.submit(mutate_and_test, [mutation], f"{PYTEST} {tests}", 30 + 3 * seconds[tests])
+                    pool.submit(mutate_and_test, [mutation], command(module, tests), 30 + 3 * seconds[tests])
                     for mutation in sample(module, size)
                 ]
                 for module, tests in chosen.items()
