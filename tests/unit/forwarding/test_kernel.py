@@ -12,7 +12,7 @@ from broker.flow import Disposition
 from broker.forwarding import careful
 from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.way import Origin
+from broker.forwarding.way import Origin, Way
 from broker.wire.frame import Ping, Pong, encode_link
 from broker.wire.layout import Flag, Kind
 from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
@@ -115,6 +115,36 @@ def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
     walker.walk(data)
 
     assert hopped(data[: len(data) // 3]) * 3 == bytes(walker.slab[: len(data)])
+
+
+def test_what_is_remembered_of_flags_and_hops_holds_for_no_other_frame(make_frame: MakeFrame) -> None:
+    """One route key, two sides with a sink each, every number of hops: each frame goes its way, with one hop more."""
+
+    class BySide(Walker):
+        def _resolve(
+            self,
+            _key: bytes,
+            _conversation: bytes,
+            kind: int,
+            is_from_target: bool,  # noqa: FBT001 - as `Resolve`
+        ) -> tuple[Way, bool | None]:
+            return self.way("back" if is_from_target else "there", kind), False
+
+    walker = BySide()
+    sides = {
+        "there": [0, Flag.LAST_FRAGMENT, Flag.END_DIALOG],
+        "back": [Flag.FROM_TARGET, Flag.FROM_TARGET | Flag.LAST_FRAGMENT],
+    }
+    frames = {
+        side: [make_frame(flags=int(flag), hop_count=hops) for flag in flags for hops in range(9)]
+        for side, flags in sides.items()
+    }
+    data = b"".join(frames["there"] + frames["back"])
+
+    for _ in range(2):  # they are learnt, and then known
+        _, shelves = walker.walk(data)
+        joined = {label: b"".join(runs) for label, runs in shelves.items()}
+        assert joined == {side: hopped(*of_side) for side, of_side in frames.items()}
 
 
 # --- what is not the plain case ---
@@ -228,6 +258,24 @@ def test_walk_stops_before_bytes_that_are_no_frame(
     assert (len(good), error) == (batch.consumed, type(batch.error))
     assert shelves == {"A": [hopped(good)]}
     assert batch.received == {Kind.MESSAGE: 1}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("name_bytes", [1, 16, 100, 512])
+def test_frame_one_byte_too_short_for_its_names_is_malformed(
+    name_bytes: int, *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker()
+    name = "A" * name_bytes
+    good = make_frame(b"", to_service=name)
+    bad = (len(good) - 1).to_bytes(4, "big") + good[4:-1]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad + good)
+
+    assert (len(good), FrameMalformedError) == (batch.consumed, type(batch.error))
+    assert shelves == {name: [hopped(good)]}
 
 
 def test_frame_of_exactly_the_largest_size_is_taken(make_frame: MakeFrame) -> None:
