@@ -392,6 +392,15 @@ def test_text_that_is_no_role_is_unknown() -> None:
     assert (None, Role.UNKNOWN) == (route.principal, route.seen[A].role)
 
 
+def test_addresses_may_be_in_any_order() -> None:
+    route = MirroredRoute(B, A, lambda: 0.0)
+
+    asked = route.use(0.0)
+    route.on_reply(B, "principal", 5, 0.01)
+
+    assert ((B, A), B) == (asked, route.principal)
+
+
 def test_two_equal_addresses_make_no_route() -> None:
     with pytest.raises(ValueError, match="both addresses of a mirrored route are a:4022"):
         MirroredRoute(A, A, lambda: 0.0)
