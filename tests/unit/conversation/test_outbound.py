@@ -234,6 +234,19 @@ def test_measured_round_trips_set_the_timer() -> None:
     assert outbound.resend_at == NOW + 1 + FLOOR
 
 
+def test_sent_at_is_when_the_first_in_flight_was_sent() -> None:
+    outbound = _outbound(3)
+    instants = [outbound.sent_at]
+
+    for after in range(3):
+        outbound.take(NOW + after)
+    for place in ((0, 0), (0, 1), (1, 0)):
+        outbound.acknowledge(place, NOW + 3)
+        instants.append(outbound.sent_at)
+
+    assert instants == [-NEVER, NOW, NOW + 1, -NEVER]
+
+
 # --- selective acknowledgement --------------------------------------------------------------------------------------
 
 
@@ -331,6 +344,20 @@ def test_lost_fragment_whose_acknowledgement_comes_after_all_is_not_sent_again()
     outbound.acknowledge((0, 1), NOW + 1)
 
     assert _take_all(outbound, NOW + 1) == [(0, 1)]
+
+
+@pytest.mark.parametrize(("wait", "lost"), [(0.124, []), (0.125, [(1, 0)])])
+def test_answer_sooner_than_any_round_trip_is_to_an_earlier_copy(wait: float, lost: list[tuple[int, int]]) -> None:
+    """So it does not show that what was sent before this copy has been overtaken."""
+    outbound = _with_hole(2, trip=0.125)
+    outbound.rewind()
+    outbound.take(NOW + 1)
+    outbound.take(NOW + 1.5)
+
+    outbound.acknowledge((1, 0), NOW + 1.5 + wait, ((1, 1, 1),))
+    outbound.look(NOW + 10)
+
+    assert lost == _take_all(outbound, NOW + 10)
 
 
 def test_losses_of_one_window_shrink_it_once() -> None:

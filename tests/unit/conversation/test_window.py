@@ -56,6 +56,21 @@ def test_loss_halves_it_and_from_there_it_grows_by_a_frame_a_round_trip() -> Non
     assert size(window) == (FIRST_FRAMES // 2 + 1, FIRST_BYTES // 2 + FIRST_BYTES // FIRST_FRAMES)
 
 
+def test_acknowledgements_from_before_a_loss_do_not_count_towards_growth_after_it() -> None:
+    window = Window(1024, 8 * MIB)
+    frames = []
+
+    for loss in (window.shrink, window.shrink, window.collapse):
+        loss()
+        window.resume()
+        window.grow(window.frames - 1, 1000)
+        frames.append(window.frames)
+    window.grow(1, 1000)
+
+    assert frames == [FIRST_FRAMES // 2, FIRST_FRAMES // 4, FIRST_FRAMES // 8]
+    assert window.frames == FIRST_FRAMES // 8 + 1
+
+
 def test_loss_never_stops_it() -> None:
     window = Window(1024, 8 * MIB)
 
