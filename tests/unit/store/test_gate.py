@@ -419,6 +419,19 @@ def test_who_brings_many_broken_seals_is_not_trusted_with_new_keys_for_a_second(
     assert [b"body"] == billing.bodies
 
 
+def test_broken_seals_are_counted_for_a_second_whatever_the_batches(
+    billing: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FAILURES_MAX", 3)
+    junk = [frame[:-90] + bytes(90) for frame in (Far(ANONYMOUS).message(0) for _ in range(4))]
+
+    first = billing.take(*junk[:2], now=NOW, origins=["bad"] * 2)
+    second = billing.take(*junk[2:], Far().message(0), now=NOW + 0.5, origins=["bad"] * 3)
+
+    assert Counter({Disposition.SEAL_BROKEN: 2}) == first.dropped
+    assert Counter({Disposition.SEAL_BROKEN: 1, Disposition.SESSION_KEY_UNKNOWN: 2}) == second.dropped
+
+
 def test_credentials_may_change_while_frames_come(billing: Database) -> None:
     known = billing.gate.credentials
     own, known.own = known.own, None

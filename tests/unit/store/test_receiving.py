@@ -621,6 +621,19 @@ def test_replay_of_a_whole_dialog_after_it_was_closed_delivers_nothing(
     assert [place for _, place in receipt.closed] == [(2, 0)]
 
 
+def test_frames_behind_those_of_a_closed_dialog_are_taken(db: sqlite3.Connection, take: Take, far: FarSide) -> None:
+    frames = [far.message(0, b"0"), far.end(1)]
+    take(*frames)
+    for message in receive(db, queue=QUEUE):
+        if message.is_end:
+            message.dialog.end()
+
+    receipt = take(frames[0], far_initiator().message(0, b"of another dialog"))
+
+    assert [("T", b"of another dialog")] == queued(db)
+    assert [Disposition.DUPLICATE, Disposition.DELIVERED] == receipt.verdicts()
+
+
 # --- errors -----------------------------------------------------------------------------------------------------
 
 

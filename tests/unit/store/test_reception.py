@@ -356,9 +356,10 @@ def test_far_side_that_has_not_heard_of_the_dialog_yet_does_not(
         (lambda far: far.message(0, stored=(5, 0)), Disposition.OUT_OF_SEQUENCE),
         (lambda far: far.message(EARLY_WINDOW), Disposition.OUT_OF_SEQUENCE),
         (lambda far: far.fragment((0, 0), b"no envelope", flags=LAST), Disposition.CORRUPTED),
+        (lambda far: far.fragment((0, 0), b"", flags=LAST), Disposition.CORRUPTED),
         (lambda far: _with_body(far.ack(1, 0), b"\xc1"), Disposition.MALFORMED),
     ],
-    ids=["acknowledges too much", "message that does so", "beyond the window", "no envelope", "no runs"],
+    ids=["acknowledges too much", "message that does so", "beyond the window", "no envelope", "no body", "no runs"],
 )
 def test_invalid_frame_binds_nothing_and_does_nothing(
     db: sqlite3.Connection, take: Take, target: FarSide, spoil: Callable[[FarSide], bytes], disposition: Disposition
@@ -368,6 +369,16 @@ def test_invalid_frame_binds_nothing_and_does_nothing(
 
     take(target.ack(1, 0))
     assert rows(db, "SELECT far_broker_instance FROM broker_conversation") == [target.contact.broker_instance]
+
+
+def test_first_answer_may_begin_with_a_later_fragment(db: sqlite3.Connection, take: Take, target: FarSide) -> None:
+    early = take(target.fragment((0, 1), b"\xfftail", flags=LAST))
+    bound = rows(db, "SELECT far_broker_instance FROM broker_conversation")
+
+    take(target.message(0, b"head", flags=0))
+
+    assert ([target.contact.broker_instance], Counter()) == (bound, early.dropped)
+    assert [("T", b"head\xfftail")] == queued(db)
 
 
 def _with_body(frame: bytes, body: bytes) -> bytes:
@@ -442,6 +453,18 @@ def test_spans_of_traced_messages_are_told(take: Take, far: FarSide) -> None:
     receipt = take(far.message(0, flags=LAST | Flag.TRACE))
 
     assert ({}, {(conversation, False, 0): "p"}) == (late.traced, receipt.traced)
+
+
+def test_traced_message_that_came_early_is_joined_at_its_last_fragment(
+    db: sqlite3.Connection, take: Take, far: FarSide
+) -> None:
+    take(far.message(0, b"0"))
+    take(far.fragment((1, 1), b"b", flags=Flag.TRACE), far.fragment((1, 2), b"c", flags=LAST | Flag.TRACE))
+
+    receipt = take(far.message(1, b"a", flags=Flag.TRACE))
+
+    assert [("T", b"0"), ("T", b"abc")] == queued(db)
+    assert Counter() == receipt.dropped
 
 
 @pytest.mark.parametrize("headers", [{str(n): "" for n in range(HEADERS_MAX + 1)}, {"a": "b" * HEADERS_MAX_BYTES}])
