@@ -73,6 +73,18 @@ def test_strays_behind_the_last_fragment_are_no_part_of_the_message(db: sqlite3.
     assert (0, []) == (assembly.count, rows(db, PLACES))
 
 
+def test_strays_leave_room_when_they_are_gone(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EARLY_BYTES_MAX", 30)
+    assembly = begin(db)
+    assembly.keep((5, 0), 0, first(b"a"))
+    for number in (7, 8):
+        assembly.keep_early((5, number), 0, b"b" * 15)
+
+    assembly.join(5, 1, (2, b"b"))
+
+    assert [Kept.NEW] * 2 == [assembly.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
+
+
 def test_other_messages_and_endpoints_are_not_touched(db: sqlite3.Connection) -> None:
     mine, other = begin(db), begin(db, endpoint_id=2)
     for one in (mine, other):
@@ -135,10 +147,10 @@ def test_early_fragments_have_a_bound_that_lasts_over_batches(
 
 def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> None:
     assembly = begin(db)
-    for place in ((7, 0), (5, 4), (5, 3), (5, 9), (6, 1), (6, 0)):
+    for place in ((7, 0), (5, 4), (5, 3), (5, 5), (5, 9), (6, 1), (6, 0)):
         assembly.keep_early(place, 0, b"")
 
-    assert ((5, 3, 4), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held()
+    assert ((5, 3, 5), (5, 9, 9), (6, 0, 1), (7, 0, 0)) == assembly.held()
 
 
 def test_only_so_many_runs_are_told_and_the_last_of_them_is_whole(db: sqlite3.Connection) -> None:

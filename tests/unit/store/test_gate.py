@@ -363,6 +363,19 @@ def test_nobody_else_takes_over_a_dialog_that_began_inside(
     assert [b"body", b"true"] == open_house.bodies
 
 
+def test_another_service_of_its_initiators_principal_seals_no_dialog_that_began_inside(open_house: Database) -> None:
+    open_house.take(Far().message(0, is_clear=True), inside=MAY_LEAVE)
+    before = open_house.dump()
+    other = Far()
+    other.contact = replace(other.contact, service_name="//shop/Returns")
+    other.sealer = Sealer(FULL, other.contact.direction(), other.credentials, draw)
+
+    receipt = open_house.take(other.message(1))
+
+    assert before == open_house.dump()
+    assert 1 == receipt.dropped.total()
+
+
 def test_a_frame_from_inside_begins_the_dialog_before_a_sealed_one_of_the_same_batch(open_house: Database) -> None:
     made_up = Far(name="mallory").message(0, b"made up")
 
