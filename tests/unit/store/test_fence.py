@@ -355,6 +355,24 @@ def test_what_is_told_and_was_damaged_keeps_nobody_away(path: Path, tmp_path: Pa
     assert "" == run(path, tmp_path)
 
 
+def test_a_file_that_another_instance_has_taken_over_meanwhile_passes(path: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    with opened(path) as db:
+        for state_dir, epoch in ((one, 3), (other, 9)):
+            state_dir.mkdir()
+            note_start(db, path, state_dir, least_epoch=epoch)
+
+        assert "" == look(db, path, one).problem
+
+
+@pytest.mark.parametrize("told", [6, 7])
+def test_a_takeover_goes_beyond_the_epoch_that_is_told_beside_the_file(path: Path, tmp_path: Path, told: int) -> None:
+    tell(path, told)
+
+    with opened(path) as db:
+        assert told + 1 == note_start(db, path, tmp_path, least_epoch=0)
+
+
 def test_a_backup_that_is_kept_goes_on_behind_every_epoch_that_was_known(path: Path, tmp_path: Path) -> None:
     """Those who send believe the highest epoch that they have heard of."""
     run(path, tmp_path)

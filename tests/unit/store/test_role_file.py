@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
+from broker.mirror.role import EPOCH_TOLD_MAX
 from broker.store.role_file import Reign, check_reign, read_reign, role_path, told_epoch, write_reign
 
 REIGN = Reign(b"i" * 16, 7, "first", 1_800_000_000.5)
@@ -19,6 +20,14 @@ def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path) -> None:
     write_reign(path, REIGN)
 
     assert REIGN == read_reign(path)
+
+
+def test_an_epoch_that_a_peer_or_a_role_command_may_have_is_read(tmp_path: Path) -> None:
+    highest = Reign(b"i" * 16, EPOCH_TOLD_MAX + 1, "first", 1.0)
+
+    write_reign(tmp_path / "orders.db", highest)
+
+    assert highest == read_reign(tmp_path / "orders.db")
 
 
 def test_by_whichever_name_it_is_one_file(tmp_path: Path) -> None:
