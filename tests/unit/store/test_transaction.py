@@ -20,6 +20,7 @@ from broker.store.transaction import (
     check_epoch,
     commit,
     epoch,
+    is_busy,
     roll_back,
     writing,
 )
@@ -36,6 +37,19 @@ def db(path: Path) -> Iterator[sqlite3.Connection]:
     connection = open_store(path)
     yield connection
     connection.close()
+
+
+def test_only_a_file_that_others_have_is_busy(path: Path, db: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.OperationalError) as wrong:
+        db.execute("SELECT * FROM no_such_table")
+    with (
+        writing(db),
+        closing(sqlite3.connect(path, timeout=0)) as other,
+        pytest.raises(sqlite3.OperationalError) as busy,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+
+    assert [False, True] == [is_busy(wrong.value), is_busy(busy.value)]
 
 
 def test_writing_commits_at_its_end(path: Path, db: sqlite3.Connection) -> None:
