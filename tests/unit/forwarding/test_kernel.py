@@ -131,7 +131,7 @@ def test_what_is_remembered_of_flags_and_hops_holds_for_no_other_frame(make_fram
             return self.way("back" if is_from_target else "there", kind), False
 
     walker = BySide()
-    sides = {
+    sides: dict[str, list[int]] = {
         "there": [0, Flag.LAST_FRAGMENT, Flag.END_DIALOG],
         "back": [Flag.FROM_TARGET, Flag.FROM_TARGET | Flag.LAST_FRAGMENT],
     }
