@@ -1,7 +1,7 @@
 """
 Everything that is measured: what `broker bench` measures, and what is of use to this repository alone.
 
-    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes|peers|workers]...
+    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes|peers]...
         [--full] [--compare FILE]
 
 Without names: the first five, in four minutes; with --full everything, and more of forwarding, in half an hour.
@@ -20,7 +20,6 @@ import kernel
 import memory
 import peers
 import routes
-import workers
 
 from broker.bench import report, result, suite
 from broker.bench.load import overload
@@ -33,7 +32,6 @@ OWN = {
     "decisions": (decisions.run, "CPU microseconds of one routing decision"),
     "peers": (peers.run, "CPU microseconds of other brokers that keep nothing, for each message in a flood"),
     "routes": (routes.run, "a million routes: seconds, milliseconds, bytes"),
-    "workers": (workers.run, f"a gateway whose workers have {workers.SHARE:g} of a core each"),
 }
 USUAL = tuple(name for name in suite.BENCHES if name not in suite.LOAD)
 QUICK = (*USUAL, "memory")

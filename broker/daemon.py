@@ -25,7 +25,6 @@ import structlog
 
 from broker.admin.audit import ScriptEntry
 from broker.admin.server import AdminServer
-from broker.admin.subject import OneProcess
 from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.certificate_watch import CertificateWatch
 from broker.control.config import Settings
@@ -53,6 +52,8 @@ from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.net.tls import Security
+from broker.observe.lag import LoopLag
+from broker.observe.log_level import LogLevels
 from broker.reloading import make_ready, swap_in
 from broker.routing.address import NetworkAddress
 from broker.routing.facts import Facts
@@ -77,7 +78,8 @@ class Instance:
 
     Shape: `broker_instance` 16 bytes that name it to its peers; `started_at` UTC seconds; `listeners` with the ports
     that were bound; `endpoints` the databases at work, msdb once it asks for routes; `journal` where one is kept;
-    `is_ready` once everything serves, and until it begins to stop.
+    `is_ready` once everything serves, and until it begins to stop; `lag` of its loop; `log_levels` that differ from the
+    configuration.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -88,6 +90,8 @@ class Instance:
         self.is_ready = False
         self.stopping = asyncio.Event()
         self.bound: list[tuple[ListenAddress, Listener]] = []  # with the address that each was configured by
+        self.lag = LoopLag()
+        self.log_levels = LogLevels()
         self.drain = drain_of(self)
         self.supervision = Supervision()
         self.databases = Databases(
@@ -155,7 +159,8 @@ class Instance:
         stack.push_async_callback(self.databases.hand_over)
         await self.databases.start()
         # Before the links, so that it stops behind them and can be asked while the instance drains.
-        await self._start_admin(stack)
+        self.admin = AdminServer(self)
+        await self.admin.start(stack)
         self.peers.start()
         self.certificates.start(stack, self._secure, self.supervision)
         stack.callback(self.mirrors.close)
@@ -176,10 +181,10 @@ class Instance:
             authentication=settings.endpoint.authentication,
         )
 
-    # --- building; a worker of several has other ways for the first four ---
+    # --- building ---
 
     def _bind(self, address: ListenAddress) -> socket.socket:
-        return bind(address.host, address.port)
+        return bind(address.host, address.port, reuse_port=self.settings.endpoint.reuse_port)
 
     def _open(self, sockets: list[socket.socket], stack: AsyncExitStack) -> dict[str, Database]:
         """The databases, and between them the pass and the links."""
@@ -191,10 +196,6 @@ class Instance:
             self.databases.take(name)
             databases[name] = self.databases.add(name)
         return databases
-
-    async def _start_admin(self, stack: AsyncExitStack) -> None:
-        self.admin = AdminServer(OneProcess(self))
-        await self.admin.start(stack)
 
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
         """The databases that ask for routes, or did and may get answers."""
@@ -224,7 +225,6 @@ class Instance:
             security=self.certificates.security,
             limits=peer_limits(self.settings),
             supervision=self.supervision,
-            has_siblings=endpoint.workers > 1,
         )
         self.mirrors = Mirrors(self.peers, self.databases.prove, on_room=self._on_room)
         housekeeping = Housekeeping()
@@ -268,9 +268,7 @@ class Instance:
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
         """Make ready for these settings; raises what stands in the way, and nothing has changed."""
-        ready = await make_ready(self, settings, changed, undo)
-        ready.admin = await self.admin.prepare(settings, undo)
-        return partial(swap_in, self, ready)
+        return partial(swap_in, self, await make_ready(self, settings, changed, undo))
 
     def connections(self, before: float) -> int:
         """Connections to peers that were there before an instant of the loop's clock, and still are."""
@@ -357,9 +355,6 @@ class Instance:
     def _not_ready(self) -> None:
         self.is_ready = False
 
-    def kill(self) -> None:
-        """Nothing of it outlives its process."""
-
 
 @asynccontextmanager
 async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
@@ -371,15 +366,12 @@ async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
 
     Raises:
         SettingsError: the configuration is wrong, everything about it in one report.
-        SettingError: `BROKER_KERNEL` forces a kernel that is not there, `endpoint.workers` is above 1, or a certificate
-            cannot be used; or a database file is a copy.
+        SettingError: `BROKER_KERNEL` forces a kernel that is not there, or a certificate cannot be used; or a database
+            file is a copy.
         StoreUnavailableError, ListenFailedError, StatementError: what stands in the way.
     """
     if not isinstance(settings, Settings):
         settings = load_settings(Path(settings), environ=os.environ)
-    if settings.endpoint.workers > 1:
-        hint = "set it to 1, or run the instance with broker serve"
-        raise settings.error(("endpoint", "workers"), "an application is one process, and so is what it embeds", hint)
     async with AsyncExitStack() as stack:
         instance = Instance(settings)
         await instance.start(stack)

@@ -1,5 +1,5 @@
 """
-A process around one instance, or around the supervisor of several: its event loop, its signals, its end.
+A process around one instance: its event loop, its signals, its end.
 
 What is served is an asynchronous context that comes up, is left when `stopping` is set, and takes itself down then. The
 first SIGTERM or SIGINT begins its drain, or ends a start that is under way; a second one ends the process at once.
@@ -58,9 +58,6 @@ class Served(Protocol):
     @property
     def admin(self) -> Telling:
         """Its admin interface."""
-
-    def kill(self) -> None:
-        """End at once what would outlive this process."""
 
 
 Serving = Callable[[], AbstractAsyncContextManager[Served]]
@@ -136,8 +133,6 @@ class _Life:
     def on_signal(self, number: signal.Signals) -> None:
         """The first one ends it in good order, the second one at once."""
         if self.has_been_told:
-            if self._served is not None:
-                self._served.kill()
             os._exit(128 + number)
         self.has_been_told = True
         if self._served is None:

@@ -46,12 +46,12 @@ class Ready:
     """
 
     settings: Settings
+    admin: Change
     security: Security | None = None
     listeners: list[tuple[ListenAddress, Listener]] = field(default_factory=list)
     new: list[Listener] = field(default_factory=list)
     plan: JournalPlan | None = None
     credentials: dict[str, Credentials] = field(default_factory=dict)
-    admin: Change | None = None
 
 
 async def make_ready(
@@ -63,8 +63,8 @@ async def make_ready(
     Raises:
         SettingError, ListenFailedError: it cannot be.
     """
-    ready = Ready(settings)
-    if needs_security(changed):
+    ready = Ready(settings, await instance.admin.prepare(settings, undo))
+    if any(one.path[0] == "endpoint" and one.path[1] in _TLS for one in changed):
         ready.security = await asyncio.to_thread(security_of, settings)
     _bind(instance, ready, undo)
     if any(one.path[0] == "journal" for one in changed):
@@ -72,11 +72,6 @@ async def make_ready(
     for name in {str(one.path[1]) for one in changed if one.path[0] == "databases" and one.path[-1] in _IDENTITY}:
         ready.credentials[name] = await asyncio.to_thread(credentials_of, settings, name)
     return ready
-
-
-def needs_security(changed: Sequence[Difference]) -> bool:
-    """Whether certificates, or what is asked of peers, are others."""
-    return any(one.path[0] == "endpoint" and one.path[1] in _TLS for one in changed)
 
 
 def _bind(instance: Instance, ready: Ready, undo: AsyncExitStack) -> None:
@@ -91,13 +86,13 @@ def _bind(instance: Instance, ready: Ready, undo: AsyncExitStack) -> None:
         try:
             listener = instance.listener(address)
         except ListenFailedError as error:
-            raise explained(error, address, [one for one, _ in instance.bound]) from error
+            raise _explained(error, address, [one for one, _ in instance.bound]) from error
         undo.callback(listener.release)
         ready.listeners.append((address, listener))
         ready.new.append(listener)
 
 
-def explained(error: ListenFailedError, address: ListenAddress, own: Sequence[ListenAddress]) -> ListenFailedError:
+def _explained(error: ListenFailedError, address: ListenAddress, own: Sequence[ListenAddress]) -> ListenFailedError:
     """The same; where the address is taken by this very instance, with that said."""
     for one in own:
         if clash(one, address):
@@ -135,8 +130,7 @@ async def swap_in(instance: Instance, ready: Ready) -> None:
     if instance.own() != own:
         forwarder.found_self(instance.own(), asyncio.get_running_loop().time(), *(own - instance.own()))
     instance.databases.use(settings)
-    if ready.admin is not None:
-        instance.admin.carry_out(ready.admin)
+    instance.admin.carry_out(ready.admin)
     instance.on_catalog()
     for _, listener in gone:
         await listener.close()

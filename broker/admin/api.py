@@ -22,7 +22,7 @@ from broker.admin.census import CensusAnswer, CensusRequest, census_of
 from broker.admin.configuration import ConfigAnswer, config_answer
 from broker.admin.draining import DrainAnswer, DrainQuestion, drain_now, drain_state
 from broker.admin.dropped import drops_of, read_dropped
-from broker.admin.explaining import answer, find_contact
+from broker.admin.explaining import answer, find_contact, running_place
 from broker.admin.log_level import LogLevelAnswer, LogLevelRequest, change_log_level, log_level_state
 from broker.admin.message import (
     CheckAnswer,
@@ -41,7 +41,6 @@ from broker.admin.message import (
 from broker.admin.permission import STATEMENT_LEAST
 from broker.admin.planning import plan_script
 from broker.admin.reloading import ReloadAnswer, ReloadRequest, reload_now
-from broker.admin.subject import Subject
 from broker.admin.turn import Turns
 from broker.admin.wanted import asker, role_of_caller
 from broker.admin.why import WhyAnswer, WhyRequest
@@ -57,10 +56,12 @@ from broker.ddl.parser import read_script
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.audit import AUDIT
 from broker.observe.backlog import read_backlog
+from broker.observe.instance import Running
 from broker.observe.ledger import add_ledgers, read_ledger
 from broker.observe.query import Snapshot, Views, find_name
+from broker.observe.snapshot import Snapshots
 from broker.observe.standstill import add_standstills, read_standstill
-from broker.observe.status import add_backlog
+from broker.observe.status import add_backlog, backlog_paths, read_status
 from broker.observe.view import DISPOSITIONS
 
 # The first word behind blanks and comments. Possessive, so that a text of any length takes no memory.
@@ -76,15 +77,15 @@ class Api:
     The operations on one instance. Loop-only.
 
     Args:
-        subject: The instance.
+        instance: The instance.
         turns: Threads for questions.
         executor: Threads for what never takes long, and must not wait for questions.
         audit: Sees every change.
     """
 
-    def __init__(self, subject: Subject, turns: Turns, executor: Executor, audit: Audit) -> None:
-        snapshots = subject.views()
-        self._subject = subject
+    def __init__(self, instance: Running, turns: Turns, executor: Executor, audit: Audit) -> None:
+        snapshots = Snapshots(instance)
+        self._instance = instance
         self._turns = turns
         self._executor = executor
         self._snapshots: dict[str, Snapshot] = {**snapshots.by_view(), AUDIT: audit.rows}
@@ -94,7 +95,7 @@ class Api:
     @property
     def _views(self) -> Views:
         """The views of what is here now: databases come and go with their roles."""
-        catalog = self._subject.catalog
+        catalog = self._instance.catalog
         paths = {name: database.path for name, database in catalog.databases.items() if database.path is not None}
         return Views(
             databases=paths,
@@ -133,11 +134,10 @@ class Api:
         try:
             caller.expect(STATEMENT_LEAST, "a statement that changes something")
             statements = caller.permitted(read_script(request.statement, source=progress.source))
-            messages = await execute(self._subject.catalog, statements, database=database, progress=progress)
+            messages = await execute(self._instance.catalog, statements, database=database, progress=progress)
         except BrokerError as error:
             entry.end_badly(error)
             raise
-        await self._subject.settle()
         return messages
 
     async def view(self, request: ViewRequest) -> ViewAnswer:
@@ -168,19 +168,19 @@ class Api:
     async def status(self, _: Nothing) -> dict[str, Any]:
         """The state of the instance; what is in files that cannot be read is null."""
         drops = await self._drops()
-        status = await self._subject.status()
-        paths = self._subject.backlog_paths()  # in the same turn: a mirrored database may come or go in the next
+        status = read_status(self._instance)
+        paths = backlog_paths(self._instance)  # in the same turn: a mirrored database may come or go in the next
         backlogs = await self._run(lambda: {name: read_backlog(path) for name, path in paths.items()})
         ledgers = await self._run(lambda: {name: read_ledger(path) for name, path in paths.items()})
         still = await self._run(lambda: {name: read_standstill(path) for name, path in paths.items()})
         status["drops"] = drops
-        status["room_problem"] = await self._run(lambda: room_problem(self._subject.settings.instance.state_dir)) or ""
+        status["room_problem"] = await self._run(lambda: room_problem(self._instance.settings.instance.state_dir)) or ""
         status["audit_problem"] = await self._run(self._audit.problem)
         return add_standstills(add_ledgers(add_backlog(status, backlogs), ledgers), still)
 
     async def _drops(self) -> list[dict[str, Any]] | None:
-        """What was dropped, by reason; None while a worker does not answer."""
-        name = self._subject.settings.instance.name
+        """What was dropped, by reason; None when the loop is too busy to answer."""
+        name = self._instance.settings.instance.name
         try:
             rows = await self._run(lambda: read_dropped(self._snapshots[DISPOSITIONS], name))
         except StoreUnavailableError:
@@ -194,11 +194,11 @@ class Api:
         Raises:
             AuditUnavailableError: it could not be written down; nothing has begun.
         """
-        return await drain_now(self._subject.drain, self._audit, self._executor, caller)
+        return await drain_now(self._instance.drain, self._audit, self._executor, caller)
 
     async def draining(self, question: DrainQuestion) -> DrainAnswer:
         """What would have to leave, or has yet to."""
-        return await drain_state(self._subject.drain, question)
+        return await drain_state(self._instance.drain, question)
 
     async def reload(self, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
         """
@@ -208,9 +208,7 @@ class Api:
             ForbiddenError, ReloadRefusedError, SettingsError, StoreUnavailableError: as `reload_now`.
             AuditUnavailableError: it could not be written down; nothing has changed.
         """
-        done = await reload_now(self._subject.reloads, self._audit, request, caller)
-        await self._subject.settle()
-        return done
+        return await reload_now(self._instance.reloads, self._audit, request, caller)
 
     async def log_level(self, request: LogLevelRequest, caller: Caller) -> LogLevelAnswer:
         """
@@ -220,15 +218,15 @@ class Api:
             BadRequestError: there is no such component.
             AuditUnavailableError: it could not be written down; nothing has changed.
         """
-        return await change_log_level(self._subject, self._audit, self._executor, request, caller)
+        return await change_log_level(self._instance.log_levels, self._audit, self._executor, request, caller)
 
     async def log_levels(self, _: Nothing) -> LogLevelAnswer:
         """The levels of the log in force."""
-        return log_level_state(self._subject)
+        return log_level_state(self._instance.log_levels)
 
     async def config(self, _: Nothing) -> ConfigAnswer:
         """What the instance runs by."""
-        return config_answer(self._subject.settings)
+        return config_answer(self._instance.settings)
 
     async def explain(self, request: ExplainRequest) -> ExplainAnswer:
         """
@@ -238,9 +236,9 @@ class Api:
             BadRequestError: parts of the question contradict each other.
             UnknownNameError: no such database, or no such conversation.
         """
-        place = await self._subject.place()
+        place = running_place(self._instance)
         contact = await self._run(partial(find_contact, place, request)) if request.to is None else None
-        return answer(await self._subject.place(), request, contact)
+        return answer(running_place(self._instance), request, contact)
 
     async def why(self, request: WhyRequest) -> WhyAnswer:
         """
@@ -249,14 +247,14 @@ class Api:
         Texts of errors are left out for callers below admin, as bodies are.
         """
         shows_texts = role_of_caller() is AdminRole.ADMIN
-        now, paths = time.time(), self._subject.backlog_paths()
-        mirrors = list(self._subject.catalog.mirrors)
+        now, paths = time.time(), backlog_paths(self._instance)
+        mirrors = list(self._instance.catalog.mirrors)
         told = await self._run(lambda: look(request.id, paths, self._snapshots[FORWARDED](), now, mirrors=mirrors))
-        status = await self._subject.status()
+        status = read_status(self._instance)
         dropped = Counter(status["forwarding"]["dropped"])
         for database in status["databases"].values():
             dropped.update(database["dropped"])
-        place = await self._subject.place()
+        place = running_place(self._instance)
         return answer_why(place, request.id, told, dropped=dropped, is_running=True, now=now, shows_texts=shows_texts)
 
     async def census(self, request: CensusRequest) -> CensusAnswer:
@@ -267,7 +265,7 @@ class Api:
             UnknownNameError: no such database.
             StoreUnavailableError: a file that cannot be read.
         """
-        paths = self._subject.backlog_paths()
+        paths = backlog_paths(self._instance)
         if request.database is not None:
             name = self._database(request.database)
             self._refuse_mirror(name)
@@ -286,11 +284,11 @@ class Api:
         """
         database = self._database(request.database)
         async with self._turns.turn():
-            return await plan_script(self._subject, request, database=database, executor=self._turns.executor)
+            return await plan_script(self._instance, request, database=database, executor=self._turns.executor)
 
     async def check(self, _: Nothing) -> CheckAnswer:
         """Scripts, directories and files of the configuration in force; its own ports are taken by itself."""
-        report = await self._run(partial(check_running, self._subject.settings))
+        report = await self._run(partial(check_running, self._instance.settings))
         warnings = [*_findings(report.warnings), *(_finding(one.lint, one) for one in report.concerns)]
         left_out = [LeftOut(code, file, count) for (code, file), count in report.left_out.items()]
         return CheckAnswer(not report.errors, _findings(report.errors), warnings, left_out)
@@ -298,22 +296,22 @@ class Api:
     def _database(self, name: str | None) -> str:
         """The database that is meant, in the spelling of the configuration where one fits."""
         if name is not None:
-            return self._views.find_database(name) or find_name(name, self._subject.catalog.mirrors) or name
-        catalog = self._subject.catalog
+            return self._views.find_database(name) or find_name(name, self._instance.catalog.mirrors) or name
+        catalog = self._instance.catalog
         users = [*(user.name for user in catalog.users), *catalog.mirrors]
         return users[0] if len(users) == 1 else MSDB
 
     def _readable(self, name: str | None) -> str:
         """The database that a question is about; where none is named and the only one is a mirror, it is msdb."""
         database = self._database(name)
-        if name is None and database in self._subject.catalog.mirrors:
+        if name is None and database in self._instance.catalog.mirrors:
             return MSDB
         self._refuse_mirror(database)
         return database
 
     def _refuse_mirror(self, name: str) -> None:
         """A mirror's file is not to be opened here."""
-        if name in self._subject.catalog.mirrors:
+        if name in self._instance.catalog.mirrors:
             raise StatementError(954, f"the database {name!r} is a mirror here: ask its principal")
 
     async def _run(self, work: Callable[[], _T]) -> _T:

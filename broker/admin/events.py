@@ -31,13 +31,16 @@ from msgspec import Meta
 from broker.admin.audit import Audit
 from broker.admin.dropped import read_dropped
 from broker.admin.problem import TooManyStreamsError
-from broker.admin.subject import Subject
 from broker.control.writable import room_problem
 from broker.errors import BrokerError
-from broker.observe.count import Counts
+from broker.observe.count import Counts, read_counts
+from broker.observe.instance import Running
 from broker.observe.latency import Latency
+from broker.observe.mirror import carried_by_way
 from broker.observe.past import LATENCIES, PastRing
 from broker.observe.pulse import Facts, Pulse
+from broker.observe.snapshot import Snapshots
+from broker.observe.status import backlog_paths, read_status
 from broker.observe.stock import Stock, read_stocks
 from broker.observe.view import DISPOSITIONS
 
@@ -101,21 +104,21 @@ class Events:
     The snapshots of one instance, and those who listen. Loop-only.
 
     Args:
-        subject: The instance.
+        instance: The instance.
         executor: Where files are read.
         audit: Tells whether changes can be written down.
         cpu: Seconds of processor time that this thread has used.
     """
 
     def __init__(
-        self, subject: Subject, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
+        self, instance: Running, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
         self.streams: dict[Stream, None] = {}  # the oldest first
         self.past = PastRing()
-        self._subject = subject
+        self._instance = instance
         self._executor = executor
         self._audit = audit
-        self._dispositions = subject.views().by_view()[DISPOSITIONS]
+        self._dispositions = Snapshots(instance).by_view()[DISPOSITIONS]
         self._cpu = cpu
         self._run = f"{time.time_ns():x}"
         self._pulse = Pulse()
@@ -133,7 +136,7 @@ class Events:
 
     def start(self, stack: AsyncExitStack) -> None:
         """Note the past, and serve those who listen; `stack` ends it."""
-        supervision = self._subject.supervision
+        supervision = self._instance.supervision
         supervision.keep_within(stack, "past", self._note)
         supervision.keep_within(stack, "pulse", self._beat)
         stack.push_async_callback(self._leave_files)
@@ -232,7 +235,7 @@ class Events:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            counts = self._subject.counts()
+            counts = read_counts(self._instance)
             self._look(counts)
             self.past.note(counts, self._latency, at=time.time(), now=loop.time())
             due = max(due + BEAT_SECONDS, loop.time())
@@ -258,13 +261,13 @@ class Events:
     async def _snapshot(self) -> bytes:
         loop = asyncio.get_running_loop()
         self._look_into_files(loop.time())
-        status = {**await self._subject.status(), **self._problems}
+        status = {**read_status(self._instance), **self._problems}
         facts = Facts(
             status=status,
-            counts=self._subject.counts(),
+            counts=read_counts(self._instance),
             now=loop.time(),
             at=datetime.now(UTC),
-            carried=self._subject.carried(),
+            carried=carried_by_way(self._instance.forwarder),
             drops=await self._read_drops(status),
             stocks=self._stocks,
             latency=self._latency,
@@ -274,7 +277,7 @@ class Events:
 
     def _look(self, counts: Counts) -> None:
         """How long things took within the last second."""
-        lag = round(self._subject.lag.seconds, 6)
+        lag = round(self._instance.lag.seconds, 6)
         quantiles = (*self._hops.look(counts.hops), *self._trips.look(counts.trips))
         self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
 
@@ -293,9 +296,9 @@ class Events:
             self._stocking = asyncio.get_running_loop().create_task(self._read_stocks(), name="stocks")
 
     async def _read_stocks(self) -> None:
-        loop, paths = asyncio.get_running_loop(), self._subject.backlog_paths()
+        loop, paths = asyncio.get_running_loop(), backlog_paths(self._instance)
         began = loop.time()
-        state_dir = self._subject.settings.instance.state_dir
+        state_dir = self._instance.settings.instance.state_dir
         self._problems, self._stocks = await self._in_thread(lambda: (self._problems_of(state_dir), read_stocks(paths)))
         ended = loop.time()
         self._stocks_due = ended + max(STOCK_SECONDS, STOCK_SHARE * (ended - began))

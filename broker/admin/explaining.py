@@ -88,6 +88,21 @@ def running_place(instance: Running) -> Place:
     )
 
 
+def frozen_place(instance: Running) -> Place:
+    """The same for another thread, as it is at this moment. Loop-only."""
+    place, peers = running_place(instance), instance.peers
+    health = {address: peers.health_of(address) for address in peers.known_addresses}
+    problems = {address: peers.problem_of(address) for address in health}
+    told = {pair: place.pair_told(pair) for pair in instance.mirrors.in_use}
+    here = replace(place.surroundings, health_of=lambda address: health.get(address, Health.UNTRIED))
+    return replace(
+        place,
+        surroundings=here,
+        problem_of=lambda address: problems.get(address, ""),
+        pair_told=lambda pair: told.get(pair, ""),
+    )
+
+
 def principal_of(own: Identity | None) -> str | None:
     """As whom peers know an instance with this certificate."""
     return None if own is None else own.who.name

@@ -4,9 +4,9 @@ The port of observation: `/metrics`, and the three questions an orchestrator ask
 `/livez`: does the loop turn; an answer is the proof, and nothing else is looked at, for whoever hears no ends the
 process. `/startupz`: has everything come up. `/readyz`, and `/healthz` for those who know only that: should traffic
 come here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
-`/readyz/NAME` asks one alone. A store or a worker that fails is told there and does not make the instance unready: its
-other databases, or its other workers, work on. An instance whose own certificate has expired is not ready: nobody
-connects to it any more. Peers have no say: a gateway whose next hop is dead is as ready as one whose next hop is well.
+`/readyz/NAME` asks one alone. A store that fails is reported there and does not make the instance unready: its other
+databases work on. An instance whose own certificate has expired is not ready: nobody connects to it any more. Peers
+have no say: a gateway whose next hop is dead is as ready as one whose next hop is well.
 
 Nobody has to say who he is here. So why a check is bad, which may name files, is told to this machine alone: not
 through a proxy on it, and not to a page in a browser on it whose name somebody points here (DNS rebinding).
@@ -28,7 +28,9 @@ from broker.admin.app import tell_problems
 from broker.admin.guard import FORWARDED, host_name
 from broker.admin.problem import http_problem
 from broker.admin.scrape import Scrapes
-from broker.admin.subject import Subject
+from broker.control.reload import reload_part
+from broker.observe.instance import Running
+from broker.observe.transport import certificate_part, own_certificate_problem
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
 WRONG_PORT = "this is the port of observe.listen; ask on the admin socket, or on the port of admin.listen"
@@ -57,9 +59,9 @@ class Check:
 Checks = Callable[[], list[Check]]
 
 
-def observe_app(subject: Subject, executor: Executor) -> web.Application:
+def observe_app(instance: Running, executor: Executor) -> web.Application:
     """The application; metrics are rendered by `executor`, which has one thread."""
-    scrapes = Scrapes(subject, executor)
+    scrapes = Scrapes(instance, executor)
     app = web.Application(middlewares=[tell_problems], client_max_size=CLIENT_MAX_BYTES)
 
     async def scrape(request: web.Request) -> web.Response:
@@ -67,7 +69,7 @@ def observe_app(subject: Subject, executor: Executor) -> web.Application:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app.router.add_get("/metrics", scrape)
-    for path, checks in checks_of(subject).items():
+    for path, checks in checks_of(instance).items():
         app.router.add_get(path, partial(_answer, checks))
         app.router.add_get(path + "/{name:.+}", partial(_answer_one, checks))
     app.router.add_route(hdrs.METH_ANY, "/v1/{what:.*}", _elsewhere)
@@ -79,34 +81,50 @@ async def _elsewhere(request: web.Request) -> web.Response:
     return http_problem(web.HTTPNotFound(), f"{request.path}: {WRONG_PORT}")
 
 
-def checks_of(subject: Subject) -> dict[str, Checks]:
+def checks_of(instance: Running) -> dict[str, Checks]:
     """What is looked at behind each path."""
 
     def live() -> list[Check]:
         return [
-            Check("loop", is_good=True, detail=f"at most {subject.lag.seconds * 1000:.1f} ms late in the last 15 s")
+            Check("loop", is_good=True, detail=f"at most {instance.lag.seconds * 1000:.1f} ms late in the last 15 s")
         ]
 
     def started() -> list[Check]:
-        return [Check("started", is_good=subject.is_ready or subject.stopping.is_set())]
+        return [Check("started", is_good=instance.is_ready or instance.stopping.is_set())]
 
     def ready() -> list[Check]:
-        drain = subject.drain
+        drain = instance.drain
         drain.probed()
         is_draining = drain.has_begun
         parts = [
-            Check(name, is_good=not problem, detail=problem, is_vital=False) for name, problem in subject.parts.items()
+            Check(name, is_good=not problem, detail=problem, is_vital=False)
+            for name, problem in _parts(instance).items()
         ]
-        problem = subject.certificate_problem
+        problem = own_certificate_problem(instance.certificates.security)
         expired = [Check("certificate", is_good=False, detail=problem)] if problem else []
         return [
-            Check("ready", is_good=subject.is_ready),
-            Check("not stopping", is_good=not subject.stopping.is_set(), detail=drain.sentence if is_draining else ""),
+            Check("ready", is_good=instance.is_ready),
+            Check("not stopping", is_good=not instance.stopping.is_set(), detail=drain.sentence if is_draining else ""),
             *expired,
             *parts,
         ]
 
     return {"/livez": live, "/startupz": started, "/readyz": ready, "/healthz": ready}
+
+
+def _parts(instance: Running) -> dict[str, str]:
+    """
+    What may fail while the instance as a whole works on, by name, with its problem; "" for none.
+
+    Stores, the roles of databases with a partner, the journal, files that are watched, and tasks that have died lately.
+    """
+    stores = {f"store of {name}": endpoint.problem for name, endpoint in instance.endpoints.items()}
+    standings = instance.standings().items()
+    roles = {f"role of {name}": one.problem for name, one in standings if one.source != "off"}
+    journal = {} if instance.journal is None else {"journal": str(instance.journal.status()["problem"])}
+    files = {**certificate_part(instance.certificates), **reload_part(instance.reloads)}
+    tasks = {f"task {name}": problem for name, problem in instance.supervision.problems.items() if problem}
+    return stores | roles | files | journal | tasks
 
 
 async def _answer(checks: Checks, request: web.Request) -> web.Response:

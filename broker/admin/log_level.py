@@ -13,8 +13,7 @@ from msgspec import Meta
 from broker.admin.audit import Audit
 from broker.admin.caller import Caller
 from broker.admin.problem import BadRequestError
-from broker.admin.subject import Subject
-from broker.observe.log_level import COMPONENTS, SECONDS_MAX
+from broker.observe.log_level import COMPONENTS, SECONDS_MAX, LogLevels
 from broker.observe.logs import LogLevel
 
 
@@ -41,9 +40,8 @@ class LogLevelAnswer(msgspec.Struct, frozen=True):
     special: list[SpecialLevel]
 
 
-def log_level_state(subject: Subject) -> LogLevelAnswer:
+def log_level_state(levels: LogLevels) -> LogLevelAnswer:
     """The levels in force."""
-    levels = subject.log_levels
     special = [
         SpecialLevel(one.component, one.level, datetime.fromtimestamp(one.until, UTC).isoformat(timespec="seconds"))
         for one in levels.special
@@ -52,10 +50,10 @@ def log_level_state(subject: Subject) -> LogLevelAnswer:
 
 
 async def change_log_level(
-    subject: Subject, audit: Audit, executor: Executor, request: LogLevelRequest, caller: Caller
+    levels: LogLevels, audit: Audit, executor: Executor, request: LogLevelRequest, caller: Caller
 ) -> LogLevelAnswer:
     """
-    Change a level, in every process of the instance.
+    Change a level.
 
     Raises:
         BadRequestError: there is no such component.
@@ -69,5 +67,5 @@ async def change_log_level(
     what = request.level or "the configured level"
     target = f"{request.component or 'all'}: {what}" + (f" for {request.seconds:g} s" if request.level else "")
     await asyncio.get_running_loop().run_in_executor(executor, entry.seal_done, target)
-    await subject.set_log_level(request.component, request.level, request.seconds)
-    return log_level_state(subject)
+    levels.change(request.component, request.level, request.seconds)
+    return log_level_state(levels)

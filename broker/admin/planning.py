@@ -20,7 +20,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from broker.admin.explaining import Home, Place, answer
+from broker.admin.explaining import Home, Place, answer, frozen_place
 from broker.admin.message import (
     Consequence,
     ExplainAnswer,
@@ -31,13 +31,13 @@ from broker.admin.message import (
     RouteEdit,
     WhenExpired,
 )
-from broker.admin.subject import Subject
 from broker.control.catalog import MSDB, Catalog
 from broker.control.execute import Outcome, ScriptStoppedError, preview
 from broker.control.flows import flows_of_database, flows_of_passage
 from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import StoreUnavailableError
+from broker.observe.instance import Running
 from broker.routing.decide import Decision, Surroundings
 from broker.routing.explain import Names, outcome_of, sentence
 from broker.routing.facts import Facts, hosted
@@ -58,12 +58,12 @@ Edit = tuple[str, str, Route | None, Route | None]
 """Database, name of the route, what it is and what it would be."""
 
 
-async def plan_script(subject: Subject, request: PlanRequest, *, database: str, executor: Executor) -> PlanAnswer:
+async def plan_script(instance: Running, request: PlanRequest, *, database: str, executor: Executor) -> PlanAnswer:
     """
     What a script would do.
 
     Args:
-        subject: The instance.
+        instance: The instance.
         request: The script, and what shall be told.
         database: Where the script begins.
         executor: Has a thread for the work.
@@ -75,9 +75,9 @@ async def plan_script(subject: Subject, request: PlanRequest, *, database: str, 
     """
     progress = Progress(source=request.source, size=len(request.script))
     statements = read_script(request.script, source=request.source)
-    outcomes = await preview(subject.catalog, statements, database=database, progress=progress)
-    before, passed = await subject.frozen()
-    after = _changed(before, outcomes, subject.catalog)
+    outcomes = await preview(instance.catalog, statements, database=database, progress=progress)
+    before, passed = frozen_place(instance), list(instance.forwarder.passed)
+    after = _changed(before, outcomes, instance.catalog)
     work = _Work(before, after, passed, outcomes, request)
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)

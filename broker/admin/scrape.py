@@ -14,8 +14,8 @@ from functools import partial
 
 from prometheus_client.exposition import choose_encoder
 
-from broker.admin.subject import Subject
-from broker.observe.metrics import Exposition
+from broker.observe.instance import Running
+from broker.observe.metrics import Exposition, read_metrics
 
 
 class Scrapes:
@@ -23,15 +23,15 @@ class Scrapes:
     The texts of one instance. Loop-only.
 
     Args:
-        subject: Whose metrics they are.
+        instance: Whose metrics they are.
         executor: Makes them; has one thread, because what is remembered from text to text is touched by it alone.
 
     Shape: `made` texts since the start.
     """
 
-    def __init__(self, subject: Subject, executor: Executor) -> None:
+    def __init__(self, instance: Running, executor: Executor) -> None:
         self.made = 0
-        self._subject = subject
+        self._instance = instance
         self._executor = executor
         self._exposition = Exposition()
         self._turn = asyncio.Lock()
@@ -54,6 +54,6 @@ class Scrapes:
     async def _make(self, form: str, accept: str) -> tuple[bytes, str]:
         async with self._turn:
             del self._waiting[form]  # who asks from now on wants the next one
-            render = partial(self._exposition.render, await self._subject.reading(), accept)
+            render = partial(self._exposition.render, await read_metrics(self._instance), accept)
             self.made += 1
             return await asyncio.get_running_loop().run_in_executor(self._executor, render)

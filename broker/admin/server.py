@@ -35,7 +35,6 @@ from broker.admin.listening import Served, serve
 from broker.admin.message import Nothing
 from broker.admin.reloading import ReloadSeen, signalled
 from broker.admin.socket_file import SocketFile
-from broker.admin.subject import Subject
 from broker.admin.turn import Turns
 from broker.control.administration import (
     Holders,
@@ -51,6 +50,7 @@ from broker.control.listen import ListenAddress
 from broker.net.listener import bind
 from broker.net.tasks import Tasks
 from broker.net.tls import Security
+from broker.observe.instance import Running
 from broker.observe.log_summary import tell_summaries
 
 log = structlog.get_logger(__name__)
@@ -66,8 +66,8 @@ _SOCKET, _ADMIN, _OBSERVE = "socket", "admin", "observe"
 class AdminServer:
     """The HTTP side of one instance."""
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
+    def __init__(self, instance: Running) -> None:
+        self._instance = instance
         self._served: dict[str, Served] = {}
         self._retired = Tasks()
         self._file: SocketFile
@@ -84,26 +84,26 @@ class AdminServer:
             ListenFailedError: a port or the socket file is taken, or cannot be made.
             SettingError: a certificate, a user, a group or the file of tokens is not as `[admin]` says.
         """
-        subject, settings = self._subject, self._subject.settings
+        instance, settings = self._instance, self._instance.settings
         questions = _threads(THREADS, "question", stack)
         # What is to be written down is, also by who stops at once.
         admin_threads = _threads(STEERING_THREADS, "admin", stack, finishes=True)
         # One thread: what a metric remembers from scrape to scrape is touched by it alone.
         self._observe_threads = _threads(1, "observe", stack)
-        subject.lag.start(stack, subject.supervision)
-        subject.supervision.keep_within(stack, "log summary", tell_summaries)
-        stack.callback(subject.log_levels.close)
+        instance.lag.start(stack, instance.supervision)
+        instance.supervision.keep_within(stack, "log summary", tell_summaries)
+        stack.callback(instance.log_levels.close)
         stack.push_async_callback(self._retired.cancel)
         self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
         told = loopback_told(settings.admin)
         if told:
             log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
         audit = Audit(settings.admin.audit, admin_threads)
-        api = Api(subject, Turns(questions, THREADS), admin_threads, audit)
+        api = Api(instance, Turns(questions, THREADS), admin_threads, audit)
         door = Door(settings.admin, ways.holders, admin_threads, security=ways.security)
-        self.events = Events(subject, _threads(EVENT_THREADS, "events", stack), audit)
+        self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
-        self._parts = Parts(api, door, audit, Bodies(), admin_threads, subject.software, self.events)
+        self._parts = Parts(api, door, audit, Bodies(), admin_threads, instance.software, self.events)
         self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
         stack.callback(self._close_file)
         await self._begin(_SOCKET, settings, stack)
@@ -122,7 +122,7 @@ class AdminServer:
         Raises:
             ListenFailedError, SettingError: as `start`; what was there is as it was.
         """
-        before, threads = self._subject.settings, self._parts.executor
+        before, threads = self._instance.settings, self._parts.executor
         ways = await asyncio.get_running_loop().run_in_executor(threads, _ways_in, settings)
         change = Change(settings, ways, self._file)
         if settings.admin.socket != before.admin.socket:
@@ -206,7 +206,7 @@ class AdminServer:
             return None
         sock = bind(address.host, address.port) if sock is None else sock
         if name == _OBSERVE:
-            return await serve(observe_app(self._subject, self._observe_threads), sock)
+            return await serve(observe_app(self._instance, self._observe_threads), sock)
         return await serve(admin_app(self._parts, answers_to=partial(_answers_to, ways.security)), sock, tls=ways.tls)
 
     async def _end(self, name: str) -> None:

@@ -4,9 +4,6 @@ What a forwarded message costs: a real daemon over loopback, pinned to one core,
 Each scenario has hops of its own that take turns, so that all of them see the same weather: a byte relay that reads
 nothing, which is the yardstick; HAProxy where the machine has it; and a gateway for each kernel there is. CPU time is
 that of the hop's processes, user and system, over what the generator sent meanwhile.
-
-Where workers are counted nothing is pinned: hops of that many processes, and the generator, share the cores as they
-can, and what counts beside the CPU time is how much gets through.
 """
 
 from __future__ import annotations
@@ -45,8 +42,7 @@ Mode = str | int
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Shape: `payload` bytes; `destinations` services with a route each, which lead to `next_hops` ports in turn;
-    with `is_tls` a gateway has TLS on both sides, and what only moves bytes moves them as ever; `workers` processes of
-    each hop on one port, which share all cores with the generator; without, one process on a core of its own.
+    with `is_tls` a gateway has TLS on both sides, and what only moves bytes moves them as ever.
     """
 
     payload: int
@@ -55,7 +51,6 @@ class Scenario:
     connections: int = 1
     modes: tuple[Mode, ...] = (FLOOD,)
     is_tls: bool = False
-    workers: int | None = None
 
     @property
     def name(self) -> str:
@@ -69,12 +64,9 @@ class Scenario:
             words.append(f"{self.connections:,} connections")
         if self.is_tls:
             words.append("TLS")
-        if self.workers is not None:
-            words.append(f"{self.workers} worker{'s' * (self.workers > 1)}")
         return ", ".join(words)
 
 
-WORKERS = (1, 2, *(count for count in (4, 8, 16) if count <= len(CORES)))
 QUICK = (
     Scenario(64),
     Scenario(256, modes=(FLOOD, PING, 20_000)),
@@ -84,8 +76,6 @@ QUICK = (
     Scenario(256 * 1024),
     Scenario(256, destinations=1000, next_hops=4),
     Scenario(256, connections=100),
-    Scenario(256, connections=100, workers=1),
-    Scenario(256, connections=100, workers=2),
 )
 FULL = (
     Scenario(64, modes=(FLOOD, PING, 20_000)),
@@ -109,8 +99,6 @@ FULL = (
     Scenario(16 * 1024, is_tls=True),
     Scenario(256 * 1024, is_tls=True),
     Scenario(256, connections=1000, is_tls=True),
-    *(Scenario(256, connections=100, workers=count) for count in WORKERS),
-    *(Scenario(1024, connections=100, workers=count, is_tls=True) for count in WORKERS),
 )
 
 
@@ -208,16 +196,15 @@ def _measure(
 
 
 def _hops(stack: ExitStack, scenario: Scenario, directory: Path, pair: tuple[Path, Path] | None) -> Iterator[Hop]:
-    count = scenario.workers or 1
-    yield stack.enter_context(relay(processes=count))
+    yield stack.enter_context(relay())
     program = haproxy_program()
     if program is not None:
-        yield stack.enter_context(haproxy(directory, program, threads=count))
+        yield stack.enter_context(haproxy(directory, program))
     services = service_names(scenario.destinations)
     for number, (name, environ) in enumerate(gateways().items()):
         home = directory / f"gateway-{number}"
         tls = {} if pair is None else tls_environ(pair)
-        made = gateway(home, name, services, next_hops=scenario.next_hops, environ=environ | tls, workers=count)
+        made = gateway(home, name, services, next_hops=scenario.next_hops, environ=environ | tls)
         yield stack.enter_context(made)
 
 
@@ -235,8 +222,7 @@ class Station:
         self.hop = hop
         self._flood_count = 0
         services = service_names(scenario.destinations)
-        listeners = len(hop.ports) * (scenario.workers or 1)  # each worker connects to each
-        made = traffic(services, scenario.payload, connections=scenario.connections, listeners=listeners)
+        made = traffic(services, scenario.payload, connections=scenario.connections, listeners=len(hop.ports))
         self._frame_bytes, self._frames = made.frame_bytes, len(made.frames) // made.frame_bytes
         self._generator = Generator(
             command,
@@ -250,12 +236,7 @@ class Station:
         )
         self._pids = hop.pids
         for pid in hop.pids:
-            if scenario.workers is None:
-                pin(pid, HOP_CORE)
-            else:
-                unpin(pid)
-        if scenario.workers is not None:
-            unpin(self._generator.pid)
+            pin(pid, HOP_CORE)
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ HAPROXY = "HAProxy, TCP mode"
 
 _HAPROXY_CONFIG = """
 global
-    nbthread {threads}
+    nbthread 1
     maxconn 5000
 defaults
     mode tcp
@@ -75,11 +75,11 @@ class Hop:
 
 
 @contextmanager
-def relay(*, processes: int = 1) -> Iterator[Hop]:
-    """The relay in this package, which reads nothing; so many of it on one port."""
+def relay() -> Iterator[Hop]:
+    """The relay in this package, which reads nothing."""
     port, to = free_port(), free_port()
     command = [sys.executable, "-m", "broker.bench.relay", str(port), str(to)]
-    with running(RELAY, command, port, to, processes=processes) as hop:
+    with running(RELAY, command, port, to) as hop:
         yield hop
 
 
@@ -99,11 +99,11 @@ def haproxy_program() -> str | None:
 
 
 @contextmanager
-def haproxy(directory: Path, program: str, *, threads: int = 1) -> Iterator[Hop]:
-    """HAProxy with so many threads."""
+def haproxy(directory: Path, program: str) -> Iterator[Hop]:
+    """HAProxy with one thread."""
     port, to = free_port(), free_port()
     config = directory / "haproxy.cfg"
-    config.write_text(_HAPROXY_CONFIG.format(port=port, to=to, threads=threads), encoding="utf-8")
+    config.write_text(_HAPROXY_CONFIG.format(port=port, to=to), encoding="utf-8")
     with running(HAPROXY, [program, "-db", "-f", str(config)], port, to) as hop:
         yield hop
 
@@ -116,21 +116,19 @@ def gateway(
     *,
     next_hops: int,
     environ: Mapping[str, str],
-    workers: int = 1,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Hop]:
-    """A real daemon of so many workers with a route to each service, which lead to so many next hops in turn."""
+    """A real daemon with a route to each service, which lead to so many next hops in turn."""
     ports = tuple(free_port() for _ in range(next_hops))
     with Topology(directory) as net:
         crowd = {"connections": 0, "connections_per_peer": 0}  # all of them come from one address
-        sections = {"endpoint": {"workers": workers}, "limits": crowd, **(settings or {})}
+        sections = {"limits": crowd, **(settings or {})}
         daemon = net.add("gateway", forwarding=True, settings=sections)
         daemon.prefix = tied()
         daemon.environ.update(environ)
         net.script("gateway", "msdb", route_script(services, ports))
         net.start()
-        pids = (daemon.pid, *(worker["pid"] for worker in daemon.status().get("workers", ())))
-        yield Hop(name, pids, daemon.port, ports, is_greeting=True, daemon=daemon)
+        yield Hop(name, (daemon.pid,), daemon.port, ports, is_greeting=True, daemon=daemon)
 
 
 def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
@@ -143,30 +141,24 @@ def route_script(services: Sequence[str], ports: Sequence[int]) -> str:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], port: int, to: int, *, processes: int = 1) -> Iterator[Hop]:
+def running(name: str, command: Sequence[str], port: int, to: int) -> Iterator[Hop]:
     """
-    Programs that listen on one port, as child processes; what they connect to may be there only later.
+    A program that listens on a port, as a child process; what it connects to may be there only later.
 
     Raises:
-        TimedOutError: they do not listen.
+        TimedOutError: it does not listen.
     """
-    started = [
-        subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
-            [*tied(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        for _ in range(processes)
-    ]
-    pids = tuple(process.pid for process in started)
+    process = subprocess.Popen(  # noqa: S603 - our own program, or one found on PATH
+        [*tied(), *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
-        wait_for(lambda: _listeners(port) >= processes, seconds=LISTEN_SECONDS, what=f"{name} listens")
-        yield Hop(name, pids, port, (to,))
+        wait_for(lambda: _is_listening(port), seconds=LISTEN_SECONDS, what=f"{name} listens")
+        yield Hop(name, (process.pid,), port, (to,))
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
-def _listeners(port: int) -> int:
-    """How many sockets listen on it; several may share it."""
+def _is_listening(port: int) -> bool:
     rows = (line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines())
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == _LISTENING for row in rows)
+    return any(row[1].endswith(f":{port:04X}") and row[3] == _LISTENING for row in rows)

@@ -51,18 +51,16 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     from broker.net.core_dump import forbid_core_dumps  # noqa: PLC0415
     from broker.net.descriptors import raise_limit  # noqa: PLC0415
     from broker.observe.logs import close_logging, configure_logging  # noqa: PLC0415
-    from broker.workers import supervisor  # noqa: PLC0415
-    from broker.workers.channel import WorkerFailedError  # noqa: PLC0415
 
     forbid_core_dumps()
-    raise_limit()  # workers have what their supervisor has
+    raise_limit()
     try:
         settings = read_settings(config, overrides_from(overrides))
         observe = settings.observe
         name = settings.instance.name
         configure_logging(log_format=observe.log_format, level=observe.log_level, instance=name, is_queued=True)
         try:
-            is_clean = process.run(partial((daemon if settings.endpoint.workers == 1 else supervisor).serve, settings))
+            is_clean = process.run(partial(daemon.serve, settings))
         finally:
             close_logging()
     except ListenFailedError as error:
@@ -71,8 +69,6 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
         fail(listen_error(settings, error).shown, EX_TEMPFAIL)
     except StoreUnavailableError as error:
         _fail_by_store(settings, error)
-    except WorkerFailedError as error:
-        fail(str(error), EX_TEMPFAIL)
     except SettingError as error:
         passes = isinstance(error.__cause__, CertificateTooEarlyError)
         fail(error.shown, EX_TEMPFAIL if passes else EX_CONFIG)

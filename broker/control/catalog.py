@@ -51,8 +51,8 @@ class Database(Struct):
     """
     One database.
 
-    Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes; `may_ask` when
-    a route may make it ask for other routes; `is_served` unless it is about to come or go with its role.
+    Shape: `broker_instance` 16 bytes; `path` None when it lives in memory only; `table` all its routes; `is_served`
+    unless it is about to come or go with its role.
     """
 
     name: str
@@ -61,7 +61,6 @@ class Database(Struct):
     borrow: Borrow
     rows: Rows = field(default_factory=Rows)
     table: RouteTable = field(default_factory=RouteTable)
-    may_ask: bool = True
     is_served: bool = True
 
 

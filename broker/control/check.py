@@ -39,7 +39,6 @@ from broker.control.start_error import SOCKET_ELSEWHERE, SOCKET_TAKEN
 from broker.control.tracing import tracing_errors
 from broker.control.writable import write_problem
 from broker.errors import ListenFailedError, SettingError, SettingsError
-from broker.routing.route import BROKER_CONFIGURATION
 from broker.store.database import is_locked
 
 if TYPE_CHECKING:
@@ -144,7 +143,6 @@ def check_settings(
         *rehearsal.errors,
         *_files(settings, owner),
         *_admin_socket(settings, owner, offline=offline),
-        *_askers(settings, rehearsal),
         *changeable_errors(settings),
     ]
     for key, address in () if offline else _addresses(settings):
@@ -230,24 +228,12 @@ def _admin_socket(settings: Settings, owner: Owner, *, offline: bool) -> Iterato
         yield settings.error(("admin", "socket"), problem, hint)
 
 
-def _askers(settings: Settings, rehearsal: Rehearsal) -> Iterator[SettingError]:
-    """Routes by which msdb would ask for other routes, where several processes share it."""
-    asking = [one.name for one in rehearsal.msdb.routes.values() if one.remote_service_name == BROKER_CONFIGURATION]
-    if asking and settings.endpoint.workers > 1:
-        yield asking_error(settings, asking[0])
-
-
-def asking_error(settings: Settings, route: str) -> SettingError:
-    """That msdb has this route, by which it asks for others, and `endpoint.workers` is above 1."""
-    problem = f"several processes do not ask for routes, and msdb has the route {route!r} by which it would"
-    return settings.error(("endpoint", "workers"), problem, f"set it to 1, or DROP ROUTE [{route}]")
-
-
 def _listener(settings: Settings, owner: Owner, key: KeyPath, address: ListenAddress) -> Iterator[SettingError]:
     from broker.net.listener import bind  # noqa: PLC0415 - slow to import: see broker.cli.group
 
     try:
-        bind(address.host, address.port).close()
+        reuse_port = key[0] == "endpoint" and settings.endpoint.reuse_port
+        bind(address.host, address.port, reuse_port=reuse_port).close()
     except ListenFailedError as error:
         if not owner.has_port(address):
             yield settings.error(key, f'cannot listen on "{address}": {error.problem}')

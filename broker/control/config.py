@@ -79,6 +79,14 @@ class EndpointSettings(Section):
         reason="Behind NAT or a load balancer the listening address is not the one peers dial; nothing can be guessed.",
         reload=Reload.RECONNECT,
     )
+    reuse_port: Annotated[bool, value.flag()] = setting(
+        default=False,
+        description="Whether other instances of the same user on this machine may listen on the addresses of `listen` "
+        "too, if they also set this (SO_REUSEPORT). The system gives each new connection to one of them. For gateways: "
+        "an instance with `[databases.NAME]` needs addresses of its own.",
+        reason="Two instances that are started with one configuration by mistake are told that the port is taken.",
+        reload=Reload.RESTART,
+    )
     encryption: Annotated[
         Literal["disabled", "supported", "required"], value.choice("disabled", "supported", "required")
     ] = setting(
@@ -191,14 +199,6 @@ class EndpointSettings(Section):
         "Time an attempt to reach a peer may take before the next address is tried.",
         reason="Three lost SYN packets are retried within it.",
         reload=Reload.RECONNECT,
-    )
-    workers: Annotated[int, value.integer(1, 64, unit="processes")] = setting(
-        1,
-        "Processes that forward messages, all on the same ports and under one identity; each has its part of "
-        "`message_forward_size`. More than one only without `[databases.NAME]`, and without a route for "
-        "`SQL/ServiceBroker/BrokerConfiguration` in msdb.",
-        reason="One process keeps one core busy; a gateway that has to do more gets as many as it has cores.",
-        reload=Reload.RESTART,
     )
 
 

@@ -49,7 +49,6 @@ def contradictions(settings: Settings) -> list[Finding]:
         *_same_databases(settings),
         *_roles(settings),
         *_socket_path(settings),
-        *_workers(settings),
         *_tls(settings),
         *_dialog_sizes(settings),
         *_journal_sizes(settings),
@@ -142,20 +141,6 @@ def _socket_path(settings: Settings) -> Iterator[Finding]:
         yield Finding(("admin", "socket"), problem, hint, (("instance", "state_dir"),))
 
 
-def _workers(settings: Settings) -> Iterator[Finding]:
-    """Several processes forward only: a database belongs to one, and nobody comes without a port."""
-    path, workers = ("endpoint", "workers"), settings.endpoint.workers
-    if workers == 1:
-        return
-    if settings.databases:
-        databases = tuple(("databases", name) for name in settings.databases)
-        problem = f"{workers} processes cannot share a database; {dotted(databases[0])} is one"
-        yield Finding(path, problem, "set it to 1, or put the databases on an instance of their own", databases)
-    if not settings.endpoint.listen:
-        problem = f"{workers} processes have nothing to do where nobody can connect"
-        yield Finding(path, problem, "set it to 1, or give endpoint.listen an address", (("endpoint", "listen"),))
-
-
 def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
     endpoint, dialog = settings.endpoint, settings.dialog
     room = endpoint.max_frame - FRAME_OVERHEAD_BYTES
@@ -177,15 +162,14 @@ def _dialog_sizes(settings: Settings) -> Iterator[Finding]:
         hint = "raise it, or lower max_frame"
         yield Finding(("endpoint", "message_forward_size"), problem, hint, (("endpoint", "max_frame"),))
         return
-    share = endpoint.message_forward_size // endpoint.workers * endpoint.message_forward_share // 100
+    share = endpoint.message_forward_size * endpoint.message_forward_share // 100
     if share < endpoint.max_frame:
-        each = f" for each of {endpoint.workers} workers" if endpoint.workers > 1 else ""
         problem = (
-            f"{endpoint.message_forward_share} percent of message_forward_size are {share} bytes{each}, which cannot "
+            f"{endpoint.message_forward_share} percent of message_forward_size are {share} bytes, which cannot "
             f"hold one frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"
         )
         hint = "raise it or message_forward_size, or lower max_frame"
-        also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"), ("endpoint", "workers"))
+        also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"))
         yield Finding(("endpoint", "message_forward_share"), problem, hint, also)
 
 

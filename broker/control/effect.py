@@ -40,7 +40,7 @@ from broker.ddl.statements import (
     Statement,
 )
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
-from broker.routing.route import BROKER_CONFIGURATION, PropertyError, Route, alter_route, row_of
+from broker.routing.route import PropertyError, Route, alter_route, row_of
 from broker.routing.table import RouteChange
 from broker.security.grants import ENDPOINT_NAME
 from broker.store import metadata
@@ -73,15 +73,14 @@ class Session(Struct):
     """
     Where a statement runs.
 
-    Shape: `now` UTC; `is_declared` for scripts of the configuration; `may_ask` and the name as of the database;
-    `endpoint` the name of that of the instance.
+    Shape: `now` UTC; `is_declared` for scripts of the configuration; `database` its name; `endpoint` the name of that
+    of the instance.
     """
 
     db: sqlite3.Connection
     now: datetime
     is_declared: bool
     messages: Messages
-    may_ask: bool = True
     database: str = ""
     endpoint: str = ENDPOINT_NAME
     changes: RouteChanges = field(default_factory=RouteChanges)
@@ -108,7 +107,6 @@ def _(statement: AlterRoute, session: Session) -> None:
         problem = f"another program has stored what is no route under the name {statement.name!r}; DROP it first"
         raise StatementError(9744, problem)
     new = alter_route(old, statement.properties, now=session.now)
-    refuse_asking(new, session)
     metadata.put_routes(session.db, [row_of(new)])
     session.changes.add(old, new)
     session.messages.add("route", statement.name, "altered")
@@ -291,13 +289,6 @@ def expect_absent(what: str, name: str, session: Session, *, exists: bool) -> No
     """Refuse a CREATE of what exists, unless the script is declared."""
     if exists and not session.is_declared:
         raise DuplicateNameError(2714, f"there is already a {what} named {name!r} in the database")
-
-
-def refuse_asking(route: Route, session: Session) -> None:
-    """Refuse a route by which the database would ask for other routes, where it may not."""
-    if route.remote_service_name == BROKER_CONFIGURATION and not session.may_ask:
-        problem = f"the route {route.name!r} would ask for other routes, which takes endpoint.workers = 1"
-        raise StatementError(NOT_SUPPORTED, problem)
 
 
 def may_drop(what: str, name: str, session: Session, *, exists: bool) -> bool:

@@ -349,7 +349,7 @@ class _Script:
                 raise error if isinstance(error, StoreUnavailableError) else _unavailable(database, error) from error
             endpoint = self._catalog.endpoint
             part = self._parts[name] = _Part(
-                database, Session(db, self._now, self._is_declared, self.messages, database.may_ask, name, endpoint)
+                database, Session(db, self._now, self._is_declared, self.messages, name, endpoint)
             )
         return part
 

@@ -47,7 +47,7 @@ class JournalSettings(Section):
     )
     buffer_size: Annotated[int, value.size(4 << 20, 4 << 30)] = setting(
         "32MiB",
-        "Memory for records that are not in a file yet, for each worker. A record that finds no room is shed and "
+        "Memory for records that are not in a file yet. A record that finds no room is shed and "
         "counted; the message goes on.",
         reason="150,000 records: what a busy gateway writes in the tenths of a second that a slow disk takes.",
         reload=Reload.RESTART,

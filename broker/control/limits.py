@@ -1,8 +1,7 @@
 """
 The settings of what one peer, and all strangers together, may take of an instance.
 
-They hold for each process: with several workers each keeps to them by itself. What single values cannot say is found by
-`limit_contradictions`.
+What single values cannot say is found by `limit_contradictions`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ POOL_SHARE = 50  # percent, where peers prove who they are and nothing else is c
 
 
 class LimitSettings(Section):
-    """`[limits]`: what peers may take; 0 = unlimited. Each worker keeps to it by itself."""
+    """`[limits]`: what peers may take; 0 = unlimited."""
 
     connections: Annotated[int, value.integer(0, 1_000_000, unit="connections")] = setting(
         10_000,
@@ -39,7 +38,7 @@ class LimitSettings(Section):
     connections_per_peer: Annotated[int, value.integer(0, 1_000_000, unit="connections")] = setting(
         1000,
         "Connections that one peer may open: one principal, or one IP address where peers prove nothing.",
-        reason="An instance opens one for each of its processes; many may come from behind one NAT.",
+        reason="An instance opens one; many may come from behind one NAT.",
         reload=Reload.LIVE,
     )
     reserved_connections: Annotated[int, value.integer(0, 100_000, unit="connections")] = setting(
@@ -138,11 +137,11 @@ def limit_contradictions(settings: Settings) -> Iterator[Finding]:
     if 0 < limits.messages_per_second < MESSAGES_MIN:
         problem = f"is below {MESSAGES_MIN}: one read may bring more than that"
         yield Finding(("limits", "messages_per_second"), problem, "raise it, or set 0 for no limit")
-    part = endpoint.message_forward_size // endpoint.workers * limits.pool_share // 100
+    part = endpoint.message_forward_size * limits.pool_share // 100
     if limits.pool_share and "pool_share" in limits.given and part < endpoint.max_frame:
         problem = (
-            f"{limits.pool_share} percent of message_forward_size are {part} bytes for each worker, which cannot hold "
-            f"one frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"
+            f"{limits.pool_share} percent of message_forward_size are {part} bytes, which cannot hold one "
+            f"frame of endpoint.max_frame = {render_size(endpoint.max_frame)}"
         )
-        also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"), ("endpoint", "workers"))
+        also = (("endpoint", "message_forward_size"), ("endpoint", "max_frame"))
         yield Finding(("limits", "pool_share"), problem, "raise it or message_forward_size, or lower max_frame", also)

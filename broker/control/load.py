@@ -33,6 +33,11 @@ _SHORT_NAMES = {
     "BROKER_LOG_FORMAT": ("observe", "log_format"),
     "BROKER_LOG_LEVEL": ("observe", "log_level"),
 }
+_REMOVED: Mapping[KeyPath, str] = {
+    ("endpoint", "workers"): "remove it: an instance is one process. "
+    "For more throughput run more instances; endpoint.reuse_port lets them share a port",
+}
+"""What to do about keys that earlier versions had."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
@@ -149,7 +154,13 @@ def _explain(settings: Settings, fault: Fault) -> SettingError:
 
 
 def _nearest(path: KeyPath) -> str:
-    """What an unknown key may have meant: the nearest name here, the same name elsewhere, else all names here."""
+    """
+    What to do about an unknown key.
+
+    If no earlier version had it, it may mean the nearest name here, the same name elsewhere, or any name here.
+    """
+    if path in _REMOVED:
+        return _REMOVED[path]
     name = str(path[-1])
     here = names_at(Settings, path[:-1])
     near = get_close_matches(name, here, n=1)

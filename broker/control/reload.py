@@ -246,13 +246,9 @@ class Reloads:
             undo.pop_all()
         await carry_out()
         self._scripts.done = scripts
-        self.note(changed)
-        return done
-
-    def note(self, changed: Sequence[Difference]) -> None:
-        """These have just changed."""
-        if _is_for_new(changed):
+        if is_for_new:
             self._reconnect_at = asyncio.get_running_loop().time()
+        return done
 
     def _refuse_while_stopping(self) -> None:
         if self._instance.stopping.is_set():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.control.effect import Session, expect_absent, refuse_asking
+from broker.control.effect import Session, expect_absent
 from broker.control.stored import stored_route
 from broker.ddl.statements import CreateRoute, blaming
 from broker.errors import StatementError
@@ -39,7 +39,6 @@ def create_routes(batch: Sequence[CreateRoute], session: Session) -> None:
             if old is not None:
                 expect_absent("route", statement.name, session, exists=True)
             route = create_route(statement.name, statement.properties, now=session.now)
-            refuse_asking(route, session)
             row = row_of(route)
             if row == old:
                 messages.add("route", statement.name, "unchanged")

@@ -61,7 +61,7 @@ def remove(directory: Path, files: Iterable[Kept]) -> int:
     """
     count = 0
     for file in files:
-        with suppress(FileNotFoundError):  # a worker beside this one was faster
+        with suppress(FileNotFoundError):  # another program was faster
             file.path.unlink()
             count += 1
         for above in file.path.parents:

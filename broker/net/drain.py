@@ -4,7 +4,7 @@ How an instance leaves, from the first word to the last: announced, told to its 
 First it is not ready any more and goes on as before, for as long as those who ask for readiness need to notice. Then
 nobody new is taken, every peer is told GOAWAY and moves, databases send nothing new, and what is held leaves. It ends
 when nothing is left, when what is left waits for next hops that nobody reaches, or when the time is up. What is done at
-each stage is up to whoever leaves, an instance or a gateway of several processes. Loop-only.
+each stage is up to the instance that leaves. Loop-only.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ class Drain:
         """Somebody asks whether to send anything here, and will ask again."""
         self._probed_at = self._loop.time()
 
-    def begin(self, reason: str, bounds: Bounds | None = None) -> None:
-        """Leave, for this reason; within other bounds than usual. Nothing happens when it has begun."""
+    def begin(self, reason: str) -> None:
+        """Leave, for this reason. Nothing happens when it has begun."""
         if self._task is not None:
             return
         self.reason = reason
-        self._task = self._loop.create_task(self._run(bounds or self._bounds_of()), name="drain")
+        self._task = self._loop.create_task(self._run(self._bounds_of()), name="drain")
 
     async def end(self, reason: str) -> None:
         """Wait until it has left; it begins now, for this reason, if it has not begun."""

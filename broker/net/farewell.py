@@ -55,11 +55,6 @@ class Left:
         """For a line of the log."""
         return {"held": self.held, "peers": self.peers, "by_hop": self.by_hop, "busy": list(self.busy)}
 
-    def __add__(self, other: Left) -> Left:
-        by_hop = dict(Counter(self.by_hop) + Counter(other.by_hop))
-        busy = tuple(sorted({*self.busy, *other.busy}))
-        return Left(self.held + other.held, self.unserved + other.unserved, self.peers + other.peers, by_hop, busy)
-
     def __str__(self) -> str:
         peers = f"{self.peers} peer{'' if self.peers == 1 else 's'} left"
         busy = f", busy: {', '.join(self.busy)}" if self.busy else ""

@@ -118,35 +118,19 @@ def named_addresses(listeners: Iterable[Listener]) -> list[NetworkAddress]:
     return [NetworkAddress(one.host, one.port) for one in named]
 
 
-def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """
-    A listening socket; with `is_shared` other processes of this user may listen there as well, if they share too.
+    A listening socket.
+
+    Args:
+        host: A name or an address.
+        port: 0 for any free one.
+        reuse_port: Whether other processes of the same user may listen there too, if they also set this (SO_REUSEPORT).
+            The system gives each new connection to one of them.
 
     Raises:
         ListenFailedError: the address is taken, not ours, or not an address.
     """
-    sock = _bound(host, port, is_shared=is_shared)
-    try:
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise _failed(host, port, error) from error
-    return sock
-
-
-def reserve(host: str, port: int) -> socket.socket:
-    """
-    A socket that does not listen and keeps a port for those who will share it.
-
-    Raises:
-        ListenFailedError: as `bind`; somebody who listens there counts, even one who shares.
-    """
-    with _bound(host, port, is_shared=False) as probe:
-        free = probe.getsockname()[1]
-    return _bound(host, free, is_shared=True)
-
-
-def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -156,10 +140,11 @@ def _bound(host: str, port: int, *, is_shared: bool) -> socket.socket:
         raise _failed(host, port, error) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_shared:
+        if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setblocking(False)
         sock.bind(where)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise _failed(host, port, error) from error

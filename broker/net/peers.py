@@ -70,8 +70,7 @@ class Peers:
     The links of this instance and the addresses they serve.
 
     Shape: `links` all that are not closed, by number; `faults` links that ended because the peer broke a rule, by the
-    error's name; `timeouts` in seconds; `backpressure` pauses links for the forwarder; `admission` who may have one;
-    `has_siblings` whether other processes of this instance listen on the same ports.
+    error's name; `timeouts` in seconds; `backpressure` pauses links for the forwarder; `admission` who may have one.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class Peers:
         security: Security = NO_SECURITY,
         limits: PeerLimits = NO_LIMITS,
         supervision: Supervision | None = None,
-        has_siblings: bool = False,
     ) -> None:
         self.hello = hello
         self.links: dict[int, Link] = {}
@@ -100,7 +98,6 @@ class Peers:
         self._heard = Heard()
         self._askers = Askers(prove)
         self._dialled: dict[int, NetworkAddress] = {}
-        self._has_siblings = has_siblings
         self._own: dict[NetworkAddress, float] = {}  # addresses that were found to lead here, and when
         self._addresses = Addresses()
         self._servers = self._addresses.servers
@@ -333,7 +330,7 @@ class Peers:
         if security.is_authenticating:
             own = security.own
             return own is not None and identity is not None and identity.fingerprint == own.fingerprint
-        return self._has_siblings or agreement.peer.arbitration == self.hello.arbitration
+        return agreement.peer.arbitration == self.hello.arbitration
 
     def _turn_away_self(self, link: Link, dialled: NetworkAddress | None, *, is_own: bool) -> None:
         """Close a link whose peer says that it is this instance, and note the address if it is."""

@@ -7,8 +7,7 @@ of the last such frame, so one can see which dialog, and which two services, a n
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
@@ -23,8 +22,7 @@ from broker.wire.layout import MIN_DIALOG_FRAME
 
 Row = tuple[object, ...]
 
-_COLUMNS = MEMORY_VIEWS[DISPOSITIONS]
-_DISPOSITION, _FRAMES, _LAST_TIME = (_COLUMNS.index(name) for name in ("disposition", "frames", "last_time"))
+_DISPOSITION = MEMORY_VIEWS[DISPOSITIONS].index("disposition")
 
 
 def read_drops(instance: Running, at: datetime) -> list[Row]:
@@ -49,25 +47,6 @@ def read_drops(instance: Running, at: datetime) -> list[Row]:
 def seconds_since(last_time: str | None, at: datetime) -> float | None:
     """How long before an instant the last frame was dropped, by `last_time` as views show it; None when none was."""
     return None if last_time is None else max(0.0, (at - read_instant(last_time)).total_seconds())
-
-
-def add_drops(parts: Iterable[Iterable[Row]], lost: Mapping[str, int]) -> list[Row]:
-    """
-    The rows of several workers as one: frames added, the last sample of all.
-
-    Args:
-        parts: Of each worker, as they are shown; workers have no databases.
-        lost: What workers that died had counted, by reason.
-    """
-    counts: Counter[object] = Counter(lost)
-    last: dict[object, Row] = {name: _lost_row(name) for name in lost}
-    for row in (row for part in parts for row in part):
-        name = row[_DISPOSITION]
-        counts[name] += int(str(row[_FRAMES]))
-        if name not in last or str(row[_LAST_TIME] or "") > str(last[name][_LAST_TIME] or ""):
-            last[name] = row
-    rows = [(*row[:_FRAMES], counts[name], *row[_FRAMES + 1 :]) for name, row in last.items() if counts[name]]
-    return sorted(rows, key=lambda row: _ORDER.get(row[_DISPOSITION], len(_ORDER)))
 
 
 _ORDER: dict[object, int] = {disposition.value: place for place, disposition in enumerate(Disposition)}
@@ -115,11 +94,6 @@ def _row(
         reason=reason or None,
         **values,
     )
-
-
-def _lost_row(name: str) -> Row:
-    known = next((one for one in Disposition if one.value == name), None)
-    return make_row(DISPOSITIONS, disposition=name, message_number=known.number or None if known else None, frames=0)
 
 
 def _frame(header: Header | None) -> bytes:

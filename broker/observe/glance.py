@@ -54,9 +54,6 @@ def render_status(status: Mapping[str, Any]) -> None:
         terminal.prose(f"connections refused: {_counts(refused)}")
     if status.get("journal"):
         _render_journal(status["journal"], terminal)
-    if status.get("workers"):
-        columns = ["worker", "pid", "ready", "uptime_s", "connections", "held", "restarts", "lost", "problem"]
-        render_table(columns, status["workers"], title="Workers", terminal=terminal)
     _render_connections(status["connections"], terminal)
     _render_next_hops(status, terminal)
     if status.get("mirrored_routes"):

@@ -2,7 +2,7 @@
 Histograms as samples: counts by bucket and a sum, which add up like every other counter.
 
 A sample of a histogram has one label more than its metric: the upper bound of a bucket, and its value is what fell into
-that bucket alone; or `SUM`, and its value is the sum of all. So samples of several databases or processes are added
+that bucket alone; or `SUM`, and its value is the sum of all. So samples of several databases are added
 name by name, and only the text has the buckets that Prometheus wants, each with all that is below it.
 """
 

@@ -30,7 +30,6 @@ COMPONENTS = (
     "store",
     "supervision",
     "tracing",
-    "workers",
 )
 """What logs: the parts of the package `broker`."""
 SECONDS_MAX = 86_400.0

@@ -1,13 +1,8 @@
-"""
-What waits for each next hop, since when, why, and when it is tried again: `waiting` of a status.
-
-`next_hop_status` reads what belongs to the loop; `add_next_hops` adds up what several workers tell.
-"""
+"""What waits for each next hop, since when, why, and when it is tried again: `waiting` of a status."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.forwarding.outbox import Outbox
@@ -23,22 +18,6 @@ def next_hop_status(instance: Running, now: float) -> list[dict[str, Any]]:
     holding = [outbox for outbox in instance.forwarder.every_outbox() if outbox.held]
     most = heapq.nlargest(NEXT_HOPS_MAX, holding, key=lambda outbox: len(outbox.held))
     return [_told(outbox, instance, now) for outbox in most]
-
-
-def add_next_hops(parts: Iterable[Iterable[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """
-    Those of several statuses as one.
-
-    Returns:
-        By next hop: frames and bytes added up, the oldest age, and the reason and next attempt of whoever has most.
-    """
-    total: dict[str, dict[str, Any]] = {}
-    for one in sorted((one for part in parts for one in part), key=lambda one: -one["held"]):
-        known = total.setdefault(one["next_hop"], {**one, "held": 0, "held_bytes": 0})
-        known["held"] += one["held"]
-        known["held_bytes"] += one["held_bytes"]
-        known["oldest_s"] = max(known["oldest_s"], one["oldest_s"])
-    return heapq.nlargest(NEXT_HOPS_MAX, total.values(), key=lambda one: one["held"])
 
 
 def _told(outbox: Outbox, instance: Running, now: float) -> dict[str, Any]:

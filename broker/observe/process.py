@@ -24,7 +24,7 @@ PROCESS_METRICS = (
     Described("process_cpu_seconds_total", "Processor time used, in user and system mode."),
     Described("process_resident_memory_bytes", "Memory in use."),
     Described("process_virtual_memory_bytes", "Address space in use."),
-    Described("process_start_time_seconds", "When the process was started, in seconds since 1970.", fold=min),
+    Described("process_start_time_seconds", "When the process was started, in seconds since 1970."),
     Described("process_open_fds", "File descriptors that are open."),
     Described("process_max_fds", "File descriptors that may be open."),
     Described("process_threads", "Threads of the interpreter."),

@@ -22,7 +22,7 @@ from broker.observe.stock import Stock
 from broker.observe.verdict import verdict
 
 PEERS_MAX, NEXT_HOPS_MAX, ROUTES_MAX, WAITING_MAX = 40, 40, 40, 30
-DROPS_MAX, DATABASES_MAX, CERTIFICATES_MAX, MIRRORS_MAX, WORKERS_MAX = 40, 20, 20, 40, 64
+DROPS_MAX, DATABASES_MAX, CERTIFICATES_MAX, MIRRORS_MAX, SCRIPTS_MAX = 40, 20, 20, 40, 64
 GONE_SECONDS, GONE_MAX = 60.0, 40  # for which a connection that has ended is still told, and how many
 CERTIFICATE_DAYS = 30  # what ends within them is told whoever shows it
 _ANNOUNCED_COUNTS = ("received", "forwarded", "delivered", "dropped", "sent", "acknowledged")
@@ -96,9 +96,8 @@ class Pulse:
             "databases": fold(databases, DATABASES_MAX, weight=lambda one: one["waiting_messages"] or 0),
             "certificates": _certificates(status.get("transport") or {}),
             "transport": _transport(status.get("transport") or {}),
-            "workers": [cut(one) for one in status.get("workers", ())[:WORKERS_MAX]],
             "journal": status.get("journal"),
-            "scripts": [cut(one) for one in status.get("running_scripts", ())[:WORKERS_MAX]],
+            "scripts": [cut(one) for one in status.get("running_scripts", ())[:SCRIPTS_MAX]],
             "draining": status.get("draining"),
             "reload": status.get("reload"),
         }
@@ -247,7 +246,7 @@ def _instance(status: Mapping[str, Any]) -> Told:
 
 
 def _link_key(link: Mapping[str, Any]) -> tuple[Any, ...]:
-    return link.get("worker"), link["name"], link["address"], link["direction"]
+    return link["name"], link["address"], link["direction"]
 
 
 def _link(link: Mapping[str, Any]) -> Told:

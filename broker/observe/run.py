@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-from broker.control.reload import Reloads
 from broker.observe.described import Described, Reader, Samples, single
 from broker.observe.instance import Running
-from broker.observe.label import Labels
 from broker.observe.logs import dropped_lines
 from broker.observe.status import loop_name
 
@@ -25,11 +22,6 @@ RUN_METRICS = (
     Described("broker_uptime_seconds", "Time since the instance was started."),
     Described("broker_ready", "1 while the instance serves, 0 while it starts or stops."),
     Described(
-        "broker_workers",
-        "Processes that carry messages now; as many as endpoint.workers says when all is well.",
-    ),
-    Described("broker_worker_restarts_total", "How often a worker has died and another one took its place."),
-    Described(
         "broker_task_failures_total",
         "How often a task that lasts as long as the instance has died and was begun anew.",
         ("task",),
@@ -37,53 +29,39 @@ RUN_METRICS = (
     Described(
         "broker_config_last_reload_successful",
         "1 while the last reload of the configuration was successful, or there was none; 0 when it failed.",
-        fold=min,
     ),
     Described(
         "broker_config_last_reload_success_timestamp_seconds",
         "When the configuration in force was taken over, at the start or by a reload, as seconds since 1970.",
-        fold=max,
     ),
     Described("broker_config_reloads_total", "Reloads of the configuration, by what became of them.", ("result",)),
-    Described("broker_config_keys_waiting", "Settings whose new values wait for a restart.", fold=max),
+    Described("broker_config_keys_waiting", "Settings whose new values wait for a restart."),
     Described("broker_log_lines_dropped_total", "Lines of the log that were lost because nobody took them in time."),
-    Described(LAG, "By how much the event loop was late at worst in the last 15 s.", fold=max),
+    Described(LAG, "By how much the event loop was late at worst in the last 15 s."),
 )
 
 
 def run_readers() -> Mapping[str, Reader]:
-    """What reads each of them on the loop, but the lag."""
+    """What reads each of them on the loop."""
     return {
         "broker_build_info": _build,
         "broker_uptime_seconds": single(lambda instance: time.time() - instance.started_at),
         "broker_ready": single(lambda instance: instance.is_ready),
-        "broker_workers": single(lambda instance: instance.is_ready),
-        "broker_worker_restarts_total": single(lambda _: 0),
         "broker_task_failures_total": _failures,
-        **reload_readers(),
+        "broker_config_last_reload_successful": single(lambda instance: instance.reloads.is_successful),
+        "broker_config_last_reload_success_timestamp_seconds": single(
+            lambda instance: instance.reloads.last_success_at
+        ),
+        "broker_config_reloads_total": _reloads,
+        "broker_config_keys_waiting": single(lambda instance: len(instance.reloads.waiting)),
         "broker_log_lines_dropped_total": single(lambda _: dropped_lines()),
+        LAG: single(lambda instance: instance.lag.seconds),
     }
 
 
-class Reloading(Protocol):
-    """Whoever reads its configuration again."""
-
-    @property
-    def reloads(self) -> Reloads:
-        """How it does."""
-
-
-def reload_readers() -> Mapping[str, Callable[[Reloading], list[tuple[Labels, float]]]]:
-    """What reads how the configuration was taken over."""
-    return {
-        "broker_config_last_reload_successful": lambda one: [((), float(one.reloads.is_successful))],
-        "broker_config_last_reload_success_timestamp_seconds": lambda one: [((), one.reloads.last_success_at)],
-        "broker_config_reloads_total": lambda one: [
-            (("succeeded",), float(one.reloads.succeeded)),
-            (("failed",), float(one.reloads.failed)),
-        ],
-        "broker_config_keys_waiting": lambda one: [((), float(len(one.reloads.waiting)))],
-    }
+def _reloads(instance: Running) -> Samples:
+    yield ("succeeded",), instance.reloads.succeeded
+    yield ("failed",), instance.reloads.failed
 
 
 def _failures(instance: Running) -> Samples:

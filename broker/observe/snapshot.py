@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -20,10 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from broker.control.config import Settings
 from broker.dialog.endpoint import Endpoint
 from broker.errors import StoreUnavailableError
-from broker.net.certificate import Identity
 from broker.observe.connection import connection_values
 from broker.observe.drop import read_drops
 from broker.observe.held import HeldCopy, copy_held, held_values
@@ -153,55 +151,35 @@ class Snapshots:
 
     def _read_endpoints(self) -> list[Row]:
         instance, pool = self._instance, self._instance.forwarder.pool
+        endpoint, own = instance.settings.endpoint, instance.peers.entrance.security.own
         listen = [f"{listener.host}:{listener.port}" for listener in instance.listeners]
-        row = endpoint_row(
-            instance.settings,
-            listen=listen,
-            advertise=instance.peers.hello.addresses,
-            pool_bytes=pool.used_bytes,
-            pool_messages=pool.frames,
-            own=instance.peers.entrance.security.own,
+        is_authenticating = endpoint.authentication == "certificate"
+        algorithm, algorithm_desc = _ENDPOINT_ALGORITHMS[endpoint.encryption]
+        row = make_row(
+            "sys.service_broker_endpoints",
+            name=instance.name,
+            endpoint_id=1,
+            protocol=2,
+            protocol_desc="TCP",
+            type=3,
+            type_desc="SERVICE_BROKER",
+            state=0 if listen else 1,
+            state_desc="STARTED" if listen else "STOPPED",
+            is_admin_endpoint=False,
+            is_message_forwarding_enabled=endpoint.message_forwarding,
+            message_forwarding_size=endpoint.message_forward_size // _MIB,
+            connection_auth=_CERTIFICATE_AUTH if is_authenticating else None,
+            connection_auth_desc="CERTIFICATE" if is_authenticating else None,
+            certificate_id=None if own is None else own.fingerprint,
+            encryption_algorithm=algorithm,
+            encryption_algorithm_desc=algorithm_desc,
+            listen=", ".join(listen),
+            advertise=", ".join(instance.peers.hello.addresses),
+            max_hops=endpoint.max_hops,
+            forward_pool_bytes=pool.used_bytes,
+            forward_pool_messages=pool.frames,
         )
         return [row]
-
-
-def endpoint_row(
-    settings: Settings,
-    *,
-    listen: Sequence[str],
-    advertise: Iterable[str],
-    pool_bytes: int,
-    pool_messages: int,
-    own: Identity | None = None,
-) -> Row:
-    """The row of `sys.service_broker_endpoints`; of several processes that share the endpoint, what they sum up to."""
-    endpoint = settings.endpoint
-    is_authenticating = endpoint.authentication == "certificate"
-    algorithm, algorithm_desc = _ENDPOINT_ALGORITHMS[endpoint.encryption]
-    return make_row(
-        "sys.service_broker_endpoints",
-        name=settings.instance.name,
-        endpoint_id=1,
-        protocol=2,
-        protocol_desc="TCP",
-        type=3,
-        type_desc="SERVICE_BROKER",
-        state=0 if listen else 1,
-        state_desc="STARTED" if listen else "STOPPED",
-        is_admin_endpoint=False,
-        is_message_forwarding_enabled=endpoint.message_forwarding,
-        message_forwarding_size=endpoint.message_forward_size // _MIB,
-        connection_auth=_CERTIFICATE_AUTH if is_authenticating else None,
-        connection_auth_desc="CERTIFICATE" if is_authenticating else None,
-        certificate_id=None if own is None else own.fingerprint,
-        encryption_algorithm=algorithm,
-        encryption_algorithm_desc=algorithm_desc,
-        listen=", ".join(listen),
-        advertise=", ".join(advertise),
-        max_hops=endpoint.max_hops,
-        forward_pool_bytes=pool_bytes,
-        forward_pool_messages=pool_messages,
-    )
 
 
 def _handles(path: Path, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:

@@ -39,16 +39,14 @@ TRANSPORT_METRICS = (
         ("role", "name"),
         fold=min,
     ),
-    Described("broker_tls_reloads_total", "How often changed certificate files were put to use.", fold=max),
+    Described("broker_tls_reloads_total", "How often changed certificate files were put to use."),
     Described(
         "broker_tls_reload_failures_total",
         "How often changed certificate files could not be used; those before stay in use.",
-        fold=max,
     ),
     Described(
         "broker_tls_last_reload_successful",
         "1 while what the certificate files hold is in use, 0 while it cannot be used and what was there before is.",
-        fold=min,
     ),
     Described("broker_tls_handshakes", "TLS handshakes under way with those who connect."),
     Described("broker_connections_refused_total", "Connections refused or ended because of a limit.", ("limit",)),
@@ -150,28 +148,6 @@ def own_certificate_problem(security: Security, *, now: datetime | None = None) 
 def certificate_part(watch: CertificateWatch) -> dict[str, str]:
     """Whether the certificate files are in use, for those who ask for health; nothing where there are none."""
     return {} if watch.security.encryption is Encryption.DISABLED else {"certificate files": watch.problem}
-
-
-def add_transports(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The transport parts of several workers' statuses as one: they show and trust the same, and have other peers."""
-    told = list(parts)
-    if not told:
-        return {}
-    certificates = {(one["role"], one["fingerprint"]): one for part in told for one in part["certificates"]}
-    refused: dict[str, int] = {}
-    for limit, count in (item for part in told for item in part["refused"].items()):
-        refused[limit] = refused.get(limit, 0) + count
-    return {
-        **told[0],
-        "warnings": list(dict.fromkeys(warning for part in told for warning in part["warnings"])),
-        "certificates": sorted(certificates.values(), key=lambda one: one["not_after"])[:CERTIFICATES_MAX],
-        "reloads": max(part["reloads"] for part in told),
-        "reload_failures": max(part["reload_failures"] for part in told),
-        "problem": next((part["problem"] for part in told if part["problem"]), ""),
-        "handshakes": sum(part["handshakes"] for part in told),
-        "connections_max": sum(part["connections_max"] for part in told),
-        "refused": refused,
-    }
 
 
 def slowed_by(link: Link) -> str:

@@ -118,10 +118,6 @@ def _itself(status: Status) -> Iterator[Finding]:
         yield Finding(Level.NOTICE, "instance", f"the instance leaves: {draining['sentence']}")
     elif not status.get("ready", True):
         yield Finding(Level.BAD, "instance", "the instance is not ready: it starts or stops", "see its log")
-    for worker in status.get("workers") or ():
-        if worker["problem"]:
-            what = f"worker {worker['worker']} {worker['problem']}"
-            yield Finding(Level.BAD, "worker", what, "it is replaced by itself; the log says why it ended")
     lag = status.get("loop_lag_s") or 0.0
     if lag > LATE_SECONDS:
         what = f"the event loop was {lag * 1000:,.0f} ms late within the last 15 s"

@@ -405,7 +405,6 @@ async def test_an_endpoint_without_a_gateway_shows_its_databases(browser: Browse
     assert "billing" in told
     assert "Inbox" in told
     assert "endpoint" in await tab.evaluate("document.getElementById('identity').textContent")
-    assert await tab.evaluate("document.getElementById('workers').hidden")
     assert await tab.evaluate("document.getElementById('mirrors').hidden")
 
 

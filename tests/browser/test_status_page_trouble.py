@@ -141,18 +141,3 @@ async def test_a_token_opens_the_page_where_everybody_needs_one(browser: Browser
         " document.getElementById('token').value]"
     )
     assert not [url for url in tab.requests if secret in url]
-
-
-async def test_a_gateway_of_two_workers_is_shown_as_one(browser: Browser, tmp_path: Path) -> None:
-    net = Topology(tmp_path)
-    gateway = net.add("wide", forwarding=True, settings=page() | {"endpoint": {"workers": 2}})
-    with net:
-        start(gateway)
-        tab = await browser.open(gateway.page)
-        await seen(tab, LIVE)
-        await seen(tab, "document.querySelectorAll('#workers-table tbody tr').length === 2")
-        await seen(tab, "document.querySelectorAll('#workers-table .good').length === 2")
-
-        assert not await tab.evaluate("document.getElementById('workers').hidden")
-        assert "gateway" in await tab.evaluate("document.getElementById('identity').textContent")
-        assert [] == tab.complaints

@@ -21,9 +21,7 @@ from tests.chaos.configuration import journal_of
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Entry, What
 
-LOSSY = frozenset(
-    {"kill", "kill-worker", "memory", "lost-principal", "descriptors", "failover-frozen", "failover-overtaken"}
-)
+LOSSY = frozenset({"kill", "memory", "lost-principal", "descriptors", "failover-frozen", "failover-overtaken"})
 KEPT_SECONDS = 2400.0  # journals are kept for an hour, and 256 MiB of them
 
 Key = tuple[bytes, bool, int]

@@ -12,8 +12,6 @@ COMMAND, LOCK = "command", "lock"  # who decides about its roles: `mirroring`
 PARCELS = ("parcel-1", "parcel-2")  # two databases of one service, among which dialogs are balanced
 SEALED = (INITIATORS[0], BILLING)  # whose databases have certificates: dialogs between them are sealed
 READER = PARCELS[1]  # whose messages are given to a reader (`broker.reader`)
-CROWDED = "gateway-1"  # of several processes
-WORKERS = 2
 QUEUE = "Inbox"
 
 

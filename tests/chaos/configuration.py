@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.conversation.well_known import DEFAULT
-from tests.chaos.cast import CROWDED, QUEUE, WORKERS, Home
+from tests.chaos.cast import QUEUE, Home
 from tests.chaos.talk import LEVELS
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ def sections(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
         "private_key": str(fleet.tls / f"{name}.key"),
         "trust": [str(fleet.tls / "trust.pem")],
     }
-    if name == CROWDED:
-        made["endpoint"]["workers"] = WORKERS
     made["observe"] = {"listen": f"{host.address}:{OBSERVE_PORT}"}
     made["journal"]["directory"] = str(journal_of(fleet, name))
     made["admin"] = {"socket": str(fleet.directory / "daemons" / name / "admin.sock")}

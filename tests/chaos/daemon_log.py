@@ -27,14 +27,11 @@ WORDS = (
 )
 LATER_SECONDS = 120.0  # a minute between two lines, and what a busy machine needs
 SHOWN = 300  # characters of a line
-_KILLED = {"worker died": "a process of the gateway was killed, which is the fault"}
 _NO_FILE = {
     "audit unavailable": "its file can be neither opened nor written: what came by files is told, the rest refused",
     "store failed": "the database can be neither opened nor written",
 }
 ALLOWED: Mapping[str, Mapping[str, str]] = {
-    "kill-worker": _KILLED,
-    "memory": _KILLED,
     "full-disk": _NO_FILE,
     "descriptors": _NO_FILE
     | {
@@ -46,10 +43,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By the name of a fault: events that it may cause, each with the reason."""
-ALWAYS: Mapping[str, str] = {
-    "worker is deaf": "for 1.5 s, on a busy machine; what is deaf for longer is replaced, which is another event",
-}
-KILLS: Mapping[str, int] = {"kill": 1, "kill-worker": 3, "lost-principal": 1, "memory": 3, "failover-overtaken": 1}
+KILLS: Mapping[str, int] = {"kill": 1, "lost-principal": 1, "memory": 1, "failover-overtaken": 1}
 """By the name of a fault: how many processes of a daemon it kills at most, each of which may leave half a line."""
 ALLOWED_WORDS: Mapping[str, Mapping[str, str]] = {
     "descriptors": {"Too many open files": "whatever needed one, a request say"},
@@ -123,7 +117,7 @@ def wrong(lines: Iterable[str], faults: Collection[str], *, ever: Collection[str
     """
     words = [text for name in faults for text in ALLOWED_WORDS.get(name, ())]
     words += [text for name in ever for text in ALLOWED_AT_THE_END.get(name, ())]
-    allowed = {event for name in faults for event in ALLOWED.get(name, ())} | {*ALWAYS}
+    allowed = {event for name in faults for event in ALLOWED.get(name, ())}
     seen: set[str] = set()
     for line in lines:
         told = _object(line)

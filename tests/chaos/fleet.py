@@ -7,8 +7,8 @@ Real daemons on hosts of their own, and applications on all of them.
 
 Every database has a route to each far one through each gateway, every gateway a route to each database; that to the
 pair names both partners. Both databases of the one service have the same weight, so half of its dialogs go to each, and
-each dialog stays with its own. The first gateway consists of several processes; a reader is given what comes to
-parcel-2; what initiator-1 and billing tell each other is sealed. Links are TLS with certificates on both sides.
+each dialog stays with its own. A reader is given what comes to parcel-2; what initiator-1 and billing tell each other
+is sealed. Links are TLS with certificates on both sides.
 
 Each host has a directory of its own for what its daemon keeps, and what the run has to find afterwards lies elsewhere:
 configurations, logs, journals and histories.
@@ -31,7 +31,6 @@ from broker.store.role_file import read_reign
 from tests.chaos.cast import (
     BILLING,
     COMMAND,
-    CROWDED,
     INITIATORS,
     LOCK,
     PARCELS,
@@ -86,7 +85,7 @@ class Fleet:
         self.traffic, self.watch = Traffic(self), Watch(self)
         self._excused: set[str] = set()
         self._is_up = False
-        self._frozen: dict[str, list[int]] = {}
+        self._frozen: dict[str, int] = {}  # process ids
         for path in (self.histories, self.tls, directory / "applications"):
             path.mkdir(parents=True)
         clocked, small = network.can(Ability.CLOCK), network.can(Ability.DISK)
@@ -232,27 +231,16 @@ class Fleet:
         """What runs on this host may have ended; `revive` does not count it."""
         self._excused.add(name)
 
-    def processes(self, name: str) -> list[int]:
-        """Process ids of a daemon: its own, and those of its workers that serve. Raises DaemonUnreachableError."""
-        return [self.daemons[name].pid, *self.workers(name)]
-
-    def workers(self, name: str) -> list[int]:
-        """Process ids of the workers of a gateway that serve. Raises DaemonUnreachableError."""
-        if name != CROWDED:
-            return []
-        return [one["pid"] for one in self.daemons[name].status()["workers"] if one["ready"]]
-
     def freeze(self, name: str) -> None:
-        """SIGSTOP of all processes of a daemon."""
-        self._frozen[name] = self.processes(name)
-        for pid in self._frozen[name]:
-            os.kill(pid, signal.SIGSTOP)
+        """SIGSTOP of a daemon."""
+        self._frozen[name] = self.daemons[name].pid
+        os.kill(self._frozen[name], signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """SIGCONT of those that were stopped."""
-        for pid in self._frozen.pop(name, []):
+        """SIGCONT of one that was stopped."""
+        if name in self._frozen:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+                os.kill(self._frozen.pop(name), signal.SIGCONT)
 
     def pause(self, seconds: float) -> None:
         """Let the traffic go on for a while."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from broker.errors import DaemonUnreachableError
 from tests.chaos.fleet import Fleet
 
 LEAST_LOOKS = 60  # a run of an hour and more; what fewer would say is chance
@@ -20,7 +19,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Possessions:
-    """Of the daemons of a fleet, with all their processes, at each look: descriptors, and bytes of resident memory."""
+    """Of the daemons of a fleet at each look: descriptors, and bytes of resident memory."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -29,12 +28,12 @@ class Possessions:
     def look(self) -> None:
         """When a phase is over; whoever cannot be asked is left out."""
         for name in self._fleet.names:
-            with suppress(OSError, DaemonUnreachableError):
-                self.add(name, [_of(pid) for pid in self._fleet.processes(name)])
+            with suppress(OSError):
+                self.add(name, *_of(self._fleet.daemons[name].pid))
 
-    def add(self, name: str, processes: list[tuple[int, int]]) -> None:
-        """What the processes of a daemon have."""
-        self._looks[name].append((sum(one for one, _ in processes), sum(one for _, one in processes)))
+    def add(self, name: str, descriptors: int, resident_bytes: int) -> None:
+        """What a daemon has."""
+        self._looks[name].append((descriptors, resident_bytes))
 
     def grown(self) -> Iterator[str]:
         """Sentences on daemons that have a good deal more than in the beginning; none before LEAST_LOOKS."""

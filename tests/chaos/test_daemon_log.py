@@ -38,7 +38,6 @@ def test_what_nothing_explains_is_found(name: str) -> None:
     [
         line("link closed", level="info"),
         line("setting is unwise", level="warning"),
-        line("worker is deaf", reason="slow"),
     ],
 )
 def test_what_has_to_be_expected_is_not(told: str) -> None:

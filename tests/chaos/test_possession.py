@@ -14,11 +14,12 @@ MIB = 1 << 20
 
 
 def looked(looks: int, *, descriptors: int = 0, memory: int = 0, names: tuple[str, ...] = ()) -> Possessions:
-    """At a daemon of two processes that takes so much more at each look; later looks find this process."""
-    fleet: Any = SimpleNamespace(names=names, processes=lambda name: [os.getpid() if name == "gateway-1" else -1])
+    """At a daemon that takes so much more at each look; later looks find this process."""
+    daemons = {"gateway-1": SimpleNamespace(pid=os.getpid()), "gone": SimpleNamespace(pid=-1)}
+    fleet: Any = SimpleNamespace(names=names, daemons=daemons)
     made = Possessions(fleet)
     for number in range(looks):
-        made.add("gateway-1", [(30, 50 * MIB), (40 + number * descriptors, 60 * MIB + number * memory)])
+        made.add("gateway-1", 70 + number * descriptors, 110 * MIB + number * memory)
     return made
 
 
@@ -36,7 +37,7 @@ def test_growth_is_told_when_there_were_looks_enough(looks: int, growth: dict[st
     assert told == list(looked(looks, **growth).grown())
 
 
-def test_processes_are_asked_for_what_they_have() -> None:
+def test_a_daemon_is_asked_for_what_it_has() -> None:
     made = looked(LEAST_LOOKS, names=("gateway-1", "gone"))
     taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
 

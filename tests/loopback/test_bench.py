@@ -142,18 +142,6 @@ def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.Monk
     assert all(row.values["cpu_us"] > 0 and row.values["peak_mib"] > 0 for row in rows)
 
 
-def test_workers_share_the_port_and_everything_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
-    scenario = Scenario(256, destinations=4, next_hops=2, connections=8, workers=2)
-
-    rows = forwarding.measure([scenario], repeats=1, flood_seconds=0.01)
-
-    hops = 1 + (haproxy_program() is not None) + len(forwarding.gateways())
-    assert hops == len(rows)
-    assert {"256 B, 4 destinations, 2 next hops, 8 connections, 2 workers"} == {row.case for row in rows}
-    assert all(row.values["cpu_us"] > 0 and row.values["messages_s"] > 0 for row in rows)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nobody_is_left_behind_however_the_benchmark_ends(number: signal.Signals, tmp_path: Path) -> None:
     """Neither relay nor generator nor gateway."""

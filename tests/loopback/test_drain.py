@@ -36,10 +36,9 @@ def net(tmp_path: Path) -> Iterator[Topology]:
         yield topology
 
 
-def add_gateway(net: Topology, next_hop: str, *, workers: int = 1, **drain: str) -> Daemon:
+def add_gateway(net: Topology, next_hop: str, **drain: str) -> Daemon:
     """A gateway with one route; not started."""
     settings: dict[str, dict[str, Any]] = {
-        "endpoint": {"workers": workers},
         "drain": {"timeout": f"{DRAIN_SECONDS:g}s"} | drain,
     }
     gateway = net.add("gateway", forwarding=True, settings=settings)
@@ -188,9 +187,8 @@ def test_stopped_peer_holds_up_a_drain_no_longer_than_the_bound(net: Topology) -
     assert told["seconds"] < DRAIN_SECONDS + 5.0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology, workers: int) -> None:
-    gateway = add_gateway(net, dead_hop(), workers=workers, announce="2s", timeout="6s")
+def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology) -> None:
+    gateway = add_gateway(net, dead_hop(), announce="2s", timeout="6s")
     gateway.start()
     with holding(gateway, 10):
         assert (200, "ok\n") == probe(gateway, "/readyz")
@@ -203,7 +201,7 @@ def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology, w
         socket.create_connection(("127.0.0.1", gateway.port)).close()  # others are served as before
         assert "[-] not stopping: draining: announced" in probe(gateway, "/readyz?verbose")[1]
         wait_for(lambda: gateway.status()["draining"]["stage"] == "leaving", seconds=SECONDS, what="leaving")
-        wait_for(lambda: refuses(gateway), seconds=SECONDS, what="closed ports")  # each worker closes its own
+        wait_for(lambda: refuses(gateway), seconds=SECONDS, what="closed ports")
         wait_for(lambda: gateway.status()["draining"]["held"] == 10, seconds=SECONDS, what="what is held")
         assert (200, "ok\n") == probe(gateway, "/livez")
         assert "[-] not stopping: draining: 10 held" in probe(gateway, "/readyz?verbose")[1]

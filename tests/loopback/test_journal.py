@@ -36,12 +36,10 @@ def route(name: str, to: str, address: str) -> str:
     return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
 
 
-def shop(net: Topology, journal: dict[str, Any] = EVERYTHING, *, workers: int = 1) -> tuple[Daemon, Daemon]:
+def shop(net: Topology, journal: dict[str, Any] = EVERYTHING) -> tuple[Daemon, Daemon]:
     """Sender, two gateways, target; all with a journal, not started; the sender and the target."""
     settings = {"journal": journal}
-    east = net.add(
-        "east", forwarding=True, settings={**settings, "endpoint": {"workers": workers, "message_forwarding": True}}
-    )
+    east = net.add("east", forwarding=True, settings=settings)
     west = net.add("west", forwarding=True, settings=settings)
     orders = net.add("orders", databases=["orders"], settings=settings)
     billing = net.add("billing", databases=["billing"], settings=settings)
@@ -92,9 +90,8 @@ def outcomes(daemon: Daemon, kind: str = "message") -> Counter[str]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_visit_is_in_the_files_of_those_it_was_a_visit_to(net: Topology, workers: int) -> None:
-    orders, billing = shop(net, workers=workers)
+def test_every_visit_is_in_the_files_of_those_it_was_a_visit_to(net: Topology) -> None:
+    orders, billing = shop(net)
     net.start()
     send(orders, dialogs=3, messages=10)
     receive(billing, 30)

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import broker
 from broker.admin.client import ProblemError
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
+from broker.demo.topology import Daemon, Topology, wait_for
 from broker.errors import DaemonUnreachableError
 from tests.support.command import run
 
@@ -39,9 +38,9 @@ def route(name: str, to: str, address: str) -> str:
     return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
 
 
-def shop(net: Topology, workers: int) -> tuple[Daemon, Daemon, Daemon]:
+def shop(net: Topology) -> tuple[Daemon, Daemon, Daemon]:
     """An initiator, a gateway and a target, with routes there and back; started."""
-    gateway = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": workers}})
+    gateway = net.add("gateway", forwarding=True)
     orders = net.add("orders", databases=["orders"])
     billing = net.add("billing", databases=["billing"])
     net.script("gateway", "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, orders.address))
@@ -51,9 +50,9 @@ def shop(net: Topology, workers: int) -> tuple[Daemon, Daemon, Daemon]:
     return gateway, orders, billing
 
 
-def alone(net: Topology, workers: int) -> Daemon:
+def alone(net: Topology) -> Daemon:
     """A gateway, started."""
-    gateway = net.add("gateway", forwarding=True, settings={"endpoint": {"workers": workers}})
+    gateway = net.add("gateway", forwarding=True)
     net.script("gateway", "msdb", "")
     gateway.start(wait=False)
 
@@ -110,10 +109,9 @@ def receive_all(daemon: Daemon, count: int) -> list[int]:
     return bodies
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology, workers: int) -> None:
+def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology) -> None:
     """Limits, sizes, routes and the rest change back and forth; every message comes once and in order."""
-    gateway, orders, billing = shop(net, workers)
+    gateway, orders, billing = shop(net)
     original = gateway.config.read_text()
     is_enough = threading.Event()
     sent: list[int] = []
@@ -155,7 +153,7 @@ def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topolog
 
 
 def test_the_command_says_what_has_changed_and_a_broken_file_is_exit_code_2(net: Topology) -> None:
-    gateway = alone(net, 1)
+    gateway = alone(net)
     original = gateway.config.read_text()
 
     change(gateway, original, max_hops=3)
@@ -171,40 +169,9 @@ def test_the_command_says_what_has_changed_and_a_broken_file_is_exit_code_2(net:
     assert (False, True) == (reloads(gateway)["successful"], "reload" in status.stdout)
 
 
-def test_workers_take_other_settings_and_those_that_come_later_begin_with_them(net: Topology) -> None:
-    gateway = alone(net, 2)
-    original, port = gateway.config.read_text(), free_port()
-    listen = f'["127.0.0.1:{gateway.port}", "127.0.0.1:{port}"]'
-    text = original.replace(f'listen = ["127.0.0.1:{gateway.port}"]', f"listen = {listen}")
-    assert text != original
-    pids = {worker["pid"] for worker in gateway.status()["workers"]}
-
-    change(gateway, text)
-    answer = gateway.admin.request("POST", "/v1/reload", {})
-    listening = {
-        connection.laddr.port
-        for pid in pids
-        for connection in psutil.Process(pid).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    victim = min(pids)
-    os.kill(victim, signal.SIGKILL)
-
-    def is_replaced() -> bool:
-        workers = gateway.status()["workers"]
-        return all(worker["ready"] for worker in workers) and victim not in {worker["pid"] for worker in workers}
-
-    wait_for(is_replaced, seconds=SECONDS, what="the worker replaced")
-    [new] = {worker["pid"] for worker in gateway.status()["workers"]} - pids
-    of_new = {one.laddr.port for one in psutil.Process(new).net_connections("tcp") if one.status == psutil.CONN_LISTEN}
-
-    assert ["endpoint.listen"] == [one["key"] for one in answer["settings"]]
-    assert ({gateway.port, port}, {gateway.port, port}) == (listening, of_new)
-
-
-def test_what_cannot_be_changes_no_worker(net: Topology) -> None:
+def test_a_listener_that_cannot_be_changes_nothing(net: Topology) -> None:
     """A port that somebody else has is found before anybody changes."""
-    gateway = alone(net, 2)
+    gateway = alone(net)
     original = gateway.config.read_text()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f'["127.0.0.1:{gateway.port}", "127.0.0.1:{taken.getsockname()[1]}"]'
@@ -217,11 +184,11 @@ def test_what_cannot_be_changes_no_worker(net: Topology) -> None:
     status = gateway.status()
     assert (422, True) == (caught.value.status, "cannot listen on" in str(caught.value.problem))
     assert (False, 0, 1) == tuple(status["reload"][name] for name in ("successful", "succeeded", "failed"))
-    assert [True, True] == [worker["ready"] for worker in status["workers"]]
+    assert status["ready"]
 
 
 def test_a_drain_and_a_reload_at_one_time_end_in_the_drain(net: Topology) -> None:
-    gateway = alone(net, 1)
+    gateway = alone(net)
     process = gateway._process
     assert process is not None
 

@@ -19,7 +19,7 @@ from broker.control.place import KeyPath
 from broker.control.setting import Reload, settings_of
 from broker.daemon import Instance, serve
 from broker.observe.logs import close_logging, configure_logging
-from tests.support.reloaded import File, Sections, everything, plain
+from tests.support.reloaded import File, Sections, everything
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -83,6 +83,7 @@ def cases(at: Path) -> dict[str, Case]:
         "endpoint.advertise": one(
             "endpoint", "advertise", ["tcp://a:1"], lambda i: i.peers.hello.addresses, ("tcp://a:1",)
         ),
+        "endpoint.reuse_port": one("endpoint", "reuse_port", True),
         "endpoint.encryption": one(
             "endpoint", "encryption", "supported", lambda i: i.peers.entrance.security.encryption.value, "supported"
         ),
@@ -333,17 +334,4 @@ async def test_every_key_does_what_its_class_says(tmp_path: Path) -> None:
 
     assert {} == wrong
     told = {path for path in reference if any(key_of(path, key) for key in table)}
-    assert {("endpoint", "workers")} == set(
-        reference
-    ) - told  # told by a test of its own: it does not go with databases
-
-
-async def test_the_number_of_processes_waits_for_a_restart(tmp_path: Path) -> None:
-    """One process and several are put together differently, so nothing changes but what waits."""
-    file = plain(tmp_path)
-
-    async with serve(file.settings()) as instance:
-        done = await file.reload(instance, {"endpoint": {"workers": 2}})
-
-        assert [("endpoint.workers", Reload.RESTART)] == [(change.key, change.effect) for change in done.changes]
-        assert (1, ["endpoint.workers"]) == (instance.settings.endpoint.workers, instance.reloads.waiting)
+    assert told == {*reference}

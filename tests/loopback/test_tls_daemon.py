@@ -51,12 +51,10 @@ def route(to: str, daemon: Daemon) -> str:
     return f"CREATE ROUTE [r{to}] WITH SERVICE_NAME = '{to}', ADDRESS = '{daemon.address}';\n"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, tmp_path: Path, workers: int) -> None:
+def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, tmp_path: Path) -> None:
     ca = authority()
     pairs = {name: make(name, "127.0.0.1", by=ca) for name in ("gateway", "orders", "billing")}
     settings = {name: tls(tmp_path, name, pair, ca) for name, pair in pairs.items()}
-    settings["gateway"]["endpoint"]["workers"] = workers
     gateway = net.add("gateway", forwarding=True, settings=settings["gateway"])
     orders = net.add("orders", databases=["orders"], settings=settings["orders"])
     billing = net.add("billing", databases=["billing"], settings=settings["billing"])
@@ -103,12 +101,10 @@ def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, 
     assert {"TLS"} == {connection["encryption"] for connection in gateway.status()["connections"]}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_instance_whose_key_is_another_ones_does_not_start(net: Topology, tmp_path: Path, workers: int) -> None:
+def test_instance_whose_key_is_another_ones_does_not_start(net: Topology, tmp_path: Path) -> None:
     ca = authority()
     settings = tls(tmp_path, "a", make("a", "127.0.0.1", by=ca), ca)
     settings["endpoint"]["private_key"] = str(make("b").store(tmp_path, "b")[1])
-    settings["endpoint"]["workers"] = workers
     daemon = net.add("a", forwarding=True, settings=settings)
     command = [sys.executable, "-m", "broker", "serve", "-c", str(daemon.directory / "broker.toml")]
 
@@ -142,13 +138,11 @@ def test_peer_of_another_ca_is_refused_and_the_queue_says_why(net: Topology, tmp
     wait_for(lambda: "is not trusted" in status(), seconds=SECONDS, what="the reason in the queue")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_neighbour_needs_a_grant_to_connect_and_another_to_send_and_is_told_which(
-    net: Topology, tmp_path: Path, workers: int
+    net: Topology, tmp_path: Path
 ) -> None:
     ca = authority()
     settings = {name: tls(tmp_path, name, make(name, "127.0.0.1", by=ca), ca) for name in ("gateway", "orders")}
-    settings["gateway"]["endpoint"]["workers"] = workers
     gateway = net.add("gateway", forwarding=True, settings=settings["gateway"])
     orders = net.add("orders", databases=["orders"], settings=settings["orders"])
     net.script("orders", "orders", service(ORDERS) + route(BILLING, gateway))

@@ -54,6 +54,20 @@ def test_systemd_understands_every_line(unit: Path) -> None:
     assert (0, []) == (done.returncode, told)
 
 
+def test_systemd_understands_the_unit_as_a_template_with_its_addition(unit: Path) -> None:
+    (unit.parent / "broker@.service").write_text(unit.read_text())
+    (unit.parent / "broker@.service.d").mkdir()
+    addition = (SYSTEMD / "broker@.service.d" / "instance.conf").read_text()
+    (unit.parent / "broker@.service.d" / "instance.conf").write_text(addition)
+    environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}
+
+    done = call("systemd-analyze", "verify", "--man=no", "broker@1.service", env=environ)
+
+    told = [line for line in done.stderr.splitlines() if "broker@" in line and "notify-reload" not in line]
+    assert (0, []) == (done.returncode, told)
+    assert "/var/lib/broker/%i" in addition
+
+
 def test_a_line_that_it_does_not_understand_is_found(unit: Path) -> None:
     unit.write_text(unit.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
     environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}

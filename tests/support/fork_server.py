@@ -26,8 +26,7 @@ from typing import Any, NoReturn
 import uvloop  # noqa: F401 - what a daemon imports
 
 import broker.cli.serving
-import broker.daemon
-import broker.workers.supervisor  # noqa: F401
+import broker.daemon  # noqa: F401
 from broker.cli import main
 
 PACKET = 1 << 20

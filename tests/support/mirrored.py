@@ -36,13 +36,13 @@ class Form:
     """
     How a network differs from the plain one.
 
-    Shape: `mirrored` the databases that are a pair; `mirroring` their setting; `workers` of the gateway, 0 = none;
+    Shape: `mirrored` the databases that are a pair; `mirroring` their setting; `has_gateway` before the pair;
     `is_one_file` whether the partners share a file; if not, each has its own.
     """
 
     mirrored: tuple[str, ...] = ("billing",)
     mirroring: str = "lock"
-    workers: int = 1
+    has_gateway: bool = True
     is_one_file: bool = True
 
 
@@ -64,7 +64,7 @@ class Mirrored:
     @property
     def asker(self) -> Daemon:
         """Who has the mirrored route to billing."""
-        return self.net.daemons["gateway" if self.form.workers else "orders-1"]
+        return self.net.daemons["gateway" if self.form.has_gateway else "orders-1"]
 
     @property
     def billing(self) -> tuple[Daemon, Daemon]:
@@ -174,8 +174,8 @@ def mirrored(directory: Path, form: Form = PLAIN) -> Iterator[Mirrored]:
         stack.callback(made.close)
         (directory / "shared").mkdir()
         endpoint: dict[str, Any] = {"heartbeat": HEARTBEAT, "connect_timeout": "1s", "handshake_timeout": "1s"}
-        if form.workers:
-            made.net.add("gateway", forwarding=True, settings={"endpoint": endpoint | {"workers": form.workers}})
+        if form.has_gateway:
+            made.net.add("gateway", forwarding=True, settings={"endpoint": endpoint})
         for database in ("orders", "billing"):
             is_pair = database in form.mirrored
             made.partners[database] = [

@@ -2,7 +2,7 @@
 A network in which there is something to see of everything that is measured.
 
     orders ==> gateway-a (one process, journal) ==> billing
-           ==> gateway-b (two workers)          ==> shipping-1, shipping-2: one database, a mirrored pair
+           ==> gateway-b                        ==> shipping-1, shipping-2: one database, a mirrored pair
 
 Everybody speaks TLS and has limits. Besides good traffic there are messages for a service that no gateway knows, which
 are dropped and sent again, and a stranger who breaks the protocol.
@@ -112,7 +112,6 @@ def _settings(files: Path, name: str, pair: Pair, directory: Path) -> dict[str, 
             "certificate": str(certificate),
             "private_key": str(key),
             "trust": [str(files / "ca.pem")],
-            "workers": 2 if name == "gateway-b" else 1,
         },
         "journal": {"directory": str(directory / "flows"), "file_age": "1s"},
         "limits": {"connections_per_peer": 100, "messages_per_second": 100_000},

@@ -7,7 +7,6 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.observe.lag import LoopLag
 from broker.observe.metrics import METRICS, Exposition, read_metrics
 
 Samples = dict[tuple[str, ...], float]
@@ -16,14 +15,13 @@ Samples = dict[tuple[str, ...], float]
 class Scraped:
     """An instance that is scraped, more than once."""
 
-    def __init__(self, instance: Any, lag: LoopLag | None = None) -> None:
+    def __init__(self, instance: Any) -> None:
         self.exposition = Exposition()
         self._instance = instance
-        self._lag = lag or LoopLag()
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """Body and content type."""
-        return await asyncio.to_thread(self.exposition.render, read_metrics(self._instance, self._lag), accept)
+        return await asyncio.to_thread(self.exposition.render, await read_metrics(self._instance), accept)
 
 
 async def text_of(metrics: Scraped, accept: str = "") -> str:

@@ -18,7 +18,6 @@ LINE_CHARACTERS = 120  # of compiled files, which ruff does not read
 NAMED_ONLY = {
     "broker.control.config": "the sections stand in one model, and what is asked of all of it stands with its section",
     "broker.net.link": "the parts of a link are told which link they are a part of",
-    "broker.workers.supervisor": "its two halves are told whose they are",
 }
 
 
@@ -100,7 +99,7 @@ def test_the_tables_of_a_database_are_known_to_the_store_and_what_applications_h
 
 def test_what_a_daemon_lends_is_only_handed_on() -> None:
     """No SQL is run on a connection by whoever asks for it; the views are asked on one that holds no database."""
-    packages = ("admin", "control", "dialog", "forwarding", "net", "observe", "routing_service", "workers")
+    packages = ("admin", "control", "dialog", "forwarding", "net", "observe", "routing_service")
     runs_sql = re.compile(r"\.execute(?:many|script)?\(")
 
     found = [

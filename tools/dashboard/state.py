@@ -235,14 +235,6 @@ PROCESS = Row(
                 Query(gauge("process_max_fds"), "{{instance}} limit"),
             ),
         ),
-        Panel(
-            "Workers",
-            "Processes that carry messages, and how many have been replaced since the start.",
-            (
-                Query(gauge("broker_workers"), "{{instance}} running"),
-                Query(gauge("broker_worker_restarts_total"), "{{instance}} replaced"),
-            ),
-        ),
         line(
             "Tasks that died",
             "By task, since the start.",
@@ -301,7 +293,7 @@ PROCESS = Row(
         ),
         line(
             "Age of processes",
-            "Of a gateway with workers the supervisor's.",
+            "Since the process was started.",
             "time() - " + gauge("process_start_time_seconds"),
             "{{instance}}",
             "s",

@@ -1,10 +1,10 @@
-// The tables: what waits, what was dropped, who is connected, mirrors, databases, workers, certificates.
+// The tables: what waits, what was dropped, who is connected, mirrors, databases, certificates.
 
 import {byId, make, name, remake, sign, table, visible} from "./dom.js";
 import {age, bytes, count, instant, milliseconds, rate} from "./format.js";
 
 const say = (level, text) => [sign(level), ` ${text}`];
-const linkKey = row => `${row.name} ${row.direction} ${row.address} ${row.worker ?? ""} ${row.gone_s === null}`;
+const linkKey = row => `${row.name} ${row.direction} ${row.address} ${row.gone_s === null}`;
 const inOrder = (rows, key) => rows.toSorted((one, other) => key(one).localeCompare(key(other)));
 const id = text => text ? make("span", {class: "id"}, text) : "–";
 const more = (folded, what) => folded.count ? `and ${count(folded.count)} more ${what}` : "";
@@ -23,7 +23,6 @@ export function showTables(pulse) {
   showHops(pulse.next_hops);
   showMirrors(pulse.mirrors);
   showDatabases(pulse.databases);
-  showWorkers(pulse.workers);
   showCertificates(pulse.certificates);
 }
 
@@ -71,7 +70,7 @@ function showConnections({rows, folded}) {
     {title: "Bytes in", kind: "number", cell: row => `${bytes(row.bytes_received_s)}/s`},
     {title: "Bytes out", kind: "number", cell: row => `${bytes(row.bytes_sent_s)}/s`},
     {title: "Encryption", cell: row => row.encryption === "none" ? "none" : [row.encryption, row.principal ? [", ", name(row.principal)] : ""].flat(2)},
-    {title: "Address", cell: row => [name(row.address), row.worker ? `, worker ${row.worker}` : ""]},
+    {title: "Address", cell: row => name(row.address)},
   ], inOrder(rows, linkKey), {key: linkKey, empty: "Nobody is connected.", more: more(folded, "connections"), caption: "Connections"});
 }
 
@@ -128,20 +127,6 @@ function database(row) {
         make("td", {class: "number"}, queue.ready ? age(queue.oldest_s) : "–"),
         make("td", {class: "number"}, count(queue.quarantined))))))) : null,
     row.queue_count > queues.length ? make("p", {class: "soft"}, `and ${count(row.queue_count - queues.length)} more queues`) : null);
-}
-
-function showWorkers(rows) {
-  show("workers", rows.length > 0);
-  table(byId("workers-table"), [
-    {title: "Worker", kind: "name", cell: row => `${row.worker}`},
-    {title: "State", cell: row => row.problem ? say("bad", visible(row.problem)) : say("good", "serves")},
-    {title: "Process", kind: "number", cell: row => row.pid ?? "–"},
-    {title: "Up", kind: "number", cell: row => age(row.uptime_s === null ? null : Math.floor(row.uptime_s))},
-    {title: "Connections", kind: "number", cell: row => count(row.connections)},
-    {title: "Waiting", kind: "number", cell: row => count(row.held)},
-    {title: "Replaced", kind: "number", cell: row => count(row.restarts)},
-    {title: "Lost with it", kind: "number", cell: row => count(row.lost)},
-  ], rows, {empty: "No worker.", caption: "Workers"});
 }
 
 function showCertificates(rows) {

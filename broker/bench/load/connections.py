@@ -128,7 +128,7 @@ def _crowd(port: int) -> Iterator[_Crowd]:
 
 @contextmanager
 def _gateway(directory: Path, heartbeat: str) -> Iterator[Hop]:
-    settings: dict[str, dict[str, Any]] = {"endpoint": {"workers": 1, "heartbeat": heartbeat}}
+    settings: dict[str, dict[str, Any]] = {"endpoint": {"heartbeat": heartbeat}}
     with gateway(directory, "gateway", service_names(2), next_hops=2, environ={}, settings=settings) as hop:
         [pid] = hop.pids
         pin(pid, HOP_CORE)

@@ -7,7 +7,6 @@ from tests.chaos.faults.fault import Fault
 
 _KINDS: tuple[type[Fault], ...] = (
     process.Kill,
-    process.KillWorker,
     process.KillApplication,
     process.Freeze,
     process.Restart,

@@ -86,24 +86,22 @@ class Exhaustion(Fault):
 
     def begin(self) -> None:
         """As many as it has open; and its connections are broken off, so that it needs others."""
-        self._limits = [Descriptors(pid) for pid in self.fleet.processes(self._victim)]
-        for limit in self._limits:
-            limit.exhaust(spare=self.dice.choice([0, 1, 3]))
-        self._was_lowered = all(limit.is_lowered for limit in self._limits)
+        self._limit = Descriptors(self.fleet.daemons[self._victim].pid)
+        self._limit.exhaust(spare=self.dice.choice([0, 1, 3]))
+        self._was_lowered = self._limit.is_lowered
         hosts = self.fleet.network.hosts
         if self.fleet.network.can(Ability.RESET):
             for name in self.fleet.neighbours(self._victim):
                 self.fleet.network.reset(hosts[self._victim], hosts[name])
 
     def has_bitten(self) -> bool:
-        """The limits of all its processes were lower."""
+        """Its limit was lower."""
         return self._was_lowered
 
     def end(self) -> None:
         """As many as before."""
-        for limit in self._limits:
-            with suppress(ProcessLookupError):  # a worker that ended was replaced by one without a limit
-                limit.restore()
+        with suppress(ProcessLookupError):
+            self._limit.restore()
 
 
 class MemoryLimit(Fault):

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
-from tests.chaos.cast import CROWDED
 from tests.chaos.faults.fault import Fault
-from tests.chaos.fleet import wait_ready, wait_until
-
-SECONDS = 30.0
+from tests.chaos.fleet import wait_ready
 
 
 class Kill(Fault):
@@ -29,28 +23,6 @@ class Kill(Fault):
     def end(self) -> None:
         """It comes back."""
         self.fleet.daemons[self._victim].start(wait=False)
-
-
-class KillWorker(Fault):
-    """SIGKILL of a process of a gateway that has several, again and again; the gateway replaces it by itself."""
-
-    name = "kill-worker"
-    TIMES = 3
-
-    def choose(self) -> str:
-        """The gateway that has several."""
-        self._victim = self.take([CROWDED])
-        return f"a worker of {self._victim}, {self.TIMES} times"
-
-    def begin(self) -> None:
-        """One dies, and one more, and one more."""
-        for _ in range(self.TIMES):
-            wait_until(lambda: self.fleet.workers(self._victim), seconds=SECONDS, what="a worker that serves")
-            os.kill(self.dice.choice(self.fleet.workers(self._victim)), signal.SIGKILL)
-            self.fleet.pause(self.dice.uniform(0.6, 2.0))
-
-    def end(self) -> None:
-        """No more."""
 
 
 class KillApplication(Fault):
@@ -80,7 +52,7 @@ class KillApplication(Fault):
 
 
 class Freeze(Fault):
-    """SIGSTOP of a daemon, with all processes that it has, then SIGCONT."""
+    """SIGSTOP of a daemon, then SIGCONT."""
 
     name = "freeze"
     hides = True

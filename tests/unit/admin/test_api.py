@@ -17,7 +17,6 @@ from broker.admin.audit import Audit
 from broker.admin.caller import Caller
 from broker.admin.census import CensusRequest
 from broker.admin.message import ExplainRequest, LeftOut, Nothing, SqlRequest, ViewRequest
-from broker.admin.subject import OneProcess
 from broker.admin.turn import Turns
 from broker.admin.wanted import note_request
 from broker.admin.why import WhyRequest
@@ -37,7 +36,7 @@ async def api(instance: Instance) -> AsyncIterator[Api]:
     executor = ThreadPoolExecutor(1)
     admin = instance.settings.admin
     yield Api(
-        OneProcess(instance),
+        instance,
         Turns(executor, 1),
         executor,
         Audit(admin.audit, executor),

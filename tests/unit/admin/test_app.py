@@ -84,7 +84,7 @@ async def test_bug_is_logged_and_told_as_one(ask: Ask, monkeypatch: pytest.Monke
     def broken(_: object) -> None:
         raise KeyError("inside")
 
-    monkeypatch.setattr("broker.admin.subject.read_status", broken)
+    monkeypatch.setattr("broker.admin.api.read_status", broken)
 
     with capture_logs() as logs:
         status, problem = await ask("GET", "/v1/status")

@@ -299,7 +299,7 @@ async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, mon
 
     ticks = iter(range(10_000))
     events = instance.admin.events
-    other = Events(events._subject, events._executor, instance.admin.audit, cpu=lambda: 0.02 * next(ticks))
+    other = Events(events._instance, events._executor, instance.admin.audit, cpu=lambda: 0.02 * next(ticks))
     other._asked.set()
     monkeypatch.setattr(asyncio, "sleep", sleep)
     task = asyncio.create_task(other._beat())

@@ -6,14 +6,23 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 from msgspec.structs import replace
 
 import broker
-from broker.admin.explaining import Home, Place, answer, configured_place, find_contact, principal_of, running_place
+from broker.admin.explaining import (
+    Home,
+    Place,
+    answer,
+    configured_place,
+    find_contact,
+    frozen_place,
+    principal_of,
+    running_place,
+)
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.problem import BadRequestError
 from broker.control.execute import execute
@@ -22,6 +31,7 @@ from broker.daemon import Instance
 from broker.ddl.parser import parse_script
 from broker.errors import SettingsError, UnknownNameError
 from broker.net.certificate import identify
+from broker.net.dialer import Attempts
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import Health
 from broker.routing.decide import Surroundings
@@ -342,3 +352,19 @@ def test_place_tells_as_whom_it_is_known() -> None:
 
     assert (None, "CN=one") == (principal_of(None), principal_of(certificate))
     assert "CN=one" == answer(replace(place(), principal="CN=one"), ExplainRequest("S")).principal
+
+
+async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
+    """Another thread reads it while the instance goes on."""
+    far = NetworkAddress("far", 4022)
+    known = cast("dict[NetworkAddress, Attempts]", instance.peers.attempts)
+    known[far] = attempts = Attempts()
+    attempts.failed("Connection refused", now=1e9)
+    attempts.suppressed_until = float("inf")
+
+    frozen, live = frozen_place(instance), running_place(instance)
+    del known[far]
+
+    assert (frozen.surroundings.health_of(far), frozen.problem_of(far)) == (Health.SUPPRESSED, "Connection refused")
+    assert (live.surroundings.health_of(far), live.problem_of(far)) == (Health.UNTRIED, "")
+    assert frozen.surroundings.health_of(NetworkAddress("new", 1)) is Health.UNTRIED

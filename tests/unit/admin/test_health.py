@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -12,13 +13,14 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from broker.admin.health import WITHHELD, Check, checks_of, observe_app
-from broker.admin.subject import OneProcess
+from broker.control.role_keeper import OwnStanding
 from broker.daemon import Instance
+from broker.mirror.role import Role
+from broker.net.certificate import Identity
 from broker.net.dialer import Attempts
+from broker.net.tls import Encryption, Security
 from broker.observe.lag import LoopLag
 from broker.routing.address import NetworkAddress
-
-SERVING = SimpleNamespace(has_begun=False, probed=lambda: None)  # a drain that nobody has begun
 
 Get: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -68,27 +70,35 @@ async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -
     assert text == "[+] ready\n[-] not stopping\n[+] store of orders\n[+] configuration\nfailed\n"
 
 
-def test_store_that_fails_is_told_and_stops_nothing() -> None:
-    parts = {"store of orders": "disk I/O error", "store of billing": ""}
-    subject: Any = SimpleNamespace(
-        is_ready=True, stopping=asyncio.Event(), parts=parts, certificate_problem="", drain=SERVING
-    )
+async def test_store_that_fails_is_told_and_stops_nothing(get: Get, instance: Instance) -> None:
+    instance.endpoints["orders"].problem = "disk I/O error"
 
-    checks = checks_of(subject)["/readyz"]()
+    status, _, text = await get("/readyz?verbose")
 
-    assert ["[!] store of orders: disk I/O error"] == [str(check) for check in checks if not check.is_good]
-    assert all(check.is_good for check in checks if check.is_vital)
+    assert 200 == status
+    assert "[!] store of orders: disk I/O error\n" in text
 
 
-def test_instance_whose_own_certificate_has_expired_is_not_ready() -> None:
-    problem = "the certificate of this instance has expired"
-    subject: Any = SimpleNamespace(
-        is_ready=True, stopping=asyncio.Event(), parts={}, certificate_problem=problem, drain=SERVING
-    )
+async def test_role_in_doubt_is_told(get: Get, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = OwnStanding(None, Role.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
+    monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
-    checks = checks_of(subject)["/readyz"]()
+    _, _, text = await get("/readyz?verbose")
 
-    assert [f"[-] certificate: {problem}"] == [str(check) for check in checks if check.is_vital and not check.is_good]
+    assert "[!] role of orders: the storage is gone\n" in text
+
+
+async def test_instance_whose_own_certificate_has_expired_is_not_ready(get: Get, instance: Instance) -> None:
+    now = datetime.now(UTC)
+    own = Identity("CN=one", "ab", (), now, now)
+    instance.certificates.security = Security(Encryption.REQUIRED, own=own)
+    instance.certificates.problem = "endpoint.certificate: gone"
+
+    status, _, text = await get("/readyz?verbose")
+
+    assert 503 == status
+    assert "[-] certificate: the certificate of this instance has expired" in text
+    assert "[!] certificate files: endpoint.certificate: gone\n" in text
 
 
 async def test_lag_of_the_loop_is_told(get: Get) -> None:
@@ -188,7 +198,7 @@ async def test_check_that_is_not_vital_is_bad_when_it_is_asked_alone(get: Get) -
 
 async def test_reason_is_told_to_this_machine_alone(instance: Instance) -> None:
     instance.endpoints["orders"].problem = "cannot open /var/lib/broker/orders.db"
-    app = observe_app(OneProcess(instance), Executor())
+    app = observe_app(instance, Executor())
     routes: list[Any] = list(app.router.routes())
     handler = next(route.handler for route in routes if route.resource.canonical == "/readyz")
 
@@ -215,7 +225,7 @@ async def test_reason_is_not_told_by_way_of_this_machine(
     instance: Instance, headers: dict[str, str], *, is_told: bool
 ) -> None:
     instance.endpoints["orders"].problem = "cannot open /var/lib/broker/orders.db"
-    app = observe_app(OneProcess(instance), Executor())
+    app = observe_app(instance, Executor())
     routes: list[Any] = list(app.router.routes())
     handler = next(route.handler for route in routes if route.resource.canonical == "/readyz")
     asked = make_mocked_request("GET", "/readyz?verbose", headers=headers, transport=_transport("127.0.0.1"))
@@ -251,6 +261,6 @@ async def test_task_that_has_died_is_told(get: Get, instance: Instance) -> None:
 
 async def test_livez_looks_at_nothing_but_the_loop() -> None:
     """Whoever hears no ends the process: what it cannot help must have no say."""
-    subject: Any = SimpleNamespace(lag=LoopLag())
+    instance: Any = SimpleNamespace(lag=LoopLag())
 
-    assert [check.name for check in checks_of(subject)["/livez"]()] == ["loop"]
+    assert [check.name for check in checks_of(instance)["/livez"]()] == ["loop"]

@@ -18,7 +18,6 @@ import broker
 from broker.admin import planning as module
 from broker.admin.message import PlanAnswer, PlanRequest
 from broker.admin.planning import ANY_OTHER, plan_script
-from broker.admin.subject import OneProcess
 from broker.control import effect
 from broker.control.catalog import MSDB
 from broker.control.execute import execute
@@ -57,7 +56,7 @@ async def plan(instance: Instance, executor: ThreadPoolExecutor) -> Plan:
 
     async def planning(script: str, *, database: str = "orders", **told: bool) -> PlanAnswer:
         request = PlanRequest(script, source="new.sql", **told)  # type: ignore[arg-type]  # flags only
-        return await plan_script(OneProcess(instance), request, database=database, executor=executor)
+        return await plan_script(instance, request, database=database, executor=executor)
 
     return planning
 

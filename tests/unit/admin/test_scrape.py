@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from broker.admin.scrape import Scrapes
-from broker.admin.subject import OneProcess
 from broker.daemon import Instance
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -25,7 +24,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 async def scrapes(instance: Instance, executor: ThreadPoolExecutor) -> Scrapes:
-    return Scrapes(OneProcess(instance), executor)
+    return Scrapes(instance, executor)
 
 
 async def test_storm_of_scrapes_makes_two_texts(scrapes: Scrapes, executor: ThreadPoolExecutor) -> None:

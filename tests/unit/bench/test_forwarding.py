@@ -16,8 +16,7 @@ from broker.bench.generator import TWIN
         (Scenario(16 * 1024, destinations=1000, next_hops=4), "16,384 B, 1,000 destinations, 4 next hops"),
         (Scenario(256, connections=1000), "256 B, 1,000 connections"),
         (Scenario(1024, is_tls=True), "1,024 B, TLS"),
-        (Scenario(256, workers=1), "256 B, 1 worker"),
-        (Scenario(256, connections=100, workers=2), "256 B, 100 connections, 2 workers"),
+        (Scenario(256, connections=100, is_tls=True), "256 B, 100 connections, TLS"),
     ],
 )
 def test_a_scenario_is_called_by_what_is_not_one(scenario: Scenario, name: str) -> None:

@@ -16,7 +16,6 @@ from broker.errors import (
     StoreUnavailableError,
 )
 from broker.store.database import HELD
-from broker.workers.channel import WorkerFailedError
 from tests.support.command import run
 
 
@@ -41,7 +40,6 @@ def test_a_configuration_that_is_not_there(command: str, code: int, tmp_path: Pa
     ("error", "code"),
     [
         (StoreUnavailableError("a.db", "locked"), 75),
-        (WorkerFailedError(1, "it has ended"), 75),
         (SettingError("endpoint.listen", "is wrong"), 78),
         (DdlSyntaxError(102, "incorrect syntax"), 78),
     ],
@@ -124,23 +122,6 @@ def test_a_state_directory_that_is_a_file_is_bad_configuration(tmp_path: Path) -
         f'{path}:2:13: instance.state_dir: "{path}" is no directory; create it for the user that runs the instance'
     )
     assert (78, True) == (result.exit_code, expected in result.stderr)
-
-
-@pytest.mark.parametrize(("workers", "where"), [(1, "broker.daemon"), (2, "broker.workers.supervisor")])
-def test_serve_of_several_workers_is_a_supervisor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, where: str
-) -> None:
-    path = tmp_path / "broker.toml"
-    path.write_text(f"[endpoint]\nworkers = {workers}\n")
-    ran: list[str] = []
-    for module in ("broker.daemon", "broker.workers.supervisor"):
-        monkeypatch.setattr(f"{module}.serve", lambda _, module=module: ran.append(module))
-    monkeypatch.setattr("broker.process.run", lambda serving: serving() or True)
-    monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
-
-    result = run("serve", "-c", path)
-
-    assert (0, [where]) == (result.exit_code, ran)
 
 
 def test_serve_ends_with_a_code_of_its_own_when_something_was_left_behind(

@@ -59,20 +59,6 @@ def test_sample_files_pass_but_for_the_open_port(names: list[str], tmp_path: Pat
     assert ["endpoint.listen[0]"] * len(names) == [warning.key for warning in report.warnings]
 
 
-@pytest.mark.parametrize(("workers", "count"), [(1, 0), (2, 1)])
-def test_several_processes_have_no_route_that_asks_for_routes(
-    found: Any, tmp_path: Path, workers: int, count: int
-) -> None:
-    service = "SQL/ServiceBroker/BrokerConfiguration"
-    (tmp_path / "a.sql").write_text(f"CREATE ROUTE ask WITH SERVICE_NAME = '{service}', ADDRESS = 'tcp://d:1';")
-    text = QUIET.replace("listen = []", f"listen = ['127.0.0.1:0']\nworkers = {workers}")
-
-    errors = found(f"{text}[routes]\nfiles = ['a.sql']\n")
-
-    assert count == len(errors)
-    assert all("endpoint.workers: several processes do not ask for routes, and msdb has" in error for error in errors)
-
-
 def test_check_leaves_nothing_behind(found: Any, tmp_path: Path) -> None:
     found(QUIET, offline=False)
 

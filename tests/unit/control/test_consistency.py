@@ -70,20 +70,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "a fragment of 64KiB and its header do not fit endpoint.max_frame = 68044",
     ),
     (
-        {"endpoint": {"workers": 2}, "databases": {"a": {"path": "/a"}}},
-        "endpoint.workers",
-        "2 processes cannot share a database; databases.a is one",
-    ),
-    (
-        {"endpoint": {"workers": 2, "listen": []}},
-        "endpoint.workers",
-        "2 processes have nothing to do where nobody can connect",
-    ),
-    (
-        {"endpoint": {"workers": 4, "message_forward_size": "4MiB", "message_forward_share": 25}},
+        {"endpoint": {"message_forward_size": "1MiB", "message_forward_share": 25}},
         "endpoint.message_forward_share",
         (
-            "25 percent of message_forward_size are 262144 bytes for each of 4 workers, which cannot hold one frame of"
+            "25 percent of message_forward_size are 262144 bytes, which cannot hold one frame of"
             " endpoint.max_frame = 1MiB"
         ),
     ),

@@ -15,7 +15,7 @@ from broker.control.progress import Messages
 from broker.ddl.statements import AlterRoute, DropRoute, Statement
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
-from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, RouteProperties
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties
 from broker.routing.table import RouteChange
 from broker.store import database, metadata
 
@@ -55,20 +55,6 @@ def test_change_of_a_route_is_told_with_what_was_before(session: Session) -> Non
 
     altered = Route("AutoCreatedLocal", LOCAL, weight=3)
     assert session.changes.kept == [RouteChange(AUTO_CREATED_LOCAL, altered), RouteChange(altered, None)]
-
-
-@pytest.mark.parametrize("may_ask", [True, False])
-def test_route_that_asks_for_routes_is_altered_where_it_may(session: Session, *, may_ask: bool) -> None:
-    session.may_ask = may_ask
-    ask = AlterRoute(AUTO_CREATED_LOCAL.name, RouteProperties(service_name=BROKER_CONFIGURATION))
-
-    if may_ask:
-        carry_out(ask, session)
-    else:
-        with pytest.raises(StatementError, match=r"takes endpoint\.workers = 1"):
-            carry_out(ask, session)
-
-    assert len(session.changes.kept) == may_ask
 
 
 def test_row_that_is_no_route_cannot_be_altered(session: Session) -> None:

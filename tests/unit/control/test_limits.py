@@ -88,7 +88,6 @@ def test_times_are_those_of_the_endpoint() -> None:
         ({"pool_share": 1}, {"message_forward_size": "64MiB"}, ["limits.pool_share"]),
         ({"pool_share": 2}, {"message_forward_size": "64MiB"}, []),
         ({}, {"message_forward_size": "1MiB", "authentication": "certificate"}, []),
-        ({"pool_share": 2}, {"message_forward_size": "64MiB", "workers": 2}, ["limits.pool_share"]),
     ],
 )
 def test_limit_that_leaves_next_to_nothing_is_a_contradiction(

@@ -44,6 +44,15 @@ BAD: list[tuple[str, list[str]]] = [
     ("[instance]\nmax_hops = 3\n", ['broker.toml:2:1: instance.max_hops: unknown key; did you mean "endpoint.max_hops"?']),
     ("[routes]\nxyz = 1\n", ["broker.toml:2:1: routes.xyz: unknown key; known here: files"]),
     (
+        "[endpoint]\nworkers = 2\n",
+        [
+            (
+                "broker.toml:2:1: endpoint.workers: unknown key; remove it: an instance is one process. "
+                "For more throughput run more instances; endpoint.reuse_port lets them share a port"
+            )
+        ],
+    ),
+    (
         "[journals]\nsample = 1\n",
         ['broker.toml:1:1: journals: unknown key; did you mean "journal"?'],
     ),

@@ -192,7 +192,7 @@ async def test_a_success_clears_what_a_failure_has_told(file: Path) -> None:
 
 async def test_what_waits_for_a_restart_is_told_until_the_file_says_the_old_again(file: Path) -> None:
     one, reloads = made(file)
-    write(file, "workers = 2\n")
+    write(file, "reuse_port = true\n")
 
     first = await reloads.reload()
     waiting, has_changed = reloads.waiting, first.has_changed
@@ -200,8 +200,8 @@ async def test_what_waits_for_a_restart_is_told_until_the_file_says_the_old_agai
     write(file, "")
     await reloads.reload()
 
-    assert (["endpoint.workers"], False, 1, []) == (waiting, has_changed, len(again), reloads.waiting)
-    assert 1 == one.settings.endpoint.workers
+    assert (["endpoint.reuse_port"], False, 1, []) == (waiting, has_changed, len(again), reloads.waiting)
+    assert not one.settings.endpoint.reuse_port
 
 
 async def test_whoever_stops_reads_nothing(file: Path) -> None:

@@ -16,7 +16,7 @@ from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 from broker.errors import StatementError
 from broker.routing.address import LOCAL
-from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, row_of
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
 from broker.routing.table import RouteChange
 from broker.store import database, metadata
 
@@ -66,17 +66,6 @@ def test_first_mistake_is_told_at_its_place(db: sqlite3.Connection, script: str,
     span = caught.value.span
     assert span is not None
     assert place == f"{span.line}:{span.column}"
-
-
-def test_route_that_asks_for_routes_is_refused_at_its_place_where_nobody_may_ask(db: sqlite3.Connection) -> None:
-    here = Session(db, NOW, is_declared=True, messages=Messages(), may_ask=False)
-    script = f"CREATE ROUTE a WITH ADDRESS = 'LOCAL';\nCREATE ROUTE ask WITH SERVICE_NAME = '{BROKER_CONFIGURATION}',"
-
-    with pytest.raises(StatementError, match=r"takes endpoint\.workers = 1") as caught:
-        create_routes(batch(f"{script} ADDRESS = 'tcp://d:1';"), here)
-
-    assert caught.value.span is not None
-    assert caught.value.span.line == 2
 
 
 def test_declared_route_that_is_stored_so_is_not_written(db: sqlite3.Connection) -> None:

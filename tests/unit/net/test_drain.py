@@ -117,9 +117,9 @@ async def test_next_hops_that_nobody_reaches_are_waited_for_a_while_only(loop: P
 
 async def test_it_begins_once_however_often_it_is_asked_for(loop: PlayedLoop) -> None:
     leaver = Leaver(lambda _: HELD)
-    drain = drain_of(leaver)
+    drain = drain_of(leaver, announce=0.0, timeout=2.0)
 
-    drain.begin("SIGTERM", Bounds(0.0, 2.0))
+    drain.begin("SIGTERM")
     drain.begin("asked for by somebody")
     await drain.end("at last")
 

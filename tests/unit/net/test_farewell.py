@@ -114,16 +114,6 @@ def test_what_is_left_says_whether_it_is_worth_waiting(left: Left, expected: tup
     assert expected == (left.is_nothing, left.is_stuck, str(left))
 
 
-def test_what_is_left_of_several_processes_adds_up() -> None:
-    one = Left(held=2, unserved=1, peers=3, by_hop={"a": 2}, busy=("x",))
-    other = Left(held=3, unserved=3, peers=1, by_hop={"a": 1, "b": 2}, busy=("x", "y"))
-
-    total = one + other
-
-    assert Left(held=5, unserved=4, peers=4, by_hop={"a": 3, "b": 2}, busy=("x", "y")) == total
-    assert {"held": 5, "peers": 4, "by_hop": {"a": 3, "b": 2}, "busy": ["x", "y"]} == total.fields
-
-
 async def test_instance_that_leaves_goes_nowhere_itself_when_its_peer_leaves_too(near: Neighbourhood) -> None:
     near.reachable.add(NORTH)
     near.send(NORTH)

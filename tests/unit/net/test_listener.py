@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.errors import ListenFailedError
-from broker.net.listener import SHORTAGE_PAUSE, Listener, bind, render_endpoint, reserve
+from broker.net.listener import SHORTAGE_PAUSE, Listener, bind, render_endpoint
 from tests.support.played import PlayedLoop, PlayedSocket
 
 
@@ -154,17 +154,18 @@ def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
     assert (f"127.0.0.1:{port}", problem) == (caught.value.address, caught.value.problem)
 
 
-def test_those_who_share_a_port_all_listen_there() -> None:
-    with reserve("127.0.0.1", 0) as kept:
-        port = kept.getsockname()[1]
-        with bind("127.0.0.1", port, is_shared=True) as one, bind("127.0.0.1", port, is_shared=True) as other:
-            assert [port, port] == [sock.getsockname()[1] for sock in (one, other)]
+def test_port_is_shared_by_those_that_set_reuse_port_alone() -> None:
+    with bind("127.0.0.1", 0, reuse_port=True) as one:
+        port = one.getsockname()[1]
+        with bind("127.0.0.1", port, reuse_port=True) as other:
+            assert port == other.getsockname()[1]
+        with pytest.raises(ListenFailedError, match="Address already in use"):
+            bind("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_port_on_which_somebody_listens_cannot_be_kept(*, is_shared: bool) -> None:
-    with bind("127.0.0.1", 0, is_shared=is_shared) as sock, pytest.raises(ListenFailedError):
-        reserve("127.0.0.1", sock.getsockname()[1])
+def test_port_of_one_that_does_not_set_reuse_port_is_taken() -> None:
+    with bind("127.0.0.1", 0) as one, pytest.raises(ListenFailedError, match="Address already in use"):
+        bind("127.0.0.1", one.getsockname()[1], reuse_port=True)
 
 
 def test_listening_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,18 +243,6 @@ async def test_peer_that_has_our_instance_id_only_is_not_us_and_frames_wait_for_
     assert (frame, {}) == (sent(near.socks[1]), near.forwarder.dropped)
 
 
-async def test_other_process_of_an_instance_with_several_is_this_instance(
-    loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near = Neighbourhood(loop, monkeypatch, instance=b"i" * 16)
-    near.peers._has_siblings = True
-    near.start()
-
-    await dialled(near, instance=b"i" * 16)
-
-    assert {NORTH} == near.forwarder.here.own
-
-
 async def test_address_that_leads_here_is_dialled_again_after_a_minute_and_is_the_peers_that_answers_then(
     near: Neighbourhood,
 ) -> None:

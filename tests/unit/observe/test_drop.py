@@ -12,8 +12,8 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.net.permissions import Permissions
-from broker.observe.drop import add_drops, read_drops
-from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row
+from broker.observe.drop import read_drops
+from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
 from broker.routing.choose import Health
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import HEAD_MAX_BYTES, Kind
@@ -103,25 +103,3 @@ def test_each_database_has_rows_of_its_own_in_the_order_of_the_reasons() -> None
         ("duplicate", "billing", 4, None),
     ] == told
     assert AT + timedelta(seconds=3) == rows[1]["last_time"]
-
-
-def _worker_row(frames: int, last_time: str | None, service: str) -> tuple[object, ...]:
-    return make_row(DISPOSITIONS, disposition="no route", frames=frames, last_time=last_time, to_service_name=service)
-
-
-def test_workers_are_added_up_with_the_last_sample_of_all() -> None:
-    parts = [
-        [_worker_row(2, "2030-01-01 00:00:01.000", "//old")],
-        [_worker_row(3, "2030-01-01 00:00:02.000", "//new")],
-        [_worker_row(1, None, "//unknown")],
-    ]
-
-    (row,) = shown(add_drops(parts, {}))
-
-    assert ("no route", 6, "//new") == (row["disposition"], row["frames"], row["to_service_name"])
-
-
-def test_what_dead_workers_counted_is_in_the_sum_also_under_a_reason_of_its_own() -> None:
-    rows = shown(add_drops([[_worker_row(2, None, "//far")]], {"no route": 5, "lost with a worker": 7, "duplicate": 0}))
-
-    assert [("no route", 7), ("lost with a worker", 7)] == [(row["disposition"], row["frames"]) for row in rows]

@@ -178,41 +178,6 @@ def test_databases_with_a_partner_have_a_line_each(capsys: pytest.CaptureFixture
     assert [["orders", "mirror", "7", "now", "lock", "second", ""]] == told
 
 
-def test_workers_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    workers = [
-        {
-            "worker": 1,
-            "pid": 4711,
-            "ready": True,
-            "uptime_s": 5.0,
-            "connections": 2,
-            "held": 0,
-            "restarts": 0,
-            "lost": 0,
-            "problem": "",
-        },
-        {
-            "worker": 2,
-            "pid": None,
-            "ready": False,
-            "uptime_s": None,
-            "connections": 0,
-            "held": 0,
-            "restarts": 3,
-            "lost": 7,
-            "problem": "signal 9",
-        },
-    ]
-
-    lines = page(capsys, status(workers=workers)).splitlines()
-
-    told = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    assert [
-        ["1", "4711", "True", "5.0", "2", "0", "0", "0", ""],
-        ["2", "NULL", "False", "NULL", "0", "0", "3", "7", "signal 9"],
-    ] == told
-
-
 def test_next_hops_that_nobody_has_dialled_are_named_the_first_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     untried = {"health": "untried", "problem": "", "held": 0}
     few = {"tcp://a:1": untried, "tcp://b:1": untried | {"health": "connected"}, "tcp://c:1": untried | {"held": 1}}

@@ -39,7 +39,7 @@ def test_text_has_what_is_below_each_bound() -> None:
 
 
 def test_samples_of_two_add_up() -> None:
-    """As those of two workers do, and of peers past the bound on labels."""
+    """As those of peers past the bound on labels do."""
     parts = [*histogram_samples(("a",), {0: 1}, 0.5), *histogram_samples(("b",), {0: 2, 3: 1}, 1.5)]
 
     folded = LabelCap(values_max=0).fold("other", parts, operator.add)

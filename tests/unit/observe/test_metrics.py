@@ -16,8 +16,7 @@ from broker.forwarding.kernel_choice import choose_kernel
 from broker.net.dialer import Attempts
 from broker.observe import metrics as metrics_module
 from broker.observe import process as process_module
-from broker.observe.lag import LoopLag
-from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics, read_metrics_in_turns
+from broker.observe.metrics import METRICS, PART_SAMPLES, READ_ON_THE_LOOP, read_metrics
 from broker.observe.traffic import FORWARDED
 from broker.routing.address import NetworkAddress
 from broker.routing.table import RouteChange
@@ -26,8 +25,6 @@ from tests.support.scraped import Scraped, samples_of, text_of
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 CONTRACT = {
     "broker_build_info": (),
-    "broker_workers": (),
-    "broker_worker_restarts_total": (),
     "broker_connections": ("peer", "direction", "state"),
     "broker_messages_received_total": ("peer", "kind"),
     "broker_messages_forwarded_total": ("route", "peer"),
@@ -209,10 +206,10 @@ async def test_reading_lets_others_have_their_turn(start: Any, monkeypatch: pyte
     monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
 
     async with others() as turns:
-        reading = await read_metrics_in_turns(instance, LoopLag())
+        reading = await read_metrics(instance)
 
     assert turns() >= len(READ_ON_THE_LOOP)
-    assert reading.samples.keys() == read_metrics(instance, LoopLag()).samples.keys()
+    assert reading.samples.keys() == READ_ON_THE_LOOP
 
 
 async def test_ten_thousand_routes_that_carry_are_read_in_many_turns_as_of_one_moment(
@@ -230,7 +227,7 @@ async def test_ten_thousand_routes_that_carry_are_read_in_many_turns_as_of_one_m
     monkeypatch.setattr(metrics_module, "TURN_SECONDS", 0.0)
 
     async with others(lambda turn: carry(f"later{turn}")) as turns:
-        reading = await read_metrics_in_turns(instance, LoopLag())
+        reading = await read_metrics(instance)
 
     forwarded = dict(reading.samples[FORWARDED])
     assert turns() >= len(READ_ON_THE_LOOP) + 10_000 // PART_SAMPLES

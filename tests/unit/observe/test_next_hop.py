@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from broker.observe.next_hop import NEXT_HOPS_MAX, add_next_hops, next_hop_status
+import pytest
+
+from broker.observe import next_hop
+from broker.observe.next_hop import next_hop_status
 from tests.unit.observe.conftest import DEAD
 
 
@@ -29,26 +32,16 @@ async def test_a_next_hop_for_which_nothing_waits_is_not_told(start: Callable[..
     assert [] == next_hop_status(instance, asyncio.get_running_loop().time())
 
 
-def waiting(hop: str, held: int, oldest_s: float, why: str) -> dict[str, Any]:
-    return {
-        "next_hop": hop,
-        "held": held,
-        "held_bytes": 10 * held,
-        "oldest_s": oldest_s,
-        "why": why,
-        "next_attempt_s": float(held),
-    }
+async def test_of_many_those_with_most_are_told(
+    start: Callable[..., Any], take: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "tcp://127.0.0.1:2"
+    to_both = f"CREATE ROUTE A WITH SERVICE_NAME = '//a', ADDRESS = '{DEAD}'; "
+    to_both += f"CREATE ROUTE B WITH SERVICE_NAME = '//b', ADDRESS = '{other}'"
+    instance = await start("one", msdb=to_both)
+    take(instance, to_service="//a")
+    take(instance, to_service="//b")
+    take(instance, to_service="//b", sequence_number=1)
+    monkeypatch.setattr(next_hop, "NEXT_HOPS_MAX", 1)
 
-
-def test_of_several_workers_the_one_with_most_tells_why() -> None:
-    parts = [[waiting("a", 1, 9.0, "little"), waiting("b", 2, 1.0, "b")], [waiting("a", 5, 2.0, "most")]]
-
-    assert [waiting("a", 6, 9.0, "most") | {"next_attempt_s": 5.0}, waiting("b", 2, 1.0, "b")] == add_next_hops(parts)
-
-
-def test_of_many_those_with_most_are_told() -> None:
-    many = [waiting(f"hop {number}", number, 0.0, "") for number in range(1, NEXT_HOPS_MAX + 51)]
-
-    told = add_next_hops([many])
-
-    assert (NEXT_HOPS_MAX, NEXT_HOPS_MAX + 50, 51) == (len(told), told[0]["held"], told[-1]["held"])
+    assert [(other, 2)] == [(one["next_hop"], one["held"]) for one in next_hop_status(instance, 0.0)]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.observe.count import Counts, counts_of, read_counts
+from broker.observe.count import Counts, read_counts
 from broker.observe.mirror import carried_by_way
 from broker.observe.pulse import GONE_MAX, GONE_SECONDS, PEERS_MAX, Facts, Pulse
 from broker.observe.status import read_status
@@ -89,8 +89,8 @@ async def test_a_running_instance_has_a_pulse(start: Callable[..., Any], take: C
 
 def test_rates_are_known_from_the_second_look_on() -> None:
     pulse = Pulse()
-    first = pulse.beat(facts(0.0, counts_of({"received": {"message": 10}}), connections=[link("a", bytes_sent=100)]))
-    second = pulse.beat(facts(2.0, counts_of({"received": {"message": 30}}), connections=[link("a", bytes_sent=500)]))
+    first = pulse.beat(facts(0.0, Counts(received=10), connections=[link("a", bytes_sent=100)]))
+    second = pulse.beat(facts(2.0, Counts(received=30), connections=[link("a", bytes_sent=500)]))
 
     assert (None, None, 0.0) == (first["rates"]["received"], first["rates"]["bytes_sent"], first["seconds"])
     assert (10.0, 200.0, 2.0) == (second["rates"]["received"], second["rates"]["bytes_sent"], second["seconds"])
@@ -254,7 +254,6 @@ def test_a_snapshot_has_a_bound_whatever_there_is() -> None:
         "carried": {(f"{number}{HOSTILE}", HOSTILE): number for number in many},
         "drops": [drop(f"{number}{HOSTILE}", 1) | {"reason": HOSTILE} for number in many],
         "transport": {"warnings": [HOSTILE] * 10, "certificates": []},
-        "workers": [{"worker": number, "problem": HOSTILE} for number in many],
     }
     pulse = Pulse()
     pulse.beat(facts(0.0, **parts))

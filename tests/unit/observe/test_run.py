@@ -6,16 +6,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from broker.observe.lag import LoopLag
 from broker.observe.run import run_readers
-from tests.support.scraped import Scraped, samples_of
+from tests.support.scraped import samples_of
 
 
 async def test_lag_is_the_clock_s(start: Any) -> None:
-    lag = LoopLag()
-    lag.note(0.25)
+    instance = await start("near")
+    instance.lag.note(0.25)
 
-    samples = await samples_of(None, Scraped(await start("near"), lag))
+    samples = await samples_of(instance)
 
     assert samples["broker_event_loop_lag_seconds"] == {(): 0.25}
 

@@ -15,7 +15,6 @@ from broker.net.tls import NO_SECURITY, Encryption, Security
 from broker.observe.transport import (
     CERTIFICATES_MAX,
     WARNINGS_MAX,
-    add_transports,
     certificate_part,
     certificates_in_use,
     expiry_warnings,
@@ -174,21 +173,6 @@ def test_files_are_a_part_that_may_fail_where_there_are_any() -> None:
     plain: Any = SimpleNamespace(security=NO_SECURITY, problem="")
 
     assert ({"certificate files": "broken"}, {}) == (certificate_part(watch), certificate_part(plain))
-
-
-def test_workers_are_told_as_one() -> None:
-    one = transport_status(running(SECURITY, linked(certificate("a", 5))), now=NOW)
-    other = transport_status(running(SECURITY, linked(certificate("b", 3)), problem="broken"), now=NOW)
-
-    added = add_transports([one, other])
-
-    assert ["CN=b", "CN=a"] == [told["name"] for told in added["certificates"][:2]]
-    assert 2 + len(certificate_names(SECURITY)) == len(added["certificates"])
-    assert (8, 1000, 2, 1, "broken", {"connections": 6}) == tuple(
-        added[name] for name in ("handshakes", "connections_max", "reloads", "reload_failures", "problem", "refused")
-    )
-    assert 3 == len(added["warnings"])
-    assert {} == add_transports([])
 
 
 def certificate_names(security: Security) -> set[str]:

@@ -94,7 +94,6 @@ EXPIRED = {"warnings": ["the certificate of this instance has expired at noon: g
         ({"journal": {"problem": "no space"}}, "bad", "no space"),
         ({"room_problem": "the disk has 0 KiB left"}, "bad", "the disk has 0 KiB left"),
         ({"audit_problem": "audit a.jsonl: Permission denied"}, "bad", "audit a.jsonl: Permission denied"),
-        ({"workers": [{"worker": 2, "problem": "does not serve"}]}, "bad", "worker 2 does not serve"),
         ({"tasks": [{"name": "pulse", "problem": "has died"}]}, "bad", "pulse, has died"),
         ({"reload": {"problem": "line 3"}}, "bad", "line 3"),
         ({"reload": {"problem": "", "waiting": ["store.synchronous"]}}, "notice", "a setting waits for a restart"),

@@ -1,1 +1,0 @@
-"""Several processes that forward as one gateway: `endpoint.workers`. Holds no logic."""

@@ -1,0 +1,76 @@
+"""Two daemons on one port: with `endpoint.reuse_port` in both each gets connections, else the second does not start."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli.exit_code import EX_TEMPFAIL
+from broker.demo.topology import Daemon, Topology, free_port, wait_for
+
+SECONDS = 20.0
+CONNECTIONS = 64  # the system picks a daemon for each by its hash, so one that gets none is out of the question
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Topology]:
+    with Topology(tmp_path) as net:
+        yield net
+
+
+def connect(daemon: Daemon) -> socket.socket:
+    """A connection to its port, on which the daemon that accepted it has begun its HELLO."""
+    host, _, port = daemon.status()["listen"][0].rpartition(":")
+    sock = socket.create_connection((host, int(port)), timeout=SECONDS)
+    assert sock.recv(1)
+    return sock
+
+
+def gateways(net: Topology, *, reuse_port: tuple[bool, bool]) -> list[Daemon]:
+    """Two that listen on one port; not started."""
+    listen = [f"127.0.0.1:{free_port()}"]
+    return [
+        net.add(name, forwarding=True, settings={"endpoint": {"listen": listen, "reuse_port": reuse}})
+        for name, reuse in zip(("one", "two"), reuse_port, strict=True)
+    ]
+
+
+def test_two_daemons_on_one_port_both_get_connections(net: Topology) -> None:
+    one, two = gateways(net, reuse_port=(True, True))
+    net.start()
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(CONNECTIONS):
+            stack.enter_context(connect(one))
+        got = [len(daemon.status()["connections"]) for daemon in (one, two)]
+
+    assert CONNECTIONS == sum(got)
+    assert all(got), got
+
+
+def test_port_goes_on_with_one_of_two_daemons(net: Topology) -> None:
+    one, two = gateways(net, reuse_port=(True, True))
+    net.start()
+
+    assert 0 == one.stop()
+
+    for _ in range(CONNECTIONS):
+        connect(two).close()
+
+
+@pytest.mark.parametrize("reuse_port", [(False, False), (True, False), (False, True)])
+def test_second_daemon_says_that_the_port_is_taken_unless_both_reuse_it(
+    net: Topology, reuse_port: tuple[bool, bool]
+) -> None:
+    one, two = gateways(net, reuse_port=reuse_port)
+    one.start()
+    two.start(wait=False)
+    wait_for(lambda: not two.is_running, seconds=SECONDS, what="the end of the second")
+
+    assert EX_TEMPFAIL == two.wait(SECONDS)
+    problem = f'endpoint.listen[0]: cannot listen on "{one.status()["listen"][0]}": Address already in use'
+    assert problem in two.log.read_text()
