@@ -71,27 +71,18 @@ def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any
     Raises:
         OSError: the place cannot be written to.
     """
-    made = stage(result, target)
-    write_json(made / REPORT, report())
-    publish(made, target)
-    return rows(target)
-
-
-def stage(result: DataFrame, target: Path) -> Path:
-    """
-    Write a result beside its place; the directory it is in by now, to be published.
-
-    No two processes write into the same one: the Java of one that was killed may write a moment longer.
-    """
     target.parent.mkdir(parents=True, exist_ok=True)
+    # A name of its own: the Java of a run that was killed may write a moment longer.
     made = target.with_name(f"{UNFINISHED}{target.name}-{uuid.uuid4().hex[:8]}")
     plain = {f"parquet.enable.dictionary#{name}": "false" for name in UNIQUE}
     result.write.options(**plain).parquet(str(made))
-    return made
+    write_json(made / REPORT, report())
+    _publish(made, target)
+    return rows(target)
 
 
-def publish(made: Path, target: Path) -> None:
-    """Rename a staged result to its place, and remove what runs that were killed have left of it."""
+def _publish(made: Path, target: Path) -> None:
+    """Rename a result to its place, and remove what runs that were killed have left of it."""
     _recover(target)
     old = target.with_name(f"{REPLACED}{target.name}")
     if target.exists():
