@@ -1,9 +1,9 @@
 """
 How a T-SQL tree is written so that SQLite means the same by it.
 
-sqlglot's own way of writing SQLite serves except where it loses meaning: `+` of texts, lengths, instants, casts. Those
-become calls of `broker.observe.function`. Names are quoted with backticks, always: a name in double quotes that exists
-nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
+sqlglot's own way of writing SQLite serves except where it loses meaning: `+` of texts, lengths, `GETUTCDATE()`, `N''`
+and casts. What SQLite does not have is refused. Names are quoted with backticks, always: a name in double quotes that
+exists nowhere is a text to SQLite, and a misspelt column would be an answer instead of an error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.generator import Generator
 from sqlglot.generators.sqlite import SQLiteGenerator
 
-from broker.observe.function import BUILT_IN, NOW, UNITS
+from broker.observe.function import BUILT_IN, NOW
 
 Write = Callable[[Generator, exp.Expr], str]
 
-_TEXT = "text"
-_INSTANT = "instant"
+_TEXT = "TEXT"
 _T = exp.DataType.Type
 _TYPES = {
     **dict.fromkeys((_T.CHAR, _T.NCHAR, _T.VARCHAR, _T.NVARCHAR, _T.TEXT, _T.XML), _TEXT),
@@ -29,13 +28,8 @@ _TYPES = {
     **dict.fromkeys((_T.FLOAT, _T.DOUBLE), "REAL"),
     **dict.fromkeys((_T.DECIMAL, _T.MONEY, _T.SMALLMONEY), "NUMERIC"),
     **dict.fromkeys((_T.BINARY, _T.VARBINARY), "BLOB"),
-    **dict.fromkeys((_T.DATETIME, _T.DATETIME2, _T.SMALLDATETIME, _T.TIMESTAMP, _T.TIMESTAMPTZ), _INSTANT),
-    _T.DATE: "date",
-    _T.UUID: "guid",
-    _T.BIT: "bit",
 }
 _NOW_NAMES = frozenset({"GETUTCDATE", "SYSUTCDATETIME", "SYSDATETIME", "SYSDATETIMEOFFSET"})
-_DATA_LENGTH = "DATALENGTH"
 # What a statement may call, as sqlglot reads it. Others are not rendered: for some, sqlglot writes an argument twice,
 # which doubles the text with each level of nesting.
 _CALLS = frozenset(
@@ -46,55 +40,45 @@ _CALLS = frozenset(
         exp.Case,
         exp.Cast,
         exp.Coalesce,
-        exp.Concat,
-        exp.Convert,
         exp.Count,
         exp.CurrentTimestamp,
-        exp.DateAdd,
-        exp.DateDiff,
-        exp.Day,
+        exp.Date,
+        exp.Datetime,
         exp.DenseRank,
         exp.Exists,
-        exp.Extract,
         exp.FirstValue,
         exp.GroupConcat,
         exp.If,
         exp.Lag,
         exp.LastValue,
         exp.Lead,
-        exp.Left,
         exp.Length,
         exp.Lower,
         exp.Max,
         exp.Min,
-        exp.Month,
         exp.Ntile,
         exp.Nullif,
         exp.Or,
         exp.PercentRank,
         exp.Rank,
         exp.Replace,
-        exp.Right,
         exp.Round,
         exp.RowNumber,
         exp.Sign,
         exp.StrPosition,
         exp.Substring,
         exp.Sum,
-        exp.TimeStrToTime,
+        exp.Time,
         exp.Trim,
         exp.TryCast,
-        exp.TsOrDsToDate,
         exp.Upper,
-        exp.Year,
     )
 )
-ISO_STYLES = frozenset({"20", "21", "120", "121", "126"})  # CONVERT's styles that write an instant as the views do
 
 
 def is_known_function(name: str) -> bool:
     """Whether a function that sqlglot has no own word for can be called; what is true is safe to write unquoted."""
-    return name.upper() in _NOW_NAMES or name.upper() == _DATA_LENGTH or name.lower() in BUILT_IN
+    return name.upper() in _NOW_NAMES or name.lower() in BUILT_IN
 
 
 def is_known_call(call: exp.Func) -> bool:
@@ -115,18 +99,9 @@ def collation_of(name: str) -> str | None:
     return "NOCASE" if "CI" in words else None
 
 
-def unit_of(node: exp.Expr) -> str | None:
-    """The part of an instant that DATEADD, DATEDIFF or DATEPART names; None when it is none we know."""
-    unit = node.this if isinstance(node, exp.Extract) else node.args.get("unit")
-    return UNITS.get(unit.name.lower()) if unit is not None else None
-
-
 def bare(node: exp.Expr) -> exp.Expr:
     """What the statement said, without the conversion that sqlglot puts around an argument."""
-    is_wrapped = isinstance(node, exp.TimeStrToTime | exp.TsOrDsToDate) or (
-        isinstance(node, exp.Cast) and node.to.this is _T.TEXT
-    )
-    inner: exp.Expr = node.this if is_wrapped else node
+    inner: exp.Expr = node.this if isinstance(node, exp.Cast) and node.to.this is _T.TEXT else node
     return inner
 
 
@@ -139,30 +114,13 @@ def _call(name: str, *keys: str) -> Write:
     return write
 
 
-def _instant_call(name: str, *keys: str) -> Write:
-    def write(generator: Generator, node: exp.Expr) -> str:
-        unit = unit_of(node)
-        assert unit is not None, "checked before anything is written"
-        return generator.func(name, exp.Literal.string(unit), *(bare(node.args[key]) for key in keys))
-
-    return write
-
-
-def _part_call(unit: str) -> Write:
-    def write(generator: Generator, node: exp.Expr) -> str:
-        return generator.func("tsql_date_part", exp.Literal.string(unit), bare(node.this))
-
-    return write
-
-
 def _now(generator: Generator, _node: exp.Expr) -> str:
     return generator.func(NOW)
 
 
 def _anonymous(generator: Generator, node: exp.Expr) -> str:
     name = node.name.upper()
-    own = NOW if name in _NOW_NAMES else "tsql_data_length" if name == _DATA_LENGTH else name
-    return generator.func(own, *node.expressions)
+    return generator.func(NOW if name in _NOW_NAMES else name, *node.expressions)
 
 
 def _collate(generator: Generator, node: exp.Expr) -> str:
@@ -170,23 +128,12 @@ def _collate(generator: Generator, node: exp.Expr) -> str:
 
 
 def _cast(generator: Generator, node: exp.Expr) -> str:
-    """CAST and CONVERT; a length in the type cuts the text."""
-    is_convert = isinstance(node, exp.Convert)
-    kind, value = (node.this, node.expression) if is_convert else (node.args["to"], node.this)
-    sql = generator.sql(value)
+    """A length in the type cuts the text."""
+    kind, sql = node.args["to"], generator.sql(node.this)
+    sizes = [size.name for size in kind.expressions if size.name.isdigit()]
     target = _TYPES[kind.this]
-    if target == _TEXT:
-        sizes = [size.name for size in kind.expressions if size.name.isdigit()]
-        return f"substr(CAST({sql} AS TEXT), 1, {sizes[0]})" if sizes else f"CAST({sql} AS TEXT)"
-    if target == _INSTANT:
-        return f"tsql_to_datetime({sql})"
-    if target == "date":
-        return f"substr(tsql_to_datetime({sql}), 1, 10)"
-    if target == "guid":
-        return f"(upper(CAST({sql} AS TEXT)) COLLATE NOCASE)"
-    if target == "bit":
-        return f"(CAST({sql} AS INTEGER) <> 0)"
-    return f"CAST({sql} AS {target})"
+    cast = f"CAST({sql} AS {target})"
+    return f"substr({cast}, 1, {sizes[0]})" if target == _TEXT and sizes else cast
 
 
 def _national(generator: Generator, node: exp.Expr) -> str:
@@ -200,19 +147,9 @@ class _Generator(SQLiteGenerator):
         exp.Anonymous: _anonymous,
         exp.Cast: _cast,
         exp.Collate: _collate,
-        exp.Concat: lambda self, node: self.func("tsql_concat", *node.expressions),
-        exp.Convert: _cast,
         exp.CurrentTimestamp: _now,
-        exp.DateAdd: _instant_call("tsql_date_add", "expression", "this"),
-        exp.DateDiff: _instant_call("tsql_date_diff", "expression", "this"),
-        exp.Day: _part_call("day"),
-        exp.Extract: _instant_call("tsql_date_part", "expression"),
-        exp.Left: _call("tsql_left", "this", "expression"),
-        exp.Length: _call("tsql_length", "this"),
-        exp.Month: _part_call("month"),
+        exp.Length: _call("length", "this"),
         exp.National: _national,
-        exp.Right: _call("tsql_right", "this", "expression"),
-        exp.Year: _part_call("year"),
     }
 
 

@@ -1,10 +1,9 @@
 """
-Functions of T-SQL that SQLite lacks or understands otherwise, and the list of all that a statement may call.
+The functions that a statement may call: SQLite's own, and the few of T-SQL that SQLite would take otherwise.
 
 Each is a plain function over the values SQLite knows: None, int, float, str, bytes. NULL in gives NULL out, as in the
 original. A value that cannot be converted raises `ValueError`, which SQLite reports as a failed function. An instant
-is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other ISO 8601 forms are read too. No function reads a file, a clock or a
-setting.
+is a text `YYYY-MM-DD HH:MM:SS.mmm` in UTC; other ISO 8601 forms are read too. No function reads a file or a setting.
 
 Source: Transact-SQL reference, "String functions", "Date and time data types and functions".
 """
@@ -12,9 +11,8 @@ Source: Transact-SQL reference, "String functions", "Date and time data types an
 from __future__ import annotations
 
 import sqlite3
-from calendar import monthrange
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -23,19 +21,22 @@ from broker.store.file_view import GUID_FUNCTION
 Value: TypeAlias = int | float | str | bytes | None
 
 RESULT_MAX = 2 * 1024 * 1024  # characters; a little more than a connection allows one value
-# SQLite's own: those that read nothing but their arguments and cannot be asked for a large result.
+# SQLite's own: those that read nothing but their arguments and the clock, and cannot be asked for a large result.
 BUILT_IN = frozenset(
     (
         "abs",
         "avg",
         "coalesce",
         "count",
+        "date",
+        "datetime",
         "dense_rank",
         "first_value",
         "group_concat",
         "ifnull",
         "iif",
         "instr",
+        "julianday",
         "lag",
         "last_value",
         "lead",
@@ -57,48 +58,12 @@ BUILT_IN = frozenset(
         "substr",
         "substring",
         "sum",
+        "time",
         "trim",
+        "unixepoch",
         "upper",
     )
 )
-
-# The words for a part of an instant, as DATEADD, DATEDIFF and DATEPART take them.
-UNITS: Mapping[str, str] = {
-    word: words[0]
-    for words in (
-        ("year", "yy", "yyyy"),
-        ("quarter", "qq", "q"),
-        ("month", "mm", "m"),
-        ("week", "wk", "ww"),
-        ("day", "dd", "d"),
-        ("hour", "hh"),
-        ("minute", "mi", "n"),
-        ("second", "ss", "s"),
-        ("millisecond", "ms"),
-    )
-    for word in words
-}
-_STEPS = {
-    "week": timedelta(weeks=1),
-    "day": timedelta(days=1),
-    "hour": timedelta(hours=1),
-    "minute": timedelta(minutes=1),
-    "second": timedelta(seconds=1),
-    "millisecond": timedelta(milliseconds=1),
-}
-_MONTHS = {"year": 12, "quarter": 3, "month": 1}
-_SUNDAY = datetime(1, 1, 7, tzinfo=UTC)  # every step is counted from here: the original's weeks begin on Sunday
-_PARTS: Mapping[str, Callable[[datetime], int]] = {
-    "year": lambda at: at.year,
-    "quarter": lambda at: (at.month + 2) // 3,
-    "month": lambda at: at.month,
-    "day": lambda at: at.day,
-    "hour": lambda at: at.hour,
-    "minute": lambda at: at.minute,
-    "second": lambda at: at.second,
-    "millisecond": lambda at: at.microsecond // 1000,
-}
-PARTS = frozenset(_PARTS)  # a week's number depends on a setting of the session, which does not exist here
 
 
 def render_instant(at: datetime) -> str:
@@ -130,41 +95,6 @@ def _to_datetime(value: Value) -> Value:
     return None if value is None else render_instant(read_instant(value))
 
 
-def _date_add(unit: str, number: Value, value: Value) -> Value:
-    if number is None or value is None:
-        return None
-    try:
-        return _later(unit, int(number), read_instant(value))
-    except OverflowError:  # which SQLite would take for a value that is too large
-        raise ValueError("no such date") from None
-
-
-def _later(unit: str, count: int, at: datetime) -> str:
-    """Raises OverflowError, ValueError: there is no such date."""
-    if unit in _STEPS:
-        return render_instant(at + count * _STEPS[unit])
-    year, month = divmod(at.year * 12 + at.month - 1 + count * _MONTHS[unit], 12)
-    day = min(at.day, monthrange(year, month + 1)[1])
-    return render_instant(at.replace(year=year, month=month + 1, day=day))
-
-
-def _date_diff(unit: str, start: Value, end: Value) -> Value:
-    """How many boundaries of the unit lie between, as the original counts: 09:59 to 10:00 is one hour."""
-    if start is None or end is None:
-        return None
-    return _count(unit, read_instant(end)) - _count(unit, read_instant(start))
-
-
-def _count(unit: str, at: datetime) -> int:
-    if unit in _STEPS:
-        return (at - _SUNDAY) // _STEPS[unit]
-    return (at.year * 12 + at.month - 1) // _MONTHS[unit]
-
-
-def _date_part(unit: str, value: Value) -> Value:
-    return None if value is None else _PARTS[unit](read_instant(value))
-
-
 def _plus(left: Value, right: Value) -> Value:
     """`+` joins texts and adds numbers; a text beside a number is read as one."""
     if left is None or right is None:
@@ -183,31 +113,6 @@ def _number(value: float | str | bytes) -> float:
         return int(value)
     except ValueError:
         return float(value)
-
-
-def _concat(*values: Value) -> str:
-    return "".join(_text(value) for value in values if value is not None)
-
-
-def _length(value: Value) -> Value:
-    if value is None or isinstance(value, bytes):
-        return value if value is None else len(value)
-    return len(_text(value).rstrip(" "))
-
-
-def _data_length(value: Value) -> Value:
-    return None if value is None else len(value if isinstance(value, bytes) else _text(value).encode())
-
-
-def _left(value: Value, count: Value) -> Value:
-    return None if value is None or count is None else _text(value)[: int(count)]
-
-
-def _right(value: Value, count: Value) -> Value:
-    if value is None or count is None:
-        return None
-    text = _text(value)
-    return text[max(0, len(text) - int(count)) :]
 
 
 def _text(value: float | str | bytes) -> str:
@@ -246,15 +151,7 @@ def _trim(strip: Callable[[str, str], str]) -> Callable[[Value, Value], Value]:
 
 
 _OWN: Mapping[str, tuple[int, Callable[..., Value]]] = {
-    "tsql_concat": (-1, _concat),
-    "tsql_data_length": (1, _data_length),
-    "tsql_date_add": (3, _date_add),
-    "tsql_date_diff": (3, _date_diff),
-    "tsql_date_part": (2, _date_part),
-    "tsql_left": (2, _left),
-    "tsql_length": (1, _length),
     "tsql_plus": (2, _plus),
-    "tsql_right": (2, _right),
     "tsql_to_datetime": (1, _to_datetime),
 }
 _FASTER: Mapping[str, tuple[int, Callable[..., Value]]] = {

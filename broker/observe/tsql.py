@@ -25,8 +25,7 @@ from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from broker.errors import DdlSyntaxError, Span, StatementError, UnknownNameError
-from broker.observe.dialect import ISO_STYLES, ViewsSQLite, bare, collation_of, is_known_call, is_known_type, unit_of
-from broker.observe.function import PARTS
+from broker.observe.dialect import ViewsSQLite, bare, collation_of, is_known_call, is_known_type
 from broker.observe.view import INSTANT_COLUMNS
 
 TEXT_MAX = 64 * 1024  # characters; longer than any question a person asks
@@ -321,11 +320,7 @@ class Statement:
             if not is_known_call(call):
                 name = self._name_of(call)
                 raise self.error(195, f"'{name}' is not a recognized function name", name)
-        for dated in self._of(exp.DateAdd, exp.DateDiff, exp.Extract):
-            unit = unit_of(dated)
-            if unit is None or (isinstance(dated, exp.Extract) and unit not in PARTS):
-                raise self.error(155, f"this part of a date is not known; use one of {', '.join(sorted(PARTS))}")
-        for node in self._of(exp.Cast, exp.Convert):
+        for node in self._of(exp.Cast):
             self._check_cast(node)
 
     def _check_growth(self) -> None:
@@ -348,18 +343,13 @@ class Statement:
                 191, f"{_TOO_DEEP}: inner queries are read too often; write fewer of them, or less in each"
             )
 
-    def _check_cast(self, node: exp.Expr) -> None:
+    def _check_cast(self, node: exp.Cast) -> None:
         if node.args.get("safe"):
-            raise self.error(102, "TRY_CAST and TRY_CONVERT are not supported: write CAST")
-        kind = node.this if isinstance(node, exp.Convert) else node.args["to"]
-        if kind is None or not is_known_type(kind):
-            name = "''" if kind is None else kind.sql("tsql")
+            raise self.error(102, "TRY_CAST is not supported: write CAST")
+        kind = node.args["to"]
+        if not is_known_type(kind):
+            name = kind.sql("tsql")
             raise self.error(243, f"type {name} is not supported", name)
-        style = node.args.get("style")
-        if style is not None and style.name not in ISO_STYLES:
-            styles = ", ".join(sorted(ISO_STYLES, key=int))
-            problem = f"style {style.name} is not supported; instants are written as {styles} write them"
-            raise self.error(281, problem, "CONVERT")
 
     def _name_tables(self) -> Iterator[tuple[TableName, exp.Table]]:
         for node in self._of(exp.Table):

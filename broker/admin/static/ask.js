@@ -73,7 +73,8 @@ let asked = 0;
 
 export async function loadRoutes() {
   const number = ++asked, database = byId("routes-of").value || MSDB, part = byId("routes-filter").value.trim().toLowerCase();
-  const text = "LOWER(CONCAT(name, N' ', remote_service_name, N' ', address, N' ', mirror_address, N' ', broker_instance))";
+  const text = ["name", "remote_service_name", "address", "mirror_address", "broker_instance"]
+    .map(column => `LOWER(ISNULL(${column}, N''))`).join(" + N' ' + ");
   const where = part ? `WHERE CHARINDEX(${quote(part)}, ${text}) > 0 ` : "";
   const from = `FROM ${bracket(database)}.sys.routes ${where}`;
   let answer, all;
