@@ -4,7 +4,7 @@ Move and join modules by a table, and rewrite what imports them. For the restruc
 
     python -m tools.moves MAP.tsv broker/dialog/send_queue.py [NEW ...]     join the old files of each new one
     python -m tools.moves MAP.tsv --tests broker/dialog/send_queue.py       then join their unit tests
-    python -m tools.moves MAP.tsv --classes broker/dialog/send_queue.py     then rename its classes as the table says
+    python -m tools.moves MAP.tsv --classes broker/dialog/send_queue.py     rename its classes as the table says, before or after
 
 A line of the table is: old path, new path or `-`, note. A note may say `class Old -> New`. Old files that go to one new
 file are joined in the order of their imports. The docstring of the one with the stem of the new file stays; those of the
@@ -19,6 +19,7 @@ import io
 import re
 import subprocess
 import sys
+import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -180,7 +181,8 @@ def join(modules: list[Module], new: Path) -> str:
             else:
                 sys.exit(f"{new}: {name} stands in {module.path} and in another one: rename it first")
         if len(modules) > 1 and module is not main and module.docstring:
-            heading = "\n".join(f"# {line}".rstrip() for line in module.docstring.splitlines())
+            lines = [part for line in module.docstring.splitlines() for part in textwrap.wrap(line, 116) or [""]]
+            heading = "\n".join(f"# {line}".rstrip() for line in lines)
             body = f"# --- {module.path.stem} ---\n{heading}\n\n\n{body}"
         for node in module.imports:
             for text in foreign(node, own):
@@ -260,9 +262,9 @@ def main() -> None:
         wanted = list(dict.fromkeys(new for _, new, _ in rows))
     if is_classes:
         for new in wanted:
-            for _, target, note in rows:
+            for old, target, note in rows:
                 for old_name, new_name in re.findall(r"class (\w+) -> (\w+)", note if target == new else ""):
-                    rename_class(new, old_name, new_name)
+                    rename_class(old if (ROOT / old).exists() else new, old_name, new_name)
         return
     moved: dict[str, str] = {}
     for new in wanted:
