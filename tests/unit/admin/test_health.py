@@ -70,35 +70,35 @@ async def test_verbose_has_a_line_for_each_check(get: Get, instance: Instance) -
     assert text == "[+] ready\n[-] not stopping\n[+] store of orders\n[+] configuration\nfailed\n"
 
 
-async def test_store_that_fails_is_told_and_stops_nothing(get: Get, instance: Instance) -> None:
+async def test_store_that_fails_is_told_and_stops_nothing(instance: Instance) -> None:
     instance.endpoints["orders"].problem = "disk I/O error"
 
-    status, _, text = await get("/readyz?verbose")
+    checks = checks_of(instance)["/readyz"]()
 
-    assert 200 == status
-    assert "[!] store of orders: disk I/O error\n" in text
+    assert ["[!] store of orders: disk I/O error"] == [str(check) for check in checks if not check.is_good]
+    assert all(check.is_good for check in checks if check.is_vital)
 
 
-async def test_role_in_doubt_is_told(get: Get, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_role_in_doubt_is_told(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     standing = OwnStanding(None, Role.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
     monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
-    _, _, text = await get("/readyz?verbose")
+    checks = checks_of(instance)["/readyz"]()
 
-    assert "[!] role of orders: the storage is gone\n" in text
+    assert ["[!] role of orders: the storage is gone"] == [str(check) for check in checks if not check.is_good]
 
 
-async def test_instance_whose_own_certificate_has_expired_is_not_ready(get: Get, instance: Instance) -> None:
+async def test_instance_whose_own_certificate_has_expired_is_not_ready(instance: Instance) -> None:
     now = datetime.now(UTC)
     own = Identity("CN=one", "ab", (), now, now)
     instance.certificates.security = Security(Encryption.REQUIRED, own=own)
     instance.certificates.problem = "endpoint.certificate: gone"
 
-    status, _, text = await get("/readyz?verbose")
+    checks = checks_of(instance)["/readyz"]()
 
-    assert 503 == status
-    assert "[-] certificate: the certificate of this instance has expired" in text
-    assert "[!] certificate files: endpoint.certificate: gone\n" in text
+    told = [str(check) for check in checks if not check.is_good]
+    assert told[0].startswith("[-] certificate: the certificate of this instance has expired")
+    assert "[!] certificate files: endpoint.certificate: gone" == told[1]
 
 
 async def test_lag_of_the_loop_is_told(get: Get) -> None:
