@@ -30,7 +30,6 @@ _CONSTANT = re.compile(r"^(?P<name>_?[A-Z][A-Z0-9_]*) = (?P<value>-?\d[\d_]*|\"[
 _FORMATTED = re.compile(r"\{(?P<name>\w+)(?:!r)?\}")
 _NAMED = frozenset({"number", "code", "error"})
 _TOLD = re.compile(r"error (\d+): ")
-_OF_CONVERSATIONS = frozenset({"ConversationError", "Ending"})
 # The first that fits the path says where a positive number is told, unless the kind of the error does.
 _PLACES: Sequence[tuple[str, Place]] = (
     ("admin/api.py", Place.SELECT),
@@ -166,8 +165,6 @@ class _Module:
             return (Place.DIALOG,)
         if kind == "Refusal" or self._module == "conversation/validation.py":
             return (Place.APPLICATION, Place.DIALOG)  # told to the sender here, or, negative, to the far side
-        if self._module.startswith("routing_service/") and kind in _OF_CONVERSATIONS | {""}:
-            return (Place.REQUEST,)
         return (next(place for start, place in _PLACES if self._module.startswith(start)),)
 
     def _numbers(self, value: ast.expr) -> list[int]:

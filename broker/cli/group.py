@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "health": ("broker.cli.health", "Ask whether an instance is live, ready or started."),
     "log-level": ("broker.cli.log_level", "Have an instance log more or less for a time."),
     "top": ("broker.cli.top", "Show what a running instance does, live."),
-    "routes": ("broker.cli.routes", "Plan a change of routes, or make routes for those who ask."),
+    "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
     "bench": ("broker.cli.bench", "Measure this installation, and compare with an earlier run."),
     "run": ("broker.cli.run", "Run the readers of a Python module."),

@@ -1,139 +1,24 @@
-"""The commands about routes; `broker routes answer`, the dynamic routing service in the box, is told here."""
+"""The group `broker routes`."""
 
 from __future__ import annotations
 
-import signal
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
-from broker.cli.access import open_database, read_settings
-from broker.cli.exit_code import UNREACHABLE, fail, with_exit_code
-from broker.cli.option import config_option, database_option, examples
+from broker.cli.option import examples
 from broker.cli.planning import plan
-
-if TYPE_CHECKING:  # slow to import: see the docstring of broker.cli.group
-    from broker.routing_service.answering import Source
 
 
 @examples("""
 broker routes plan new-routes.sql -c config/gateway.toml
-broker routes answer -c config/endpoint.toml -d orders --queue Requests --from routes.d/services.sql
+broker routes plan new-routes.sql -d orders --through
 """)
 @click.group()
 def routes() -> None:
     """
-    Plan a change of routes, or make routes for those who ask.
+    Plan a change of routes.
 
-    Exit codes: as each of its commands tells.
+    Exit codes: as its command tells.
     """
 
 
 routes.add_command(plan)
-
-
-@examples("""
-broker routes answer -c config/endpoint.toml -d orders --queue Requests --from routes.d/services.sql
-broker routes answer -d directory.db --queue Requests --srv --domain example.com --requester /run/broker/admin.sock
-""")
-@routes.command()
-@config_option
-@database_option
-@click.option("--queue", required=True, help="The queue of the service SQL/ServiceBroker/BrokerConfiguration.")
-@click.option(
-    "--from", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A script of CREATE ROUTE."
-)
-@click.option("--srv", is_flag=True, help="Ask the DNS for SRV records of _broker._tcp, after the file.")
-@click.option("--domain", help="Completes host names without a dot.")
-@click.option("--nameserver", metavar="ADDRESS[:PORT]", help="The DNS server to ask; else those of the system.")
-@click.option("--lifetime", default="1h", show_default=True, help="Of routes whose statement names none.")
-@click.option(
-    "--requester",
-    "sockets",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Admin socket of an instance whose databases ask; may be repeated. Else the configuration's.",
-)
-@click.option("--once", is_flag=True, help="Answer what waits now, then end.")
-@with_exit_code
-def answer(
-    config: Path | None,
-    database: str,
-    queue: str,
-    sockets: tuple[Path, ...],
-    *,
-    file: Path | None,
-    srv: bool,
-    domain: str | None,
-    nameserver: str | None,
-    lifetime: str,
-    once: bool,
-) -> None:
-    """
-    Answer requests for missing routes.
-
-    For each request the routes to the service are made in the database that asks, and the dialog is ended; with an
-    error where there are none. SIGTERM ends it behind the request under way. Exit codes: 3 no such database or queue;
-    with --once 4 when a request had to be left, because the instance that asks did not answer.
-    """
-    from broker.observe.logs import configure_logging  # noqa: PLC0415
-    from broker.routing_service.answering import Answerer  # noqa: PLC0415
-    from broker.routing_service.requester import Requesters  # noqa: PLC0415
-
-    sources = _sources(file, lifetime, srv=srv, domain=domain, nameserver=nameserver)
-    if not sources:
-        raise click.UsageError("there is nothing to answer from: give --from FILE or --srv")
-    requesters = Requesters(sockets or [read_settings(config).admin.socket])
-    configure_logging(log_format="auto", level="info", instance="routes")
-    with open_database(config, database) as db:
-        answerer = Answerer(db, queue, sources=sources, requesters=requesters)
-        if once:
-            left = answerer.answer_waiting()
-            if left:
-                fail(f"{left} requests stay in {queue}: the instance that asks does not answer", UNREACHABLE)
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: answerer.stop.set())
-        answerer.run()
-
-
-def _sources(
-    file: Path | None, lifetime: str, *, srv: bool, domain: str | None, nameserver: str | None
-) -> list[Source]:
-    from broker.control.quantity import parse_duration  # noqa: PLC0415
-    from broker.routing_service.route_file import RouteFile  # noqa: PLC0415
-    from broker.routing_service.srv import SrvRoutes, dns_lookup  # noqa: PLC0415
-
-    try:
-        seconds = int(parse_duration(lifetime))
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; such as 90s or 1h", param_hint="--lifetime") from error
-    if not 1 <= seconds < 2**31:
-        raise click.BadParameter("it is between 1s and 68 years", param_hint="--lifetime")
-    sources: list[Source] = []
-    if file is not None:
-        sources.append(RouteFile(file, lifetime=seconds))
-    if srv:
-        try:
-            lookup = dns_lookup(_nameserver(nameserver))
-        except LookupError as error:
-            raise click.UsageError(f"there is no DNS server to ask: {error}; give --nameserver") from error
-        sources.append(SrvRoutes(lookup, domain=domain))
-    return sources
-
-
-def _nameserver(text: str | None) -> tuple[str, int] | None:
-    """Shape: `192.0.2.1`, `192.0.2.1:5353` or `[2001:db8::1]:5353`."""
-    if text is None:
-        return None
-    address, port = text, "53"
-    if text.startswith("[") or text.count(":") == 1:
-        address, _, after = text.removeprefix("[").rpartition(":")
-        address, port = address.removesuffix("]"), after
-    with suppress(ValueError):
-        from ipaddress import ip_address  # noqa: PLC0415
-
-        return str(ip_address(address)), int(port)
-    raise click.BadParameter(f"{text!r} is no address, or address and port", param_hint="--nameserver")

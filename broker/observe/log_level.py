@@ -26,7 +26,6 @@ COMPONENTS = (
     "notify",
     "observe",
     "process",
-    "routing_service",
     "store",
     "supervision",
     "tracing",

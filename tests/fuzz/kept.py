@@ -15,14 +15,13 @@ from pathlib import Path
 
 from broker.control.certificate_file import read_certificates, read_keys
 from broker.control.token_file import TokenFileError, find_token, read_tokens
-from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.errors import BrokerError, StoreUnavailableError
 from broker.journal.newest import Wanted, newest
 from broker.journal.survey import survey
 from broker.net.certificate import identify
 from broker.observe.audit import audit_rows
 from broker.observe.file_rows import monitor_rows
 from broker.observe.query import shown_value
-from broker.routing_service.route_file import RouteFile
 from broker.security.identity import parse_own, parse_peers
 from broker.store.database import open_store
 from broker.store.fence import RECORD, look
@@ -175,11 +174,6 @@ def _der(data: bytes) -> None:
     assert identity.covers("gateway.example") in {True, False}
 
 
-def _routes(data: bytes) -> None:
-    """A file of routes to give out holds CREATE ROUTE only."""
-    RouteFile(_file("routes.sql", data), lifetime=60)
-
-
 @cache
 def targets() -> tuple[Target, ...]:
     """The targets of this file."""
@@ -219,12 +213,6 @@ def targets() -> tuple[Target, ...]:
             words=("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----"),
         ),
         Target("der", _der, (ValueError,), lambda: [*_ders(pem.certificate_pem), b"0\x80", b"0\x82\xff\xff"]),
-        Target(
-            "routes",
-            _routes,
-            (StatementError, ValueError),
-            lambda: [b"CREATE ROUTE r WITH SERVICE_NAME = '//a', ADDRESS = 'tcp://a:4022'", b"DROP ROUTE r", b"\xff"],
-        ),
     )
 
 

@@ -33,7 +33,6 @@ INSTRUMENTED = (
     "sqlglot",
     "tomllib",
     "aiohttp",
-    "dns",
 )  # what reads strangers' words
 INPUT_SECONDS = 5
 RSS_MB = 1024  # of a target's process, atheris and its tables in it

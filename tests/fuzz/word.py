@@ -15,7 +15,6 @@ from broker.dialog.inquiry import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import StatementError
 from broker.observe.tsql import Statement
 from broker.routing.address import parse_address, transport_address
-from broker.routing_service.srv import record_name, route_name
 from broker.security.pairing import Offer, Token, decode_token, encode_token, offer_bytes, partner_of, read_offer
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
 from broker.wire.trace_context import TRACE_PARENT, maybe_trace_parent
@@ -45,10 +44,6 @@ def _word(data: bytes) -> None:
     _refused(lambda: _same_address(text))
     _refused(lambda: _same_amounts(text))
     transport_address(text)
-    record_name(text, domain="example")
-    assert len(route_name(text)) <= 128 + 16
-    for domain in (None, "x"):
-        record_name(text, domain=domain)
     pattern, _, subject = text.partition("\n")
     assert covers_text(pattern, subject) in {True, False}
     _refused(lambda: parse_principal(pattern).covers(who_is(subject)))

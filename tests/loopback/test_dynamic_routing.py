@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +22,7 @@ from tests.support.dns import NameServer
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 SECONDS = 40.0
+ROOT = Path(__file__).parents[2]
 INSTANCE = uuid.UUID("11111111-2222-4333-8444-555555555555")  # of the database that asks
 MSDB = "SELECT service_broker_guid FROM sys.databases WHERE name = 'msdb'"
 
@@ -38,7 +38,7 @@ def route(name: str, to: str, address: str, *, instance: object = None) -> str:
 
 
 class Handler:
-    """`broker routes answer`, for the requests that reach `directory`."""
+    """`examples/routing_service`, for the requests that reach `directory`."""
 
     def __init__(self, directory: Daemon, *requesters: Daemon) -> None:
         self.file = directory.directory / "give.out"
@@ -57,12 +57,12 @@ class Handler:
     def command(self) -> list[str]:
         path = self._directory.directory / "directory.db"
         sockets = [part for one in self._requesters for part in ("--requester", str(one.directory / "admin.sock"))]
-        command = [sys.executable, "-m", "broker", "routes", "answer", "-d", str(path), "--queue", "Inbox"]
+        command = [sys.executable, "-m", "examples.routing_service", "-d", str(path), "--queue", "Inbox"]
         return [*command, "--from", str(self.file), *sockets, *self.options]
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=os.environ)
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=ROOT)
 
     def stop(self) -> int:
         """SIGTERM, and its exit code."""
@@ -443,7 +443,9 @@ def test_once_answers_what_waits_and_ends(net: Net) -> None:
     net.send("one")
     net.asked(1)
 
-    done = subprocess.run([*net.handler.command(), "--once"], capture_output=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        [*net.handler.command(), "--once"], cwd=ROOT, capture_output=True, timeout=SECONDS, check=False
+    )
 
     assert 0 == done.returncode, done.stderr
     assert {"one"} == net.received(1)

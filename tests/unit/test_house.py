@@ -99,7 +99,7 @@ def test_the_tables_of_a_database_are_known_to_the_store_and_what_applications_h
 
 def test_what_a_daemon_lends_is_only_handed_on() -> None:
     """No SQL is run on a connection by whoever asks for it; the views are asked on one that holds no database."""
-    packages = ("admin", "control", "dialog", "forwarding", "net", "observe", "routing_service")
+    packages = ("admin", "control", "dialog", "forwarding", "net", "observe")
     runs_sql = re.compile(r"\.execute(?:many|script)?\(")
 
     found = [

@@ -59,8 +59,6 @@ def test_either_of_two_numbers_is_found(tmp_path: Path) -> None:
         ("store/a.py", "Fault(-208, 'no')", (Place.DIALOG,)),
         ("store/a.py", "Refusal(208, 'no')", (Place.APPLICATION, Place.DIALOG)),
         ("store/a.py", "GONE = -208\nf(code=GONE)  # number", (Place.DIALOG,)),
-        ("routing_service/a.py", "ConversationError(208, 'no')", (Place.REQUEST,)),
-        ("routing_service/a.py", "StatementError(208, 'no')", (Place.STATEMENT,)),
         ("store/a.py", 'problem = "error 208: no"', (Place.START,)),
         ("errors.py", "class AError(PeerError):\n code: ClassVar[int] = 208", (Place.CONNECTION,)),
     ],

@@ -13,8 +13,8 @@ from broker.ddl.statements import CreateRoute
 from broker.dialog.inquiry import Inquiry
 from broker.errors import ConversationError
 from broker.routing.route import PROPERTY_MAX_CHARACTERS, RouteProperties
-from broker.routing_service import srv
-from broker.routing_service.srv import SrvRecord, SrvRoutes, choose_record, dns_lookup, record_name, route_name
+from examples.routing_service import srv
+from examples.routing_service.srv import SrvRecord, SrvRoutes, choose_record, dns_lookup, record_name, route_name
 from tests.support.dns import NameServer
 
 NAME = "//shop.example/Orders"

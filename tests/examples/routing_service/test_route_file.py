@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from broker.dialog.inquiry import Inquiry
 from broker.errors import StatementError
-from broker.routing_service.route_file import RouteFile
+from examples.routing_service.route_file import RouteFile
 
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 FULL = "CREATE ROUTE {} WITH SERVICE_NAME = 'Orders', BROKER_INSTANCE = '{}', ADDRESS = 'tcp://{}:4022';\n"

@@ -26,8 +26,9 @@ from broker.ddl.statements import CreateRoute
 from broker.dialog.asking import answer
 from broker.dialog.inquiry import MISSING_BINDING, MISSING_ROUTE, Inquiry, parse_inquiry, type_of
 from broker.errors import ConversationError, DaemonUnreachableError, StoreUnavailableError
-from broker.routing_service.requester import UNKNOWN_REQUESTER, Requester, Requesters
-from broker.routing_service.srv import NO_ROUTE
+
+from .requester import UNKNOWN_REQUESTER, Requester, Requesters
+from .srv import NO_ROUTE
 
 BAD_REQUEST = 9615  # the original's message for a message that fails its validation
 BATCH = 1000  # requests looked at in a row; what one instance has open at most

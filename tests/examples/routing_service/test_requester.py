@@ -12,7 +12,7 @@ import pytest
 from broker.ddl.statements import CreateRoute
 from broker.errors import ConversationError, DaemonUnreachableError
 from broker.routing.route import RouteProperties
-from broker.routing_service.requester import Requester, Requesters
+from examples.routing_service.requester import Requester, Requesters
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 CREATE = "CREATE ROUTE [{}] WITH SERVICE_NAME = 'Orders', LIFETIME = 60, ADDRESS = 'tcp://a:4022';"

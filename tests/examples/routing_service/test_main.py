@@ -1,13 +1,18 @@
-"""The command `broker routes answer`: what it answers from, and how wrong usage is told. The work is tried apart."""
+"""The command of the routing service: what it answers from, and how wrong usage is refused."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from tests.support.command import run
+from broker.store.database import open_store
+from broker.store.metadata import put_queue
+from broker.store.transaction import writing
+from examples.routing_service.__main__ import main
 
 
 @pytest.fixture
@@ -17,8 +22,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def answer(shop: Path, *more: object) -> Any:
-    return run("routes", "answer", "-d", shop, "--queue", "OrdersQueue", "--requester", "none.sock", "--once", *more)
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.db"
+    with closing(open_store(path)) as db, writing(db):
+        put_queue(db, "OrdersQueue", is_receive_enabled=True)
+    return path
+
+
+def answer(shop: Path, *more: object, queue: str = "OrdersQueue") -> Any:
+    arguments = ["-d", shop, "--queue", queue, "--requester", "none.sock", "--once", *more]
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_an_empty_queue_is_answered(shop: Path, file: Path) -> None:
@@ -65,6 +79,6 @@ def test_a_bad_file_is_told_with_its_place(shop: Path, file: Path) -> None:
 
 
 def test_a_queue_that_is_not_there_is_not_found(shop: Path, file: Path) -> None:
-    result = run("routes", "answer", "-d", shop, "--queue", "None", "--requester", "x", "--from", file, "--once")
+    result = answer(shop, "--from", file, queue="None")
 
     assert 3 == result.exit_code

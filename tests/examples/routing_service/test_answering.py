@@ -17,11 +17,11 @@ from broker.ddl.statements import CreateRoute
 from broker.dialog.inquiry import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
 from broker.errors import ConversationError
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
-from broker.routing_service import answering
-from broker.routing_service.answering import Answerer
-from broker.routing_service.requester import Requesters
 from broker.store.database import broker_instance
 from broker.store.receiving import receive_in_writer
+from examples.routing_service import answering
+from examples.routing_service.answering import Answerer
+from examples.routing_service.requester import Requesters
 from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, rows, states
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")

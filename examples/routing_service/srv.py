@@ -133,7 +133,7 @@ def dns_lookup(nameserver: tuple[str, int] | None = None) -> Lookup:
     Raises:
         LookupError: the system names no server to ask.
     """
-    from dns.exception import DNSException  # noqa: PLC0415 - a tenth of a second, only for who asks the DNS
+    from dns.exception import DNSException  # noqa: PLC0415 - only --srv needs dnspython
     from dns.resolver import Resolver  # noqa: PLC0415
 
     try:

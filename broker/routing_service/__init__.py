@@ -1,1 +1,0 @@
-"""The dynamic routing service in the box: it answers requests for routes from a file and from DNS."""
