@@ -12,7 +12,6 @@ from uuid import UUID
 import click
 
 from broker.cli.exit_code import NOT_FOUND, fail, with_exit_code
-from broker.cli.generating import generate
 from broker.cli.option import examples, output_option
 from broker.flow import COLUMNS, Form, Outcome
 from broker.observe.glance import readable
@@ -37,9 +36,6 @@ def flows() -> None:
 
     Exit codes: as each of its commands tells.
     """
-
-
-flows.add_command(generate)
 
 
 @examples("""

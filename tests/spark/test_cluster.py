@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.cli import submit
 from broker.pipeline import inventory, stored
 from broker.pipeline.jobs import JOBS, Options
-from broker.pipeline.synthetic import history as synthetic
-from broker.pipeline.synthetic.world import Scenario
 from tests.docs.page import DOCS, Reading
+from tests.support.histories import history as synthetic
+from tests.support.histories.world import Scenario
 from tests.support.spark_cluster import HOME, Cluster, cluster
 
 SECONDS = 240.0
@@ -103,6 +103,7 @@ def test_the_how_to_about_clusters_does_what_it_shows(
     monkeypatch.chdir(tmp_path)
     environ = {name: value for name, value in running.environment.items() if name != "SPARK_HOME"}
     page = DOCS / "how-to" / "pipeline-cluster.md"
+    synthetic.generate(tmp_path / "journals", Scenario(messages=1000, instances=3, seed=0, hours=1))
 
     with Reading(page, ports={"7077": running.url.rpartition(":")[2]}, environ=environ) as reading:
         executed = reading.read()

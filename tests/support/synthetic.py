@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.pipeline.synthetic import history as synthetic
-from broker.pipeline.synthetic.world import Scenario
+from tests.support.histories import history as synthetic
+from tests.support.histories.world import Scenario
 
 REFUSED = ("copy", "truncated", "foreign")  # bad files that have nothing to say, or nothing new
 

@@ -91,8 +91,8 @@ def history(records: int, hours: float, tell: Tell) -> Iterator[Path]:
         journal = Path(directory) / "history"
         tell(f"making {records:,} records")
         program = (
-            "import sys; from pathlib import Path; from broker.pipeline.synthetic.history import generate; "
-            "from broker.pipeline.synthetic.world import Scenario; "
+            "import sys; from pathlib import Path; from tests.support.histories.history import generate; "
+            "from tests.support.histories.world import Scenario; "
             "generate(Path(sys.argv[1]), Scenario(messages=int(sys.argv[2]), instances=int(sys.argv[3]), seed=7, "
             "hours=float(sys.argv[4])))"
         )

@@ -117,5 +117,3 @@ def test_directory_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     assert "there is no directory" in done.stderr
 
 
-def test_synthetic_history_is_made_by_the_same_group() -> None:
-    assert "Make a synthetic history" in run("flows", "--help").stdout

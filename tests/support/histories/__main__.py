@@ -1,24 +1,18 @@
-"""The command that makes a synthetic history; `broker flows` has it."""
+"""`python -m tests.support.histories`: make a history to try the pipeline on."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from broker.cli.exit_code import with_exit_code
-from broker.cli.option import examples, output_option
-from broker.cli.output import show_json
+from tests.support.histories.history import generate
+from tests.support.histories.world import Scenario
 
 _share = click.FloatRange(0, 1)
 
 
-@examples("""
-broker flows generate history --messages 100000 --instances 12 --seed 1
-broker flows generate bad --messages 5000 --instances 8 --seed 2 --hours 2 --skew 0.5 --bad-files
-""")
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--messages", type=click.IntRange(min=1), required=True, help="Messages over all dialogs, exactly.")
@@ -33,24 +27,16 @@ broker flows generate bad --messages 5000 --instances 8 --seed 2 --hours 2 --ske
 @click.option(
     "--bad-files", "has_bad_files", is_flag=True, help="Add copies, a truncated and a foreign file, and other versions."
 )
-@output_option
-@with_exit_code
-def generate(directory: Path, output: str, **asked: Any) -> None:
+def main(directory: Path, **asked: Any) -> None:
     """
-    Make a synthetic history, with its truth beside it.
+    Write the journals of made-up instances into DIRECTORY, and what is true of them into DIRECTORY/_truth.
 
-    Journals of many instances, with resends, duplicates, drops, loops, failovers and gateways that stop. What is true
-    of it is written into DIRECTORY/_truth. Three million messages make about twenty million records. Exit codes: 1 the
-    directory is not empty, or cannot be written; 2 usage.
+    Resends, duplicates, drops, loops, failovers and gateways that stop included. Three million messages make about
+    twenty million records.
     """
-    from broker.pipeline.synthetic import history as synthetic  # noqa: PLC0415 - see the docstring of broker.cli.group
-    from broker.pipeline.synthetic.world import Scenario  # noqa: PLC0415 - likewise
-
-    scenario = Scenario(**asked)
-    is_hidden = not sys.stderr.isatty()  # click would print the label alone there
-    with click.progressbar(length=scenario.duration, label="generate", file=sys.stderr, hidden=is_hidden) as bar:
-        counts = synthetic.generate(directory, scenario, tell=bar.update)
-    if output == "json":
-        show_json(counts)
-        return
+    counts = generate(directory, Scenario(**asked))
     click.echo(", ".join(f"{count:,} {what}" for what, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main(prog_name="histories")

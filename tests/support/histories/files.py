@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from broker.flow import JOURNAL_SCHEMA
 from broker.journal.schema import SCHEMA_KEY, file_metadata
-from broker.pipeline.synthetic.rows import START_US
-from broker.pipeline.synthetic.world import SECOND, Longs, World
+from tests.support.histories.rows import START_US
+from tests.support.histories.world import SECOND, Longs, World
 
 ROWS_WITHOUT = "adjacent_in"  # the column that an older journal did not have
 NEW_COLUMN = "colour"  # the column that a newer journal has

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from broker.flow import NUMBER
 from broker.journal.schema import JOURNAL
-from broker.pipeline.synthetic.dialogs import Dialogs
-from broker.pipeline.synthetic.sending import Frames
-from broker.pipeline.synthetic.transit import (
+from tests.support.histories.dialogs import Dialogs
+from tests.support.histories.sending import Frames
+from tests.support.histories.transit import (
     BEFORE_ROUTE,
     HOP_LIMIT,
     LIFETIME_MS,
@@ -23,7 +23,7 @@ from broker.pipeline.synthetic.transit import (
     Visits,
     code_of,
 )
-from broker.pipeline.synthetic.world import Flags, Longs, World
+from tests.support.histories.world import Flags, Longs, World
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 """When every synthetic history begins."""

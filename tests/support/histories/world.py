@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.errors import RequestError
-
 Longs: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
@@ -31,10 +29,6 @@ SERVICES_EACH = 2  # of an endpoint that receives
 DEEPEST = 15  # gateways of a tree that frames enter it by: a binary tree with so many has four levels
 PORT = 4022
 LOOP_LONGEST = 120 * SECOND  # frames are sent again all the time meanwhile
-
-
-class SyntheticError(RequestError):
-    """A history that cannot be made as it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +60,13 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if self.instances < 3:
-            raise SyntheticError(f"{self.instances} instances: it takes a sender, a gateway and a target, so 3 or more")
+            raise ValueError(f"{self.instances} instances: it takes a sender, a gateway and a target, so 3 or more")
         if self.messages < 1 or self.hours <= 0:
-            raise SyntheticError("a history needs at least one message, and some time")
+            raise ValueError("a history needs at least one message, and some time")
         shares = ("hot_share", "sample", "late_share", "doubled", "abandoned", "lost", "dropped", "held")
         for name in shares:
             if not 0 <= getattr(self, name) <= 1:
-                raise SyntheticError(f"{name} is {getattr(self, name)}: it is a share, 0 .. 1")
+                raise ValueError(f"{name} is {getattr(self, name)}: it is a share, 0 .. 1")
 
     @property
     def duration(self) -> int:

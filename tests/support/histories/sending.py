@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from broker.flow import Outcome
-from broker.pipeline.synthetic.dialogs import Dialogs, messages_between
-from broker.pipeline.synthetic.transit import (
+from tests.support.histories.dialogs import Dialogs, messages_between
+from tests.support.histories.transit import (
     NOWHERE,
     Kind,
     Transmissions,
@@ -25,7 +25,7 @@ from broker.pipeline.synthetic.transit import (
     joined,
     travel,
 )
-from broker.pipeline.synthetic.world import NEVER, SECOND, Flags, Longs, Scenario, World
+from tests.support.histories.world import NEVER, SECOND, Flags, Longs, Scenario, World
 
 FIRST_PAUSE, LONGEST_PAUSE = 2 * SECOND, 64 * SECOND  # between transmissions of a place
 OWN_ACK_SHARE = 0.3  # of what arrives; the rest is acknowledged by messages of the other direction

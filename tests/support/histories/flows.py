@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker.flow import Outcome
-from broker.pipeline.synthetic.rows import Rows, guids, words_of
-from broker.pipeline.synthetic.sending import Sent
-from broker.pipeline.synthetic.transit import NOWHERE, Kind, code_of
-from broker.pipeline.synthetic.world import NEVER, Longs, Scenario
+from tests.support.histories.rows import Rows, guids, words_of
+from tests.support.histories.sending import Sent
+from tests.support.histories.transit import NOWHERE, Kind, code_of
+from tests.support.histories.world import NEVER, Longs, Scenario
 
 if TYPE_CHECKING:
-    from broker.pipeline.synthetic.truth import Known
+    from tests.support.histories.truth import Known
 
 COUNTS = (
     "messages",

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker.flow import Outcome
-from broker.pipeline.synthetic.rows import Rows, words_of
-from broker.pipeline.synthetic.sending import Frames
-from broker.pipeline.synthetic.transit import NOWHERE, OUTCOMES, REASONS, Visits, code_of
-from broker.pipeline.synthetic.world import SECOND, Longs, World
+from tests.support.histories.rows import Rows, words_of
+from tests.support.histories.sending import Frames
+from tests.support.histories.transit import NOWHERE, OUTCOMES, REASONS, Visits, code_of
+from tests.support.histories.world import SECOND, Longs, World
 
 WINDOW = 300 * SECOND
 _IN_POOL = [code_of(word) for word in (Outcome.FORWARDED, Outcome.DROPPED)]

@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 
 from broker.flow import Disposition, Outcome
-from broker.pipeline.synthetic.world import NEVER, SECOND, Longs, Scenario, World
+from tests.support.histories.world import NEVER, SECOND, Longs, Scenario, World
 
 HOP_LIMIT = 16
 LIFETIME_MS = 60_000

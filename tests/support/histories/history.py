@@ -9,7 +9,7 @@ makes the same files with the same rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,39 +17,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from broker.pipeline.synthetic.dialogs import make_dialogs
-from broker.pipeline.synthetic.files import Files
-from broker.pipeline.synthetic.rows import START, Rows
-from broker.pipeline.synthetic.sending import Sending, known_of
-from broker.pipeline.synthetic.truth import GRACE, Truth
-from broker.pipeline.synthetic.world import SECOND, Longs, Scenario, SyntheticError, make_world
+from tests.support.histories.dialogs import make_dialogs
+from tests.support.histories.files import Files
+from tests.support.histories.rows import START, Rows
+from tests.support.histories.sending import Sending, known_of
+from tests.support.histories.truth import GRACE, Truth
+from tests.support.histories.world import SECOND, Longs, Scenario, make_world
 
 TRUTH = "_truth"  # readers of journals skip what begins with an underscore
 LONGEST_STRETCH = 900 * SECOND  # as old as the files of a journal become
 STRETCH_MESSAGES = 120_000  # of which some 800,000 visits are made: half a gigabyte
-Tell = Callable[[int], None]
-"""(microseconds of the history that are done since the last time)."""
 
 
-def generate(directory: Path, scenario: Scenario, tell: Tell = lambda _done: None) -> dict[str, int]:
+def generate(directory: Path, scenario: Scenario) -> dict[str, int]:
     """
     Write a history, and the truth of it in `_truth`.
 
     Args:
         directory: Made when it is missing; else empty.
         scenario: What is asked for.
-        tell: Who hears how far it is.
 
     Returns:
         How many messages, dialogs, transmissions, visits and files there are.
 
     Raises:
-        SyntheticError: the directory holds something.
+        ValueError: the directory holds something.
         OSError: it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise SyntheticError(f"{directory} is not empty; name a new directory")
+        raise ValueError(f"{directory} is not empty; name a new directory")
     world = make_world(scenario)
     dialogs = make_dialogs(scenario, world)
     rows = Rows(dialogs, world)
@@ -64,7 +61,6 @@ def generate(directory: Path, scenario: Scenario, tell: Tell = lambda _done: Non
         truth.add(sent, journalled)
         waiting.add(rows.table(journalled, sent.frames), journalled.node, journalled.left)
         files.write(*waiting.take(end), begin)
-        tell(end - begin)
     files.close(scenario.duration)
     truth.finish()
     if scenario.has_bad_files:

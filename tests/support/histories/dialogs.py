@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from broker.pipeline.synthetic.world import SECOND, SERVICES_EACH, Flags, Longs, Scenario, World
+from tests.support.histories.world import SECOND, SERVICES_EACH, Flags, Longs, Scenario, World
 
 MEAN_MESSAGES = 24  # of a dialog
 SHORTEST = SECOND  # that a dialog takes

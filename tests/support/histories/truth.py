@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker.flow import NUMBER, Outcome
-from broker.pipeline.synthetic.flows import Flows
-from broker.pipeline.synthetic.load import Load
-from broker.pipeline.synthetic.rows import Rows, guids, words_of
-from broker.pipeline.synthetic.sending import Sent
-from broker.pipeline.synthetic.transit import NOWHERE, OUTCOMES, REASONS, Kind, Visits, chosen_of, code_of
-from broker.pipeline.synthetic.world import SECOND, Flags, Longs, Scenario, World
+from tests.support.histories.flows import Flows
+from tests.support.histories.load import Load
+from tests.support.histories.rows import Rows, guids, words_of
+from tests.support.histories.sending import Sent
+from tests.support.histories.transit import NOWHERE, OUTCOMES, REASONS, Kind, Visits, chosen_of, code_of
+from tests.support.histories.world import SECOND, Flags, Longs, Scenario, World
 
 GRACE = 60 * SECOND  # so late in a history nobody knows whether a frame is lost or under way
 TOLERANCE = 10_000  # microseconds by which clocks may differ without contradicting each other

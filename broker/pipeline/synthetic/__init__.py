@@ -1,1 +1,0 @@
-"""A history that is made up, and the truth about it."""
