@@ -49,7 +49,7 @@ $(INSTALLED): requirements/dev.txt pyproject.toml setup.py $(KERNEL)
 	@touch $(INSTALLED)
 
 demo: setup  ## The whole system on loopback, a gateway killed and a pair failed over; leaves report.html behind
-	@$(BIN)/broker demo
+	@$(BIN)/python -m examples.demo
 
 test: setup  ## The fast tier of tests: minutes
 	@$(BIN)/pytest -n auto --dist loadgroup -m "not long"
@@ -84,8 +84,8 @@ coverage: setup  ## Branch coverage of the tests
 	@$(BIN)/coverage run -m pytest tests/unit tests/property
 	@$(BIN)/coverage report
 
-bench: setup  ## Figures of this machine, as a table; BENCH="--full", or as bench/run.py tells
-	@$(BIN)/python bench/run.py $(BENCH)
+bench: setup  ## Figures of this machine, as a table; BENCH="--full", or names of benchmarks
+	@$(BIN)/python -m bench.run $(BENCH)
 
 memory: setup  ## The memory test with a thousand links instead of two hundred; a minute, 600 MB
 	@BROKER_TEST_LINKS=1000 $(BIN)/pytest -s -p no:randomly tests/loopback/test_memory.py

@@ -14,8 +14,7 @@ from hashlib import sha256
 from statistics import median
 from typing import TypeVar
 
-from load import frames
-
+from bench.load import frames
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress

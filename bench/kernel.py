@@ -9,7 +9,7 @@ every record is shed, as nearly all are in a flood. Where the weather is bad, co
 ("none"), with one of that sample, or with one that is full ("shed"):
 
     for rounds in 2 12; do
-        valgrind --tool=callgrind --callgrind-out-file=/dev/null python bench/kernel.py compiled 1000 $rounds none
+        valgrind --tool=callgrind --callgrind-out-file=/dev/null python -m bench.kernel compiled 1000 $rounds none
     done
 
 and divide the difference of the two totals by ten times the frames of a round, which the program prints.

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 import psutil
-from load import DeafReceiver, Sender, frames
 
+from bench.load import DeafReceiver, Sender, frames
 from broker.bench.tied import tied
-from broker.demo.topology import Topology, free_port
+from examples.demo.topology import Topology, free_port
 
 POOL_MIB = 64
 SETTINGS = {"endpoint": {"message_forward_size": f"{POOL_MIB}MiB", "message_forward_share": 100}}  # for one next hop

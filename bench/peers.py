@@ -24,7 +24,7 @@ from statistics import median
 from broker.bench.forwarding import GENERATOR_CORE, HOP_CORE, Scenario, measure
 from broker.bench.hop import FramesLostError, Hop, relay, running
 from broker.bench.machine import cpu_seconds, pin, unpin
-from broker.demo.topology import free_port
+from examples.demo.topology import free_port
 
 PAYLOADS = (256, 1024)
 ROUNDS = 5

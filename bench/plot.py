@@ -1,7 +1,7 @@
 """
 Bar charts of a stored result as SVG, for docs/performance.md.
 
-    python bench/plot.py RESULT.json [docs/performance]
+    python -m bench.plot RESULT.json [docs/performance]
 
 Drawn by hand: a few rectangles and words do not need a library for plots among what a developer has to install.
 """

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.errors import DaemonUnreachableError
+from examples.demo.topology import Daemon, Topology, wait_for
 
 ROUTES = 1_000_000
 PATIENCE_SECONDS = 300.0

@@ -1,49 +1,79 @@
 """
 Everything that is measured: what `broker bench` measures, and what is of use to this repository alone.
 
-    python bench/run.py [codec|forwarding|dialogs|mirrors|memory|kernel|decisions|routes|peers]...
-        [--full] [--compare FILE]
+    python -m bench.run [NAME]... [--full] [--minutes M] [--compare FILE]
 
-Without names: the first five, in four minutes; with --full everything, and more of forwarding, in half an hour.
+Without names: forwarding, dialogs, codec, permissions, mirrors, journal and memory, in four minutes; with --full
+decisions, kernel, peers and routes too, in half an hour. The stories of load take a machine to themselves, and
+run when they are named: saturation, overload, connections, open-dialogs, day.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-import decisions
-import kernel
-import memory
-import peers
-import routes
-
-from broker.bench import report, result, suite
-from broker.bench.load import overload
+from bench import codec, decisions, haproxy, journal, kernel, memory, mirrors, peers, permissions, routes
+from bench.scenarios import connections, day, open_dialogs, overload, saturation
+from broker.bench import forwarding, report, result, suite
 from broker.bench.result import Row
+from broker.bench.suite import Bench, Tell
 
 RESULTS = Path(__file__).with_name("results")
-OWN = {
-    "memory": (memory.run, f"MiB of a gateway whose next hop never reads, pool limit {memory.POOL_MIB} MiB"),
-    "kernel": (kernel.run, "CPU microseconds of the walk for each frame of 256 bytes payload, without the sockets"),
-    "decisions": (decisions.run, "CPU microseconds of one routing decision"),
-    "peers": (peers.run, "CPU microseconds of other brokers that keep nothing, for each message in a flood"),
-    "routes": (routes.run, "a million routes: seconds, milliseconds, bytes"),
-}
-USUAL = tuple(name for name in suite.BENCHES if name not in suite.LOAD)
-QUICK = (*USUAL, "memory")
 
 
-def own_rows(name: str) -> list[Row]:
-    """Rows of one of ours: its first figure is the yardstick of the others."""
-    bench, title = OWN[name]
-    print(f"{name}: {title}")
-    figures = bench()
+def _forwarding(*, is_full: bool, tell: Tell) -> list[Row]:
+    rivals = [haproxy.haproxy] if haproxy.program() else []
+    return forwarding.measure(forwarding.FULL if is_full else forwarding.QUICK, rivals=rivals, tell=tell)
+
+
+def _journal(*, is_full: bool, tell: Tell) -> list[Row]:
+    if is_full:
+        return journal.measure(journal.FULL, repeats=journal.FULL_REPEATS, tell=tell)
+    return journal.measure(journal.QUICK, tell=tell)
+
+
+def _saturation(*, is_full: bool, tell: Tell) -> list[Row]:
+    return saturation.measure(saturation.FULL if is_full else saturation.QUICK, tell=tell)
+
+
+def _connections(*, is_full: bool, tell: Tell) -> list[Row]:
+    return connections.measure(connections.FULL if is_full else connections.QUICK, tell=tell)
+
+
+def _open_dialogs(*, is_full: bool, tell: Tell) -> list[Row]:
+    return open_dialogs.measure(open_dialogs.FULL if is_full else open_dialogs.QUICK, tell=tell)
+
+
+def _overload(*, is_full: bool, tell: Tell, minutes: float | None) -> list[Row]:
+    scale = saturation.FULL if is_full else saturation.QUICK
+    usual = overload.FULL_SECONDS if is_full else overload.SECONDS
+    return overload.measure(seconds=usual if minutes is None else 60 * minutes, scale=scale, tell=tell)
+
+
+def _day(*, is_full: bool, tell: Tell, minutes: float | None) -> list[Row]:
+    usual = day.FULL_MINUTES if is_full else day.MINUTES
+    return day.measure(minutes=usual if minutes is None else minutes, tell=tell)
+
+
+def _without_size(measure: Callable[[], list[Row]], *, is_full: bool, tell: Tell) -> list[Row]:
+    del is_full
+    tell("measuring")
+    return measure()
+
+
+def _figures(name: str, title: str, measure: Callable[[], dict[str, float]], *, is_full: bool, tell: Tell) -> list[Row]:
+    """Rows of figures by name; the first one is the yardstick of the others."""
+    del is_full
+    tell(title)
+    figures = measure()
     if not figures:
-        print(f"{name}: cannot be measured on this machine")
+        tell("cannot be measured on this machine")
     first = next(iter(figures), "")
     return [
         Row(name, "", title, what, "value", {"value": value}, is_yardstick=what == first)
@@ -51,23 +81,56 @@ def own_rows(name: str) -> list[Row]:
     ]
 
 
+USUAL: dict[str, Bench] = {
+    **suite.BENCHES,
+    "forwarding": _forwarding,
+    "codec": partial(_without_size, codec.measure),
+    "permissions": partial(_without_size, permissions.measure),
+    "mirrors": mirrors.measure,
+    "journal": _journal,
+    "memory": partial(
+        _figures,
+        "memory",
+        f"MiB of a gateway whose next hop never reads, pool limit {memory.POOL_MIB} MiB",
+        memory.run,
+    ),
+}
+FULL: dict[str, Bench] = {
+    name: partial(_figures, name, title, measure)
+    for name, title, measure in (
+        ("kernel", "CPU microseconds of the walk for each frame of 256 bytes payload, without the sockets", kernel.run),
+        ("decisions", "CPU microseconds of one routing decision", decisions.run),
+        ("peers", "CPU microseconds of other brokers that keep nothing, for each message in a flood", peers.run),
+        ("routes", "a million routes: seconds, milliseconds, bytes", routes.run),
+    )
+}
+LOAD: dict[str, Bench] = {
+    "saturation": _saturation,
+    "overload": _overload,
+    "connections": _connections,
+    "open-dialogs": _open_dialogs,
+    "day": _day,
+}
+LASTING = ("overload", "day")  # those that --minutes is for
+ALL = USUAL | FULL | LOAD
+
+
 def main() -> None:
-    """Run what is named, or everything; keep the result in bench/results. An overload out of bounds exits with 1."""
+    """Run what is named, and keep the result in bench/results. An overload out of bounds exits with 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="name", help="what to measure")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ALL))
     parser.add_argument("--full", action="store_true", help="every size, rate, number of destinations and connections")
+    parser.add_argument("--minutes", type=float, help="how long overload (10 with --full) and day (60) go on")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="a stored result to compare with")
     options = parser.parse_args()
-    known = (*suite.BENCHES, *OWN)
-    unknown = [name for name in options.names if name not in known]
+    unknown = [name for name in options.names if name not in ALL]
     if unknown:
-        parser.error(f"{unknown[0]!r} is not measured here: there are {', '.join(known)}")
-    names = options.names or ((*USUAL, *OWN) if options.full else QUICK)
+        parser.error(f"{unknown[0]!r} is not measured here: there are {', '.join(ALL)}")
+    names = options.names or (USUAL | FULL if options.full else USUAL)
+    benches = {name: partial(ALL[name], minutes=options.minutes) if name in LASTING else ALL[name] for name in names}
     earlier = result.load(options.compare) if options.compare else None
-    packaged = [name for name in names if name in suite.BENCHES]
-    told = suite.run(packaged, is_full=options.full, tell=lambda what: print(what, flush=True))
-    rows = [*told.rows, *(row for name in names if name in OWN for row in own_rows(name))]
-    told = replace(told, rows=tuple(rows))
+    told = suite.run(benches, is_full=options.full, tell=lambda what: print(what, flush=True))
+    told = replace(told, machine=told.machine | {"haproxy": haproxy.version()})
     report.show(told)
     if earlier is not None:
         report.show_changes(result.compare(told.rows, earlier.rows), earlier)

@@ -1,7 +1,7 @@
 """
 What the commands cost before they do anything: processor time of each, beside that of a Python that does nothing.
 
-    python bench/start_up.py [REPEATS [WORD ...]]
+    python -m bench.start_up [REPEATS [WORD ...]]
 
 One daemon is started, and each command is run as a person would: its help, and a real question, small enough that what
 is measured is the start; with words, only the commands that have one of them in their name. Each round runs every
@@ -23,7 +23,7 @@ from contextlib import closing
 from pathlib import Path
 
 from broker.cli.group import COMMANDS
-from broker.demo.topology import Daemon, Topology
+from examples.demo.topology import Daemon, Topology
 
 ROUNDS = 20
 EMPTY = [sys.executable, "-c", "pass"]

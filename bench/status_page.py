@@ -1,7 +1,7 @@
 """
 What the status page costs the daemon: processor time of the process while 0, 1 and 10 clients listen to its events.
 
-    python bench/status_page.py [ROUTES [SECONDS]]
+    python -m bench.status_page [ROUTES [SECONDS]]
 
 The gateway has so many routes, to one next hop, and a peer that has sent a frame over each of them, so that all of them
 are counted. With `waiting` as an argument each route has a next hop of its own where nobody is, and a frame waits
@@ -20,8 +20,8 @@ from pathlib import Path
 import aiohttp
 
 from broker.bench.machine import cpu_seconds, load_averages, machine
-from broker.demo.topology import Topology, free_port
 from broker.wire.frame import Header, Hello, encode_dialog, encode_link
+from examples.demo.topology import Topology, free_port
 
 CLIENTS = (0, 1, 10, 0)
 WARM_SECONDS = 15.0

@@ -12,9 +12,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from broker.demo.topology import Daemon
 from broker.observe import logs
 from broker.observe.log_writer import LogWriter
+from examples.demo.topology import Daemon
 from tests.support.forked import FORK_SERVER
 from tests.support.tiers import is_long
 

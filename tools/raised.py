@@ -25,7 +25,7 @@ _MAKERS = re.compile(
 _MAY_TELL = re.compile(
     r"Error\(|error\(|kind\(|Fault\(|Refusal\(|Ending\(|number\b|\"error \d"
 )  # others need not be parsed
-_APART = ("bench/", "demo/")  # they measure and show; nothing of theirs is told by an instance
+_APART = ("bench/",)  # it measures; nothing of it is told by an instance
 _CONSTANT = re.compile(r"^(?P<name>_?[A-Z][A-Z0-9_]*) = (?P<value>-?\d[\d_]*|\"[^\"\n]*\")(?=\s)", re.MULTILINE)
 _FORMATTED = re.compile(r"\{(?P<name>\w+)(?:!r)?\}")
 _NAMED = frozenset({"number", "code", "error"})

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import broker
-from broker.demo.cast import BILLING, ORDERS, QUEUE, SHIPPING, demo_topology
+from examples.demo.cast import BILLING, ORDERS, QUEUE, SHIPPING, demo_topology
 from tests.support.chromium import Tab, chromium
 from tests.support.steady import steady
 

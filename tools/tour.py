@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from broker.demo.topology import wait_for
+from examples.demo.topology import wait_for
 
 TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
 FILES = re.compile(r"```(?:toml|sql)\n(?:#|--) (\S+\.(?:toml|sql))\n(.*?)```", re.DOTALL)

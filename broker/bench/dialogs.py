@@ -3,9 +3,9 @@ Durable messages end to end: an application's transaction, its daemon, a gateway
 
 Everything shares the machine's cores, messages have 1 KiB, and every commit of applications and daemons waits for the
 disk (`synchronous=FULL`). Beside each case, in the same run and on the same disk, the same rows written to a plain
-SQLite table with the same commits: what the disk alone allows for one of the four times a message is written. Of each
-case it is told as well what every process spent on a message, in CPU time and in syncs (`cost`): rates are shared with
-whatever else the machine does, these are not.
+SQLite table with the same commits: what the disk alone allows for one of the four times a message is written. Each
+case also has the CPU time that every process spent on a message: unlike a rate, it does not depend on what else the
+machine does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,12 +23,11 @@ from pathlib import Path
 
 import broker
 from broker.bench.application import PAYLOAD, QUEUE, Child, consume, produce, reply, request, take, take_large
-from broker.bench.cost import counting, spent, values_of
-from broker.bench.machine import peak_mib
+from broker.bench.instance import Instance, started, wait_for
+from broker.bench.machine import cpu_seconds, peak_mib
 from broker.bench.result import Row, row_of
 from broker.control.certificate_file import store_files
 from broker.control.renewal import Pair
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.security.issue import Holder, Validity, issue_database
 from broker.store.balance import unconfirmed
 
@@ -55,13 +54,12 @@ class Ends:
     """
     Two databases with a gateway between them.
 
-    Shape: files of the databases; the daemons that have them open; `counts` of syncs, None where nobody counts.
+    Shape: the instances, and the files of the two databases.
     """
 
-    gateway: Daemon
-    sender: Daemon
-    target: Daemon
-    counts: Path | None
+    gateway: Instance
+    sender: Instance
+    target: Instance
 
     @property
     def orders(self) -> Path:
@@ -77,22 +75,23 @@ class Ends:
 @contextmanager
 def ends(*, is_sealed: bool = False) -> Iterator[Ends]:
     """Three daemons with throw-away files, at work; dialogs are sealed and signed by both sides, or clear."""
-    with counting() as counts, tempfile.TemporaryDirectory() as directory, Topology(Path(directory)) as net:
-        gateway = net.add("gateway", forwarding=True)
-        proof = _identities(Path(directory), "orders", "billing") if is_sealed else {}
-        sender = net.add("sender", databases=["orders"], settings=proof.get("orders"))
-        target = net.add("target", databases=["billing"], settings=proof.get("billing"))
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        proof = _identities(directory, "orders", "billing") if is_sealed else {}
+        gateway = Instance(directory / "gateway", "gateway", forwarding=True)
+        sender = Instance(directory / "sender", "sender", databases=["orders"], settings=proof.get("orders"))
+        target = Instance(directory / "target", "target", databases=["billing"], settings=proof.get("billing"))
         ways = _route("out", "//bench/Billing", target.address) + _route("back", "//bench/Orders", sender.address)
-        net.script("gateway", "msdb", ways)
+        gateway.script("msdb", ways)
         orders = _service("//bench/Orders") + _route("out", "//bench/Billing", gateway.address)
         billing = _service("//bench/Billing") + _route("back", "//bench/Orders", gateway.address)
         if is_sealed:
             orders += "CREATE REMOTE SERVICE BINDING far TO SERVICE '//bench/Billing' WITH USER = billing;\n"
             billing += "GRANT SEND ON SERVICE::[//bench/Billing] TO orders;\n"
-        net.script("sender", "orders", orders)
-        net.script("target", "billing", billing)
-        net.start()
-        yield Ends(gateway, sender, target, counts)
+        sender.script("orders", orders)
+        target.script("billing", billing)
+        with started(gateway, sender, target):
+            yield Ends(gateway, sender, target)
 
 
 def _identities(directory: Path, *databases: str) -> dict[str, dict[str, dict[str, object]]]:
@@ -158,13 +157,24 @@ def _timed(net: Ends, source: Child, far: Child, count: int, name: str) -> dict[
     }
     source.ready()
     far.ready()
-    before, started = spent(pids, net.counts), time.monotonic()
+    before, began = _spent(pids), time.monotonic()
     far.go()
     source.go()
     source.result()
     far.result()
-    seconds, after = time.monotonic() - started, spent(pids, net.counts)
-    return {name: count / seconds} | values_of(before, after, count, has_syncs=net.counts is not None)
+    seconds, after = time.monotonic() - began, _spent(pids)
+    return {name: count / seconds} | _cost(before, after, count)
+
+
+def _spent(pids: Mapping[str, int]) -> dict[str, float]:
+    """CPU seconds of each process so far."""
+    return {name: cpu_seconds(pid) for name, pid in pids.items()}
+
+
+def _cost(before: Mapping[str, float], after: Mapping[str, float], messages: int) -> dict[str, float]:
+    """CPU microseconds a message: `cpu_us` of all processes together, `<name>_us` of each."""
+    micros = {f"{name}_us": (after[name] - before[name]) / messages * 1e6 for name in after}
+    return {"cpu_us": sum(micros.values())} | micros
 
 
 def drain(messages: int) -> dict[str, float]:
@@ -188,13 +198,13 @@ def drain(messages: int) -> dict[str, float]:
 
         wait_for(lambda: left() < messages, seconds=PATIENCE, what="the first acknowledgement")
         pids = {"sender": net.sender.pid, "gateway": net.gateway.pid, "target": net.target.pid}
-        before, started, first = spent(pids, net.counts), time.monotonic(), left()
+        before, began, first = _spent(pids), time.monotonic(), left()
         wait_for(lambda: left() == 0, seconds=PATIENCE + messages / 500, what="an empty transmission queue")
-        drained, after = time.monotonic() - started, spent(pids, net.counts)
-        cost = values_of(before, after, max(1, first), has_syncs=net.counts is not None)
-        started = time.monotonic()
+        drained, after = time.monotonic() - began, _spent(pids)
+        cost = _cost(before, after, max(1, first))
+        began = time.monotonic()
         consume(far, messages, BATCH)
-        received_s = messages / (time.monotonic() - started)
+        received_s = messages / (time.monotonic() - began)
         return {"messages_s": first / max(drained, 1e-3), "received_s": received_s} | cost
 
 
@@ -205,12 +215,12 @@ def large(mib: int) -> dict[str, float]:
         [dialog] = begin(db, 1)
         before = {name: peak_mib(daemon.pid) for name, daemon in (("sender", net.sender), ("target", net.target))}
         child.go()
-        started = time.monotonic()
+        began = time.monotonic()
         piece = uuid.uuid4().bytes * 65_536
         with db:
             dialog.send(piece for _ in range(mib))
         application_mib = child.result()
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - began
         return {
             "mib_s": mib / seconds,
             "seconds": seconds,
@@ -227,12 +237,12 @@ def plain_sqlite(rows: int, *, batch: int = BATCH, payload: bytes = PAYLOAD) -> 
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("CREATE TABLE message (number INTEGER PRIMARY KEY, body BLOB)")
-        started, cpu = time.monotonic(), time.process_time()
+        began, cpu = time.monotonic(), time.process_time()
         for start in range(0, rows, batch):
             with db:
                 numbers = range(start, min(start + batch, rows))
                 db.executemany("INSERT INTO message VALUES (?, ?)", [(number, payload) for number in numbers])
-        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+        seconds, cpu = time.monotonic() - began, time.process_time() - cpu
         db.close()
     return {"rows_s": rows / seconds, "cpu_us": cpu / rows * 1e6}
 

@@ -2,8 +2,8 @@
 What a forwarded message costs: a real daemon over loopback, pinned to one core, the load generator on the other.
 
 Each scenario has hops of its own that take turns, so that all of them see the same weather: a byte relay that reads
-nothing, which is the yardstick; HAProxy where the machine has it; and a gateway for each kernel there is. CPU time is
-that of the hop's processes, user and system, over what the generator sent meanwhile.
+nothing, which is the yardstick; and a gateway for each kernel there is. CPU time is that of the hop's process, user
+and system, over what the generator sent meanwhile.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Self
 
 from broker.bench.certificate import make_pair, tls_environ
-from broker.bench.generator import TWIN, Generator, can_speak_tls, compiler, make_generator, speaks_tls
-from broker.bench.hop import RELAY, Hop, gateway, haproxy, haproxy_program, relay
+from broker.bench.generator import Generator, can_speak_tls, make_generator, speaks_tls
+from broker.bench.hop import RELAY, Hop, gateway, relay
 from broker.bench.machine import CORES, cpu_seconds, forget_peak, peak_mib, pin, unpin
 from broker.bench.result import Row, row_of
 from broker.bench.traffic import service_names, traffic
@@ -67,6 +67,9 @@ class Scenario:
         return ", ".join(words)
 
 
+Rival = Callable[[Path], AbstractContextManager[Hop]]
+"""(directory for its files) -> another program that moves the same bytes."""
+
 QUICK = (
     Scenario(64),
     Scenario(256, modes=(FLOOD, PING, 20_000)),
@@ -110,15 +113,8 @@ def gateways() -> dict[str, dict[str, str]]:
 def notes() -> tuple[str, ...]:
     """What a reader of the figures has to know about this machine."""
     told = []
-    if compiler() is None:
-        told.append(
-            "No C compiler (cc, gcc, clang): the load generator is the one in Python: it costs more than the hop and "
-            "sends message by message. These figures are bounded by it; compare them only with others of their kind."
-        )
-    elif not can_speak_tls():
+    if not can_speak_tls():
         told.append(f"The load generator was built without TLS ({_NO_TLS}): its rows are missing.")
-    if haproxy_program() is None:
-        told.append("No haproxy on this machine: its rows are missing.")
     if len(CORES) < 2:
         told.append("One core only: hop and load generator share it, so rates and latencies are those of both.")
     return tuple(told)
@@ -129,10 +125,11 @@ def measure(
     *,
     repeats: int = REPEATS,
     flood_seconds: float = FLOOD_SECONDS,
+    rivals: Sequence[Rival] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """
-    Rows of every scenario, mode and hop; `tell` hears what is measured now.
+    Rows of every scenario, mode and hop, the rivals among them; `tell` is called with what is measured now.
 
     Raises:
         GeneratorError: the load generator could not be made, or lost its connection to a hop.
@@ -145,7 +142,9 @@ def measure(
                 tell(f"{scenario.name}: left out, the load generator has no TLS ({_NO_TLS})")
                 continue
             tell(scenario.name)
-            rows += _measure(scenario, command, next(directories), repeats, flood_seconds)
+            rows += _measure(
+                scenario, command, next(directories), repeats=repeats, flood_seconds=flood_seconds, rivals=rivals
+            )
     return rows
 
 
@@ -154,7 +153,7 @@ def generating() -> Iterator[tuple[Sequence[str], Iterator[Path]]]:
     """The command of the load generator, whose core this process has meanwhile, and a new directory for each hop."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         stack.callback(unpin, os.getpid())
-        command = make_generator(Path(name), compiler())
+        command = make_generator(Path(name))
         pin(os.getpid(), GENERATOR_CORE)
         yield command, _directories(Path(name))
 
@@ -166,20 +165,25 @@ def _directories(parent: Path) -> Iterator[Path]:
         yield directory
 
 
-def mode_name(mode: Mode, command: Sequence[str]) -> str:
-    """As it is printed and stored; what the twin sends is another thing than what the program in C does."""
-    name = mode if isinstance(mode, str) else f"{mode:,} a second"
-    return f"{name}, sent from Python" if command == TWIN else name
+def mode_name(mode: Mode) -> str:
+    """As it is printed and stored."""
+    return mode if isinstance(mode, str) else f"{mode:,} a second"
 
 
 def _measure(
-    scenario: Scenario, command: Sequence[str], directory: Path, repeats: int, flood_seconds: float
+    scenario: Scenario,
+    command: Sequence[str],
+    directory: Path,
+    *,
+    repeats: int,
+    flood_seconds: float,
+    rivals: Sequence[Rival],
 ) -> Iterator[Row]:
     pair = make_pair(directory) if scenario.is_tls else None
     with ExitStack() as stack:
         stations = [
             stack.enter_context(Station(hop, scenario, command, directory, pair))
-            for hop in _hops(stack, scenario, directory, pair)
+            for hop in _hops(stack, scenario, directory, pair, rivals)
         ]
         for station in stations:
             station.warm_up(flood_seconds)
@@ -192,14 +196,19 @@ def _measure(
             station.hop.check()
     for (mode, hop), taken in samples.items():
         headline = "cpu_us" if mode == FLOOD else "p50_us"
-        yield row_of(("forwarding", scenario.name, mode_name(mode, command), hop), headline, taken, yardstick=RELAY)
+        yield row_of(("forwarding", scenario.name, mode_name(mode), hop), headline, taken, yardstick=RELAY)
 
 
-def _hops(stack: ExitStack, scenario: Scenario, directory: Path, pair: tuple[Path, Path] | None) -> Iterator[Hop]:
+def _hops(
+    stack: ExitStack,
+    scenario: Scenario,
+    directory: Path,
+    pair: tuple[Path, Path] | None,
+    rivals: Sequence[Rival],
+) -> Iterator[Hop]:
     yield stack.enter_context(relay())
-    program = haproxy_program()
-    if program is not None:
-        yield stack.enter_context(haproxy(directory, program))
+    for rival in rivals:
+        yield stack.enter_context(rival(directory))
     services = service_names(scenario.destinations)
     for number, (name, environ) in enumerate(gateways().items()):
         home = directory / f"gateway-{number}"

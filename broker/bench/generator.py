@@ -1,8 +1,6 @@
 """
-The load generator as a child process: the program in C when there is a compiler, else its twin in Python.
-
-Both take the same arguments and obey the same lines; see `generator.c`. The twin costs more than what it measures and
-sends message by message, so its figures tell of itself as much as of the hop.
+The load generator as a child process: a program in C, compiled when a benchmark starts. `generator.c` has its
+arguments and the lines that it obeys.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +23,6 @@ from broker.errors import BrokerError
 SOURCE = Path(__file__).with_name("generator.c")
 COMPILERS = ("cc", "gcc", "clang")
 WITH_TLS = "generator-tls"
-TWIN = (sys.executable, "-m", "broker.bench.twin")
 
 Answer = dict[str, float]
 """Of one line: messages, seconds, cpu_seconds of the generator; of `ping` and `rate` also p50_us, p99_us, p999_us; of
@@ -42,15 +38,16 @@ def compiler() -> str | None:
     return os.environ.get("CC") or next(filter(None, map(shutil.which, COMPILERS)), None)
 
 
-def make_generator(directory: Path, c_compiler: str | None) -> Sequence[str]:
+def make_generator(directory: Path) -> Sequence[str]:
     """
-    The command of the generator, compiled into `directory`; the twin's when there is no compiler.
+    Compile the generator into `directory`; its command.
 
     Raises:
-        GeneratorError: the compiler failed; tells what it said.
+        GeneratorError: there is no compiler, or it failed; has what it said.
     """
+    c_compiler = compiler()
     if c_compiler is None:
-        return TWIN
+        raise GeneratorError(f"load generator: no C compiler ({', '.join(COMPILERS)}): install one, or set CC")
     for program, flags, libraries in (
         (directory / WITH_TLS, ["-DWITH_TLS"], ["-lssl", "-lcrypto"]),  # needs headers that many machines lack
         (directory / "generator", [], []),
@@ -73,7 +70,7 @@ def speaks_tls(command: Sequence[str]) -> bool:
 def can_speak_tls() -> bool:
     """Whether the generator that is made on this machine has TLS; raises GeneratorError when none can be made."""
     with tempfile.TemporaryDirectory() as directory:
-        return speaks_tls(make_generator(Path(directory), compiler()))
+        return speaks_tls(make_generator(Path(directory)))
 
 
 class Generator:

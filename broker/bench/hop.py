@@ -7,7 +7,6 @@ matters to the measurement.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,28 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker.bench.instance import Instance, free_port, started, wait_for
 from broker.bench.tied import tied
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.errors import BrokerError
 
 LISTEN_SECONDS = 10.0
 _LISTENING = "0A"  # in /proc/net/tcp
 RELAY = "byte relay, uvloop"
-HAPROXY = "HAProxy, TCP mode"
-
-_HAPROXY_CONFIG = """
-global
-    nbthread 1
-    maxconn 5000
-defaults
-    mode tcp
-    timeout connect 5s
-    timeout client 1h
-    timeout server 1h
-listen hop
-    bind 127.0.0.1:{port}
-    server next 127.0.0.1:{to}
-"""
 
 
 class FramesLostError(BrokerError):
@@ -58,7 +42,7 @@ class Hop:
     port: int
     ports: tuple[int, ...]
     is_greeting: bool = False
-    daemon: Daemon | None = None
+    daemon: Instance | None = None
 
     def check(self) -> None:
         """
@@ -83,31 +67,6 @@ def relay() -> Iterator[Hop]:
         yield hop
 
 
-def haproxy_version() -> str | None:
-    """Its version; None where there is none."""
-    program = haproxy_program()
-    if program is None:
-        return None
-    told = subprocess.run([program, "-v"], capture_output=True, text=True, check=False)  # noqa: S603 - found on PATH
-    words = told.stdout.split()
-    return words[2] if len(words) > 2 else "unknown"
-
-
-def haproxy_program() -> str | None:
-    """The path of HAProxy, which distributions install beside the programs of the administrator."""
-    return shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
-
-
-@contextmanager
-def haproxy(directory: Path, program: str) -> Iterator[Hop]:
-    """HAProxy with one thread."""
-    port, to = free_port(), free_port()
-    config = directory / "haproxy.cfg"
-    config.write_text(_HAPROXY_CONFIG.format(port=port, to=to), encoding="utf-8")
-    with running(HAPROXY, [program, "-db", "-f", str(config)], port, to) as hop:
-        yield hop
-
-
 @contextmanager
 def gateway(
     directory: Path,
@@ -120,14 +79,11 @@ def gateway(
 ) -> Iterator[Hop]:
     """A real daemon with a route to each service, which lead to so many next hops in turn."""
     ports = tuple(free_port() for _ in range(next_hops))
-    with Topology(directory) as net:
-        crowd = {"connections": 0, "connections_per_peer": 0}  # all of them come from one address
-        sections = {"limits": crowd, **(settings or {})}
-        daemon = net.add("gateway", forwarding=True, settings=sections)
-        daemon.prefix = tied()
-        daemon.environ.update(environ)
-        net.script("gateway", "msdb", route_script(services, ports))
-        net.start()
+    crowd = {"connections": 0, "connections_per_peer": 0}  # all of them come from one address
+    daemon = Instance(directory / "gateway", "gateway", forwarding=True, settings={"limits": crowd, **(settings or {})})
+    daemon.environ.update(environ)
+    daemon.script("msdb", route_script(services, ports))
+    with started(daemon):
         yield Hop(name, (daemon.pid,), daemon.port, ports, is_greeting=True, daemon=daemon)
 
 

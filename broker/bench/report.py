@@ -19,7 +19,6 @@ HEADS = {
     "resent": "sent again",
     "received_s": "received/s",
     "exchanges_s": "exchanges/s",
-    "syncs": "syncs",
     "sending_us": "sending us",
     "sender_us": "sender us",
     "gateway_us": "gateway us",
@@ -66,9 +65,9 @@ HEADS = {
     "generator_us": "generator us",
     "value": "value",
 }
-"""Of the values of rows, in the order of the columns. CPU times and syncs (fsync, fdatasync) are for each message,
-frame or exchange, of all processes together or of the one that is named: of applications `sending` and `receiving`, of
-daemons `sender`, `gateway`, `target`."""
+"""Of the values of rows, in the order of the columns. CPU times are for each message, frame or exchange, of all
+processes together or of the one that is named: of applications `sending` and `receiving`, of daemons `sender`,
+`gateway`, `target`."""
 
 
 def show(result: Result) -> None:

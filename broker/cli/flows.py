@@ -27,7 +27,7 @@ _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTA
 
 @examples("""
 broker flows tail /var/lib/broker/journal --outcome dropped
-broker flows generate history --messages 1000
+broker flows tail journal --follow
 """)
 @click.group()
 def flows() -> None:

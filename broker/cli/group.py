@@ -28,7 +28,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("broker.cli.checking", "Find everything wrong with a configuration, and what is unwise."),
     "config": ("broker.cli.config", "Show the settings in force, where they came from, and their schema."),
     "explain": ("broker.cli.explaining", "Show where a message would go, and why."),
-    "demo": ("broker.cli.serving", "Play the whole system on loopback, faults included."),
     "send": ("broker.cli.dialog", "Begin a dialog, send, and print the conversation handle."),
     "receive": ("broker.cli.dialog", "Take messages from a queue and print them."),
     "sql": ("broker.cli.asking", "Carry out a statement or script, or a SELECT over the views."),
@@ -53,7 +52,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "completion": ("broker.cli.completion", "Print what makes a shell complete the words of this program."),
 }
 
-LASTING = frozenset({"bench", "demo", "pipeline", "run", "serve"})  # they stay, or run what others wrote
+LASTING = frozenset({"bench", "pipeline", "run", "serve"})  # they stay, or run what others wrote
 GARBAGE = 50_000  # objects that a command may leave to the collector before it looks: most make 20,000 in all
 
 

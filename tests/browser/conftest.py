@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.demo.topology import Daemon, TimedOutError, Topology, free_port
+from examples.demo.topology import Daemon, TimedOutError, Topology, free_port
 from tests.support.chromium import Browser, Tab, chromium
 
 SECONDS = 15.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1")) * 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import Topology
+from examples.demo.topology import Topology
 from tests.browser.conftest import TO_BILLING, Shown, page, seen, start
 from tests.browser.test_status_page import DRAWN, LIVE, look, send
 from tests.support.chromium import Browser

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.demo.topology import TimedOutError
 from broker.errors import BrokerError
+from examples.demo.topology import TimedOutError
 from tests.chaos import pair
 from tests.chaos.account import Accounts
 from tests.chaos.bookkeeping import journal_faults, ledger_faults

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from broker.demo.topology import TimedOutError
+from examples.demo.topology import TimedOutError
 from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Entry, OpenQuestionError, read_history, together
 from tests.chaos.job import history_of

@@ -26,8 +26,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from broker.demo.topology import Daemon, TimedOutError, wait_for
 from broker.store.role_file import read_reign
+from examples.demo.topology import Daemon, TimedOutError, wait_for
 from tests.chaos.cast import (
     BILLING,
     COMMAND,
@@ -324,7 +324,7 @@ class Fleet:
 
     def _add(self, name: str) -> None:
         host = self.network.hosts[name]
-        daemon = Daemon(self.directory / "daemons" / name, name, sections(self, name))
+        daemon = Daemon(self.directory / "daemons" / name, name, settings=sections(self, name))
         daemon.prefix, daemon.environ = host.words(), {"PYTHONFAULTHANDLER": "1"}
         self.daemons[name] = daemon
         for home in self.homes_of(name):

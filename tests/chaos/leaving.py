@@ -7,8 +7,8 @@ import signal
 import subprocess
 from collections.abc import Collection
 
-from broker.demo.topology import Daemon
 from broker.errors import BrokerError
+from examples.demo.topology import Daemon
 
 LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy
 TELL_SECONDS = 10.0  # for its last words

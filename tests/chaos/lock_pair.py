@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from broker.demo.topology import TimedOutError
 from broker.errors import BrokerError
+from examples.demo.topology import TimedOutError
 from tests.chaos.cast import STOCK
 from tests.chaos.fleet import Fleet, wait_until
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.demo.topology import TimedOutError
 from broker.errors import DaemonUnreachableError
+from examples.demo.topology import TimedOutError
 from tests.chaos import lock_pair
 from tests.chaos.cast import STOCK
 from tests.chaos.fleet import Fleet, wait_until

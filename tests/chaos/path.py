@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from broker.demo.topology import TimedOutError
 from broker.errors import DaemonUnreachableError
+from examples.demo.topology import TimedOutError
 from tests.chaos.fleet import Fleet, wait_until
 
 WHOLE_SECONDS = 120.0  # a way is opened by the next dialog that takes it

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import TimedOutError
+from examples.demo.topology import TimedOutError
 from tests.chaos import chapter
 from tests.chaos.chapter import Judged, read_chapter, wait_entered
 from tests.chaos.history import Event, History, OpenQuestionError, What

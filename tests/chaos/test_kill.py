@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.cast import ORDERS, QUEUE, TARGETS, demo_topology
-from broker.demo.story import SERVICES, is_settled, ledger_faults
-from broker.demo.topology import wait_for
-from broker.demo.workload import Plan, Workload
+from examples.demo.cast import ORDERS, QUEUE, TARGETS, demo_topology
+from examples.demo.story import SERVICES, is_settled, ledger_faults
+from examples.demo.topology import wait_for
+from examples.demo.workload import Plan, Workload
 
 RUNS = int(os.environ.get("CHAOS_RUNS", "7"))
 SEEDS = [int(os.environ["CHAOS_SEED"])] if "CHAOS_SEED" in os.environ else range(RUNS)

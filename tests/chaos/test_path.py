@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import TimedOutError
 from broker.errors import DaemonUnreachableError
+from examples.demo.topology import TimedOutError
 from tests.chaos import path
 from tests.chaos.path import Paths
 

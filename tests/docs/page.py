@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from broker.demo.topology import Process, free_port
+from examples.demo.topology import Process, free_port
 from tests.support.command import run
 from tests.support.forked import FORK_SERVER
 

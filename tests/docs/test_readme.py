@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import Topology
+from examples.demo.topology import Topology
 from tests.docs.page import DOCS, PATH, blocks
 from tests.support.command import run
 

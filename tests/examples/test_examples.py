@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import free_port
+from examples.demo.topology import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(page.parent.name for page in EXAMPLES.glob("*/README.md"))

@@ -22,7 +22,7 @@ from typing import Any, Self
 import psutil
 
 import broker
-from broker.demo.topology import Topology, wait_for
+from examples.demo.topology import Topology, wait_for
 from tests.fuzz.hearing import WrongAnswerError, judge, speak
 from tests.fuzz.spoken import STEADY, Aim, script_of
 from tests.support.identities import issued

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.wire.frame import Hello, encode_link
+from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.fuzz.door import inputs, targets
 from tests.fuzz.target import KIB
 from tests.support.certificates import authority, make

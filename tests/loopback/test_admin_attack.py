@@ -27,7 +27,7 @@ from broker.admin.page import page_files
 from broker.control.admin_role import AdminRole
 from broker.control.listen import ListenAddress
 from broker.control.token_file import new_token
-from broker.demo.topology import Daemon, Topology, free_port
+from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.admin import Answer, ask, bearer, read_answer, request, speak
 
 SECONDS = 30.0

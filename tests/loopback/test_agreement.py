@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.errors import ConversationError
+from examples.demo.topology import Daemon, Topology, wait_for
 
 ORDERS, BILLING, CONTRACT = "//shop/Orders", "//shop/Billing", "//shop/Invoicing"
 SECONDS = 30.0

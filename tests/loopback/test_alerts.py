@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.prometheus import fetch
 from tests.support.shipped import ALERTS
 

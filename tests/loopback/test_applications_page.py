@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.demo.topology import Topology
+from examples.demo.topology import Topology
 from tests.docs import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "applications.md"

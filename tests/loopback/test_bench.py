@@ -15,26 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench import haproxy
 from broker.bench import dialogs, forwarding
 from broker.bench.forwarding import FLOOD, PING, Scenario
-from broker.bench.generator import TWIN, Generator, GeneratorError, compiler, make_generator, speaks_tls
-from broker.bench.hop import haproxy_program
+from broker.bench.generator import Generator, GeneratorError, compiler, make_generator, speaks_tls
 from broker.bench.traffic import service_names, traffic
-from broker.demo.topology import free_port, wait_for
 from broker.wire.decoder import Decoder
 from broker.wire.frame import decode_dialog
 from broker.wire.layout import FIRST_DIALOG_KIND, MAX_FRAME
+from examples.demo.topology import free_port, wait_for
 
-COMMANDS = [
-    pytest.param("c", marks=pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")),
-    "twin",
-]
+pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")
 
 
-@pytest.fixture(params=COMMANDS)
-def command(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
-    """Either load generator."""
-    return TWIN if request.param == "twin" else make_generator(tmp_path, compiler())
+@pytest.fixture
+def command(tmp_path: Path) -> Sequence[str]:
+    """The load generator."""
+    return make_generator(tmp_path)
 
 
 class Tap:
@@ -125,18 +122,16 @@ def test_a_hop_that_is_not_there_is_told(command: Sequence[str], tmp_path: Path)
         Generator(command, tmp_path, made, port=free_port(), connections=1, listen=[free_port()], is_greeting=False)
 
 
-@pytest.mark.parametrize("compiled", COMMANDS)
-def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.MonkeyPatch, compiled: str) -> None:
+def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "PINGS", 20)
     monkeypatch.setattr(forwarding, "RATE_SECONDS", 0.05)
     monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
-    if compiled == "twin":
-        monkeypatch.setattr(forwarding, "compiler", lambda: None)
     scenario = Scenario(256, destinations=4, next_hops=2, connections=3, modes=(FLOOD, PING, 1000))
 
-    rows = forwarding.measure([scenario], repeats=1, flood_seconds=0.01)
+    rivals = [haproxy.haproxy] if haproxy.program() else []
+    rows = forwarding.measure([scenario], repeats=1, flood_seconds=0.01, rivals=rivals)
 
-    hops = 1 + (haproxy_program() is not None) + len(forwarding.gateways())
+    hops = 1 + len(rivals) + len(forwarding.gateways())
     assert 3 * hops == len(rows) == len({row.key for row in rows})
     assert 3 == sum(row.is_yardstick for row in rows)
     assert all(row.values["cpu_us"] > 0 and row.values["peak_mib"] > 0 for row in rows)
@@ -175,7 +170,7 @@ def test_tls_is_measured_where_the_generator_has_it_and_left_out_elsewhere(
 ) -> None:
     monkeypatch.setattr(forwarding, "PINGS", 20)
     monkeypatch.setattr(forwarding, "WARM_UP_BYTES", 1 << 20)
-    has_tls = speaks_tls(make_generator(tmp_path, compiler()))
+    has_tls = speaks_tls(make_generator(tmp_path))
     told: list[str] = []
 
     rows = forwarding.measure(
@@ -185,7 +180,7 @@ def test_tls_is_measured_where_the_generator_has_it_and_left_out_elsewhere(
         tell=told.append,
     )
 
-    hops = 1 + (haproxy_program() is not None) + len(forwarding.gateways())
+    hops = 1 + len(forwarding.gateways())
     assert (2 * hops if has_tls else 0) == len(rows)
     assert has_tls is not any("left out" in text for text in told)
 

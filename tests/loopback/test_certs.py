@@ -12,8 +12,8 @@ import pytest
 
 import broker
 from broker.control.certificate_file import read_certificates
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.security.described import describe
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 
 SECONDS = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import Topology
+from examples.demo.topology import Topology
 from tests.support import hurried
 from tests.support.hurried import Mistake, Place, place
 

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.demo.topology import Daemon, Topology
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import Fatal, Hello, Ping, Pong, encode_link
+from examples.demo.topology import Daemon, Topology
 from tests.support.descriptors import allow_descriptors
 from tests.support.loopback import Raw, message, raw, until
 

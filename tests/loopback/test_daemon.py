@@ -21,10 +21,10 @@ import psutil
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.forwarding.kernel_choice import KERNELS
 from broker.wire.decoder import Decoder
 from broker.wire.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
+from examples.demo.topology import Daemon, Topology, wait_for
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 SECONDS = 30.0

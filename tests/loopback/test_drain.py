@@ -21,9 +21,9 @@ import pytest
 from broker.bench.traffic import hello
 from broker.control.load import load_settings
 from broker.daemon import serve
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import GoAway
+from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.support.loopback import message, raw
 
 SECONDS = 60.0

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, parse_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.dns import NameServer
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 
 SECONDS = 30.0
 

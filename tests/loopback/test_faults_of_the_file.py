@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.errors import StoreUnavailableError
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 
 ORDERS, BILLING, OTHER = "//shop/Orders", "//shop/Billing", "//shop/Other"

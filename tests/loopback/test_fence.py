@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support import version_1
 from tests.support.command import run
 

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.net.tls import ALPN
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import Pair, authority, make
 
 HANDSHAKES = int(os.environ.get("BROKER_TEST_HANDSHAKES", "200"))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import Topology
 from broker.store.fence import RECORD
+from examples.demo.topology import Topology
 from tests.support.hurried import SERVE_SECONDS, Place, command, place
 
 USAGE, EX_TEMPFAIL, EX_CONFIG = 2, 75, 78

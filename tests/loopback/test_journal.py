@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import broker
+from bench.journal import measure
 from broker.bench.forwarding import Scenario
-from broker.bench.journal import measure
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.forwarding.sample import Sample
 from broker.journal.place import files_of
+from examples.demo.topology import Daemon, Topology, wait_for
 
 BILLING, ORDERS = "//shop/Billing", "//shop/Orders"
 SECONDS = 60.0

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import Fatal, Hello, Ping, Pong
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import Raw, message, raw, until
 
 KNOWN = "127.0.0.2"  # a host that a route names; strangers come from another one

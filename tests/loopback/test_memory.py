@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.demo.topology import Daemon, Topology
 from broker.forwarding.limits import READ_BYTES
 from broker.forwarding.unfinished import UNFINISHED_MAX_BYTES
 from broker.net.link import CONTROL_MAX_BYTES
 from broker.routing.address import NetworkAddress
 from broker.wire.frame import Hello, Ping, Pong, encode_link
+from examples.demo.topology import Daemon, Topology
 from tests.support.descriptors import allow_descriptors
 from tests.support.loopback import message, raw
 

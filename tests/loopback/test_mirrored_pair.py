@@ -14,8 +14,8 @@ from typing import Protocol
 
 import pytest
 
-from broker.demo.topology import Daemon, wait_for
 from broker.flow import Disposition
+from examples.demo.topology import Daemon, wait_for
 from tests.support.cable import Cut
 from tests.support.mirrored import (
     PLAIN,

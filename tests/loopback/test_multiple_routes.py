@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from broker.conversation.well_known import error_body
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.routing.match import pick_instance
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.multiple_routes import (
     ALL_TOGETHER,
     DATABASES,

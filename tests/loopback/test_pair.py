@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.paired import dialog_pair, settings_of
 
 SECONDS = 90.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"

@@ -22,8 +22,8 @@ import pytest
 
 import broker
 from broker.daemon import Instance, serve
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.errors import DaemonUnreachableError
+from examples.demo.topology import Daemon, Topology, wait_for
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 SECONDS = 30.0

@@ -15,8 +15,8 @@ import pytest
 
 import broker
 from broker.admin.client import ProblemError
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.errors import DaemonUnreachableError
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"

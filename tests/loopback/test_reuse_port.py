@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.exit_code import EX_TEMPFAIL
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
+from examples.demo.topology import Daemon, Topology, free_port, wait_for
 
 SECONDS = 20.0
 CONNECTIONS = 64  # the system picks a daemon for each by its hash, so one that gets none is out of the question

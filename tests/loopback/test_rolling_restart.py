@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import Topology
+from examples.demo.topology import Topology
 from tests.support.rolling import Load
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.net.tls import ALPN
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import DAY, Pair, authority, make
 
 SECONDS = 30.0

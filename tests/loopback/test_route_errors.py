@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import Daemon, Topology, free_port
+from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.command import run
 from tests.support.route_errors import ACCEPTED, CASES, EXISTING, NUMBERS, UNCLOSED, Case, cases_of
 

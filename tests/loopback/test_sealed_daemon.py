@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.identities import issued
 
 SECONDS = 30.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
+from examples.demo.topology import Daemon, Topology, free_port, wait_for
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 SECONDS = 30.0

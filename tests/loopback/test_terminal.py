@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.terminal import CONTROL_C, CONTROL_D, TAB, UP, terminal
 
 SECONDS = 30.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import Pair, authority, make
 
 SECONDS = 30.0

@@ -14,8 +14,8 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import broker
-from broker.demo.topology import Daemon, Topology, free_port, wait_for
 from broker.tracing.identity import trace_id
+from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.support.collector import Collector, attributes
 from tests.support.identities import issued
 

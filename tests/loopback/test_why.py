@@ -16,9 +16,9 @@ from uuid import UUID, uuid4
 import pytest
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.store.quarantine import Blame, note_failure
 from broker.store.transaction import writing
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 
 ORDERS = "//shop/Orders"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from broker.demo.topology import wait_for
 from broker.observe.metrics import METRICS
+from examples.demo.topology import wait_for
 from tests.support.monitored import GATEWAYS, WAYS, Monitored, delivered, monitored
 from tests.support.prometheus import fetch, promtool
 from tests.support.shipped import ALERTS, EXPRESSIONS, RECORDED, RULES, Asked

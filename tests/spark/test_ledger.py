@@ -19,15 +19,15 @@ import pyspark.sql.functions as F  # noqa: N812 - as everybody writes it
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from broker.demo.cast import QUEUE
-from broker.demo.topology import Topology, wait_for
-from broker.demo.workload import Plan, Workload, connection
-from broker.demo.workload import faults as faults_of
 from broker.pipeline import inventory
 from broker.pipeline.paths import paths
 from broker.pipeline.reconcile import reconcile
 from broker.wire.frame import Header
 from broker.wire.layout import Kind
+from examples.demo.cast import QUEUE
+from examples.demo.topology import Topology, wait_for
+from examples.demo.workload import Plan, Workload, connection
+from examples.demo.workload import faults as faults_of
 from tests.support.leaky_cable import LeakyCable
 
 PLAN = Plan("//demo/Orders", ("//demo/Billing",), dialogs=6, messages=100)

@@ -18,10 +18,10 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
-from broker.demo.topology import free_port
 from broker.wire.decoder import Decoder
 from broker.wire.frame import ProbeReply, decode_link
 from broker.wire.layout import FIRST_DIALOG_KIND, Kind
+from examples.demo.topology import free_port
 
 MAX_FRAME = 1 << 20
 RESET = struct.pack("ii", 1, 0)

@@ -7,8 +7,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from broker.bench.pipeline import sql as pipeline_sql
 from broker.forwarding.pool import HELD_OVERHEAD
+from tests.support import pipeline_sql
 
 GRACE_US = 60_000_000
 

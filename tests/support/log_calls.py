@@ -14,7 +14,7 @@ import broker
 
 SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
-_APART = {"bench", "demo"}  # of their own processes, which nobody operates
+_APART = {"bench"}  # of its own processes, which nobody operates
 # What is called with an event that stands elsewhere: it is a parameter, and those who call that have the text.
 _PASSED_ON = {("work.py", "event"): "trouble", ("stranger_log.py", "event"): "strangers.warning"}
 

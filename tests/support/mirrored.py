@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.demo.topology import Daemon, Topology, wait_for
 from broker.wire.layout import Kind
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.cable import Cable, Cut, Passage
 from tests.support.traffic import Traffic
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import broker
-from broker.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import Pair, authority, make
 from tests.support.prometheus import Prometheus, prometheus
 from tests.support.traffic import Traffic

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import broker
-from broker.demo.topology import Daemon, Topology
+from examples.demo.topology import Daemon, Topology
 
 DATABASES = {"ServerA": "DatabaseA", "ServerB": "DatabaseB", "ServerC": "DatabaseC"}
 INSTANCES = {database: str(uuid.uuid5(uuid.NAMESPACE_OID, database)) for database in DATABASES.values()}

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from broker.demo.topology import free_port, wait_for
+from examples.demo.topology import free_port, wait_for
 
 SCRAPE = 1  # seconds between two scrapes
 SECONDS = 60.0

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import broker
-from broker.demo.topology import wait_for
+from examples.demo.topology import wait_for
 
 WAIT_SECONDS = 0.2  # for a message, between two looks at the end
 SECONDS = 60.0

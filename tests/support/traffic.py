@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import broker
-from broker.demo.topology import wait_for
+from examples.demo.topology import wait_for
 
 WAIT_SECONDS = 0.2  # for a message, between two looks at the end
 BUSY_SECONDS = 60.0

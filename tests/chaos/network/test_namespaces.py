@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from broker.demo.topology import wait_for
+from examples.demo.topology import wait_for
 from tests.chaos.network.host import Host
 from tests.chaos.network.impairment import CUT, Fault, Impairment
 from tests.chaos.network.namespaces import NamespaceNetwork

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.demo.topology import wait_for
+from examples.demo.topology import wait_for
 from tests.chaos.network.memory import groups
 from tests.chaos.network.namespaces import NamespaceNetwork
 from tests.chaos.network.removal import emptied, is_running, mounts, namespaces, processes, remove_dead

@@ -23,10 +23,10 @@ from broker.control.listen import ListenAddress
 from broker.control.load import load_settings
 from broker.control.pairing import Side, own_offer
 from broker.daemon import serve
-from broker.demo.topology import free_port
 from broker.net.tls import ALPN
 from broker.routing.address import NetworkAddress
 from broker.security.pairing import Partner, partner_of
+from examples.demo.topology import free_port
 from tests.support.paired import settings_of
 
 

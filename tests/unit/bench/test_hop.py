@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from broker.bench import hop
-from broker.bench.hop import FramesLostError, Hop, haproxy_program, haproxy_version, route_script
+from broker.bench.hop import FramesLostError, Hop, route_script
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 
@@ -50,18 +47,3 @@ def test_a_gateway_that_forwarded_everything_is_in_order() -> None:
 
 def test_a_relay_has_nothing_to_tell() -> None:
     hop_with(None).check()
-
-
-def test_haproxy_tells_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "haproxy"
-    program.write_text("#!/bin/sh\necho 'HAProxy version 9.9.9-1 2026/01/01 - https://haproxy.org/'\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(hop, "haproxy_program", lambda: str(program))
-
-    assert "9.9.9-1" == haproxy_version()
-
-
-def test_a_machine_may_have_no_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-
-    assert (None, None) == (haproxy_program(), haproxy_version())

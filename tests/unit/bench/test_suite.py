@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.bench import codec, dialogs, forwarding, suite
+from broker.bench import dialogs, forwarding, suite
 from broker.bench.result import Row
 
 ROWS = {name: Row(name, "case", "mode", "subject", "cpu_us", {"cpu_us": 1.0}) for name in suite.BENCHES}
@@ -25,32 +25,35 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         tell(dialogs.CASE)
         return [ROWS["dialogs"]]
 
-    monkeypatch.setattr(codec, "measure", lambda: [ROWS["codec"]])
     monkeypatch.setattr(dialogs, "measure", talk)
     monkeypatch.setattr(forwarding, "measure", forward)
     monkeypatch.setattr(forwarding, "notes", lambda: ("a note",))
     return seen
 
 
-def test_the_named_ones_are_run_in_that_order_and_tell_how_far_they_are(asked: list[object]) -> None:
+def benches(*names: str) -> dict[str, suite.Bench]:
+    return {name: suite.BENCHES[name] for name in names}
+
+
+def test_benchmarks_run_in_their_order_and_tell_how_far_they_are(asked: list[object]) -> None:
     told: list[str] = []
 
-    result = suite.run(["dialogs", "forwarding", "codec"], is_full=False, tell=told.append)
+    result = suite.run(benches("dialogs", "forwarding"), is_full=False, tell=told.append)
 
-    assert (ROWS["dialogs"], ROWS["forwarding"], ROWS["codec"]) == result.rows
-    assert [f"dialogs: {dialogs.CASE}", "forwarding: a scenario", "codec: encode and decode"] == told
+    assert (ROWS["dialogs"], ROWS["forwarding"]) == result.rows
+    assert [f"dialogs: {dialogs.CASE}", "forwarding: a scenario"] == told
 
 
 @pytest.mark.parametrize(("is_full", "scenarios"), [(False, forwarding.QUICK), (True, forwarding.FULL)])
 def test_everything_is_measured_when_wanted(asked: list[object], *, is_full: bool, scenarios: object) -> None:
-    suite.run(["forwarding"], is_full=is_full, tell=lambda _: None)
+    suite.run(benches("forwarding"), is_full=is_full, tell=lambda _: None)
 
     assert [scenarios] == asked
 
 
 def test_a_result_holds_machine_load_and_the_notes_of_what_was_run(asked: list[object]) -> None:
-    with_notes = suite.run(["forwarding"], is_full=False, tell=lambda _: None)
-    without = suite.run(["codec"], is_full=False, tell=lambda _: None)
+    with_notes = suite.run(benches("forwarding"), is_full=False, tell=lambda _: None)
+    without = suite.run(benches("dialogs"), is_full=False, tell=lambda _: None)
 
     assert {"before", "after"} == set(with_notes.load)
     assert "python" in with_notes.machine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from broker.bench import suite
 from broker.bench.generator import GeneratorError
 from broker.bench.result import Result, Row, load
-from broker.cli.bench import LASTING, NAMES, WHEN_NAMED
 from tests.support.command import run
 
 ROWS = (
@@ -26,49 +25,28 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was asked for; nothing is measured."""
     seen: list[tuple[Any, ...]] = []
 
-    def fake(names: Sequence[str], *, is_full: bool, minutes: float | None, tell: suite.Tell) -> Result:
-        seen.append((*names, is_full) if minutes is None else (*names, is_full, minutes))
-        tell("codec: measuring")
+    def fake(benches: Mapping[str, suite.Bench], *, is_full: bool, tell: suite.Tell) -> Result:
+        seen.append((*benches, is_full))
+        tell("forwarding: measuring")
         return Result({"cpu": "abacus"}, "2026-01-01T00:00:00+00:00", {"before": "0"}, ROWS)
 
     monkeypatch.setattr(suite, "run", fake)
     return seen
 
 
-def test_the_names_are_those_of_the_benchmarks() -> None:
-    assert [*NAMES, *WHEN_NAMED] == list(suite.BENCHES)
-    assert (suite.LASTING, suite.LOAD) == (LASTING, WHEN_NAMED[1:])
-
-
 def test_without_a_name_everything_is_measured(asked: list[tuple[Any, ...]]) -> None:
     result = run("bench")
 
-    assert (0, [(*NAMES, False)]) == (result.exit_code, asked)
-    assert "codec: measuring\n" == result.stderr
+    assert (0, [("forwarding", "dialogs", False)]) == (result.exit_code, asked)
+    assert "forwarding: measuring\n" == result.stderr
     assert "cpu abacus" == result.stdout.splitlines()[0]
     assert "4.00" in result.stdout
 
 
 def test_what_is_named_is_measured_in_full(asked: list[tuple[Any, ...]]) -> None:
-    run("bench", "codec", "--full")
+    run("bench", "dialogs", "--full")
 
-    assert [("codec", True)] == asked
-
-
-def test_how_long_a_lasting_one_goes_on_can_be_said(asked: list[tuple[Any, ...]]) -> None:
-    result = run("bench", "day", "--minutes", "0.5")
-
-    assert (0, [("day", False, 0.5)]) == (result.exit_code, asked)
-
-
-@pytest.mark.parametrize("arguments", [("codec", "--minutes", "5"), ("day", "--minutes", "0"), ("--minutes", "5")])
-def test_minutes_of_nothing_that_lasts_are_wrong_usage(
-    asked: list[tuple[Any, ...]], arguments: tuple[str, ...]
-) -> None:
-    result = run("bench", *arguments)
-
-    assert (2, []) == (result.exit_code, asked)
-    assert "--minutes" in result.stderr
+    assert [("dialogs", True)] == asked
 
 
 def test_figures_are_kept_and_compared_with(asked: list[tuple[Any, ...]], tmp_path: Path) -> None:
@@ -113,19 +91,3 @@ def test_a_measurement_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatc
     result = run("bench")
 
     assert (1, "load generator: connect to the hop: Connection refused\n") == (result.exit_code, result.stderr)
-
-
-def test_bounds_that_overload_broke_are_told_behind_the_figures_and_by_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seconds = {"light load in time": 11.9, "allowed": 10.0}
-    rows = tuple(Row("overload", "", "recovery", name, "seconds", {"seconds": one}) for name, one in seconds.items())
-    monkeypatch.setattr(suite, "run", lambda *_, **__: Result({}, "2026-01-01T00:00:00+00:00", {"before": "0"}, rows))
-
-    results = [run("bench", "overload", "--save", tmp_path / "f.json", *more) for more in ((), ("-o", "json"))]
-
-    told = "overload: recovered after 11.9 s: 10 s are allowed\n"
-    assert [(1, told)] * 2 == [(result.exit_code, result.stderr) for result in results]
-    assert "11.9" in results[0].stdout
-    assert 2 == len(json.loads(results[1].stdout)["rows"])
-    assert rows == load(tmp_path / "f.json").rows

@@ -115,5 +115,3 @@ def test_directory_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 
     assert NOT_FOUND == done.exit_code
     assert "there is no directory" in done.stderr
-
-

@@ -78,7 +78,6 @@ def test_the_help_of_the_program_tells_every_exit_code() -> None:
         ["receive", "-d", "x", "--queue", "q", "--top", "0"],
         ["receive", "-d", "x", "--queue", "q", "--wait", "-1"],
         ["send", "-d", "x", "--from", "a", "--to", "b", "--lines", "body"],
-        ["demo", "--messages", "0"],
     ],
     ids=" ".join,
 )

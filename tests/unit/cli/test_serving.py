@@ -1,4 +1,4 @@
-"""The commands serve, check and demo: what they find wrong, and what they tell a supervisor."""
+"""The commands serve and check: what they find wrong, and what they tell a supervisor."""
 
 from __future__ import annotations
 
@@ -17,15 +17,6 @@ from broker.errors import (
 )
 from broker.store.database import HELD
 from tests.support.command import run
-
-
-def test_the_demo_wants_a_directory_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    result = run("demo", "--directory", tmp_path)
-
-    assert 2 == result.exit_code
-    assert "is not empty: name a new directory" in result.stderr
 
 
 @pytest.mark.parametrize(("command", "code"), [("serve", 78), ("check", 1), ("status", 1)])

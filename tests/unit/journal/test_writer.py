@@ -17,7 +17,6 @@ import pytest
 from structlog import DropEvent
 from structlog.testing import capture_logs
 
-from broker.demo.topology import wait_for
 from broker.journal import writer as module
 from broker.journal.batch import NOBODY_FOLLOWS, Batch
 from broker.journal.file import JournalFile
@@ -26,6 +25,7 @@ from broker.journal.plan import JournalPlan
 from broker.journal.schema import SHED_KEY
 from broker.journal.writer import Writer
 from broker.observe.repeat import RepeatFilter
+from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
 
 WAIT = 10.0

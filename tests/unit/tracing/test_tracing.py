@@ -10,10 +10,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
-from broker.demo.topology import wait_for
 from broker.journal.batch import NOBODY_FOLLOWS, Batch
 from broker.tracing.tracing import Tracing
 from broker.wire.layout import Flag
+from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
 
 TRACED = int(Flag.TRACE | Flag.LAST_FRAGMENT)

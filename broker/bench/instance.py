@@ -1,0 +1,237 @@
+"""Instances to measure: each a `broker serve` of its own, with its files in a directory and ports on 127.0.0.1."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from broker.admin.client import AdminClient
+from broker.bench.tied import tied
+from broker.errors import BrokerError, DaemonUnreachableError
+
+PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
+READY_SECONDS = 60.0  # a busy machine takes half of it for seven of them
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+_any = random.SystemRandom()  # not the shared one: two processes that seed it alike, as tests do, took the same ports
+_given_ports: set[int] = set()  # of instances that may not have bound theirs yet
+
+
+class TimedOutError(BrokerError):
+    """A condition did not come true in time."""
+
+
+class Process(Protocol):
+    """What is used of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; the exit code. Raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it runs."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+class Instance:
+    """
+    One instance, started as a child process that ends with this one.
+
+    Args:
+        directory: For its configuration, its files and its log; made when it is missing.
+        name: The name of the instance.
+        forwarding: Whether it is a gateway.
+        databases: Names of the databases it hosts.
+        settings: Further sections of its configuration.
+
+    Attributes:
+        address: `tcp://127.0.0.1:port`.
+        environ: Added to the environment of the process.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        forwarding: bool = False,
+        databases: Sequence[str] = (),
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.port = free_port()
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.observe_port = free_port()
+        self.log = directory / "log"
+        self.environ: dict[str, str] = {}
+        self._process: Process | None = None
+        sections: dict[str, dict[str, Any]] = {
+            "instance": {"name": name, "state_dir": "."},
+            "endpoint": {"listen": [f"127.0.0.1:{self.port}"], "message_forwarding": forwarding},
+            "observe": {"listen": f"127.0.0.1:{self.observe_port}", "log_format": "json"},
+            "routes": {"files": ["msdb*.sql"]},
+        }
+        for database in databases:
+            sections[f"databases.{database}"] = {"path": f"{database}.db", "scripts": [f"{database}*.sql"]}
+        for section, values in (settings or {}).items():
+            sections.setdefault(section, {}).update(values)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config = directory / "broker.toml"
+        self.config.write_text(_toml(sections), encoding="utf-8")
+        for database in ("msdb", *databases):
+            self.script(database, "")
+
+    def script(self, database: str, text: str) -> None:
+        """What it runs in one of its databases, or in msdb, at every start."""
+        (self.directory / f"{database}.sql").write_text(text, encoding="utf-8")
+
+    @property
+    def admin(self) -> AdminClient:
+        """Its admin API."""
+        return AdminClient(self.directory / "admin.sock")
+
+    @property
+    def pid(self) -> int:
+        """Its process id; only while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process; with `wait`, return when it serves."""
+        self._process = self._started(["serve", "-c", str(self.config)], os.environ | self.environ)
+        if wait:
+            self.wait_ready()
+
+    def _started(self, arguments: Sequence[str], environ: Mapping[str, str]) -> Process:
+        return start_process(arguments, self.log, environ, tied())
+
+    def wait_ready(self) -> None:
+        """Wait until it serves; raises TimedOutError with the end of its log when it does not."""
+
+        def answers() -> bool:
+            if not self.is_running:
+                raise TimedOutError(f"{self.name} did not start")
+            try:
+                return bool(self.status()["ready"])
+            except DaemonUnreachableError:
+                return False
+
+        try:
+            wait_for(answers, seconds=READY_SECONDS, what=f"{self.name} ready")
+        except TimedOutError as error:
+            raise TimedOutError(f"{error}: {self.last_words()}") from error
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def status(self) -> dict[str, Any]:
+        """What `broker status -o json` tells."""
+        status: dict[str, Any] = self.admin.get("/v1/status")
+        return status
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else "no log"
+
+
+@contextmanager
+def started(*instances: Instance) -> Iterator[None]:
+    """Start all of them at once, wait until they serve; kill them at the end: their files are thrown away."""
+    try:
+        for one in instances:
+            one.start(wait=False)
+        for one in instances:
+            one.wait_ready()
+        yield
+    finally:
+        for one in instances:
+            if one.is_running:
+                one.kill()
+
+
+def start_process(
+    arguments: Sequence[str], log: Path, environ: Mapping[str, str], prefix: Sequence[str] = ()
+) -> Process:
+    """Start `broker ARGUMENTS` as a child, with words before its command; its output is appended to the log."""
+    command = [*prefix, sys.executable, "-m", "broker", *arguments]
+    with log.open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+        )
+
+
+def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
+    """
+    The first true value of `condition`.
+
+    Raises:
+        TimedOutError: it did not come within `seconds`; names `what` was waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimedOutError(f"{what}: not within {seconds:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens on now, and that was not given out by this process before."""
+    while True:
+        port = _any.randrange(*PORTS)
+        if port in _given_ports:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given_ports.add(port)
+        return port
+
+
+def _toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """TOML of plain sections: strings, numbers, bools and lists look as in JSON without its escapes of non-ASCII."""
+    return "\n".join(
+        f"[{section}]\n"
+        + "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+        for section, values in sections.items()
+    )

@@ -1,1 +1,0 @@
-"""What the pipeline costs, beside other engines at the same questions."""

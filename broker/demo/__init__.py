@@ -1,1 +1,0 @@
-"""Whole topologies of real daemons on loopback, and the story that `broker demo` tells with one."""

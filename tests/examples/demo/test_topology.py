@@ -1,0 +1,124 @@
+"""What a topology writes before it starts anything, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker.bench import instance
+from broker.bench.instance import PORTS
+from broker.control.load import load_settings
+from examples.demo.topology import TimedOutError, Topology, free_port, wait_for
+
+GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
+
+
+def test_a_port_is_free_and_below_those_of_outgoing_connections() -> None:
+    port = free_port()
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+    assert PORTS[0] <= port < PORTS[1]
+
+
+def test_waiting_gives_the_first_true_value() -> None:
+    values = iter([0, "", "there"])
+
+    assert "there" == wait_for(lambda: next(values), seconds=20, what="a value")
+
+
+def test_waiting_looks_once_even_without_time_and_names_what_it_waited_for() -> None:
+    looks: list[None] = []
+
+    with pytest.raises(TimedOutError, match=r"^the moon: not within 0 s$"):
+        wait_for(lambda: looks.append(None), seconds=0, what="the moon")
+
+    assert looks
+
+
+def test_an_instance_has_a_directory_with_a_configuration_that_loads(tmp_path: Path) -> None:
+    net = Topology(tmp_path)
+
+    daemon = net.add("gateway", forwarding=True, settings={"endpoint": {"max_hops": 3}})
+
+    written = tomllib.loads(daemon.config.read_text(encoding="utf-8"))
+    assert {"listen": [f"127.0.0.1:{daemon.port}"], "message_forwarding": True, "max_hops": 3} == written["endpoint"]
+    assert tmp_path / "gateway" / "broker.toml" == daemon.config
+    assert f"tcp://127.0.0.1:{daemon.port}" == daemon.address
+
+
+def test_databases_get_their_identity_and_their_scripts(tmp_path: Path) -> None:
+    net = Topology(tmp_path)
+
+    daemon = net.add("target", databases=["billing", "stock"], broker_instances={"billing": GUID})
+    net.script("target", "billing", "CREATE QUEUE q;")
+
+    settings = load_settings(daemon.config, environ={})
+    assert GUID == str(settings.databases["billing"].broker_instance)
+    assert None is settings.databases["stock"].broker_instance
+    assert daemon.directory / "billing.db" == settings.databases["billing"].path
+    assert "CREATE QUEUE q;" == (daemon.directory / "billing.sql").read_text(encoding="utf-8")
+    assert "" == (daemon.directory / "msdb.sql").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ['quo"te', "back\\slash", "Gro\N{LATIN SMALL LETTER SHARP S}", "\N{SLICE OF PIZZA}", "a = b # c"]
+)
+def test_any_text_survives_the_way_through_toml(tmp_path: Path, name: str) -> None:
+    daemon = Topology(tmp_path).add("one", settings={"instance": {"name": name}})
+
+    assert name == tomllib.loads(daemon.config.read_text(encoding="utf-8"))["instance"]["name"]
+
+
+def test_an_instance_that_was_not_started_does_not_run_and_has_no_last_words(tmp_path: Path) -> None:
+    with Topology(tmp_path) as net:
+        daemon = net.add("one")
+
+        assert (False, "no log") == (daemon.is_running, daemon.last_words())
+
+
+def test_last_words_are_the_end_of_the_log(tmp_path: Path) -> None:
+    daemon = Topology(tmp_path).add("one")
+    daemon.log.write_bytes(b"x" * 5000 + b"\xff" + b"the end")
+
+    words = daemon.last_words()
+
+    assert 2000 == len(words)
+    assert words.endswith("\N{REPLACEMENT CHARACTER}the end")
+
+
+class Slow(subprocess.Popen[bytes]):
+    """Says something when it is looked at for the first time, and never serves."""
+
+    def __init__(self, _arguments: Sequence[str], log: Path, _environ: Mapping[str, str]) -> None:
+        self._log = log
+        super().__init__([sys.executable, "-c", "import signal; signal.pause()"])
+
+    def poll(self) -> int | None:
+        self._log.write_text("the disk is slow")
+        return super().poll()
+
+
+def test_an_instance_that_is_not_ready_in_time_is_told_with_what_it_said_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance, "READY_SECONDS", 0.0)
+    with Topology(tmp_path) as net:
+        daemon = net.add("one")
+        daemon.starter = Slow
+
+        with pytest.raises(TimedOutError, match=r"^one ready: not within 0 s: the disk is slow$"):
+            daemon.start()
+
+
+def test_a_port_is_given_out_once() -> None:
+    """Nobody has bound the earlier ones yet, so asking the system would not tell them apart."""
+    ports = [free_port() for _ in range(500)]
+
+    assert len(ports) == len(set(ports))

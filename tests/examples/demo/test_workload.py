@@ -1,0 +1,142 @@
+"""The demo's ledger: applications that note what they see, and the proof that can fail."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from broker.store.database import open_store
+from broker.store.metadata import put_queue, put_service, queues
+from broker.store.transaction import writing
+from examples.demo.topology import wait_for
+from examples.demo.workload import Plan, Workload, connection, faults, note
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with connection(tmp_path / "notes.db") as db:
+        yield db
+
+
+def message(conversation: UUID, number: int) -> Any:
+    return SimpleNamespace(dialog=SimpleNamespace(conversation_id=conversation), body=b'{"order": %d}' % number)
+
+
+def seen(db: sqlite3.Connection, conversation: UUID, *numbers: int) -> None:
+    with db:
+        note(db, [message(conversation, number) for number in numbers])
+
+
+def test_a_plan_counts_one_direction() -> None:
+    assert 2 * 3 * 5 == Plan("Orders", ("Billing", "Shipping"), dialogs=3, messages=5).total
+
+
+def test_nothing_is_wrong_when_every_dialog_has_every_message_in_order(db: sqlite3.Connection) -> None:
+    seen(db, FIRST, 0, 1)
+    seen(db, SECOND, 0)
+    seen(db, FIRST, 2)
+    seen(db, SECOND, 1, 2)
+
+    assert [] == faults(db, dialogs=2, messages=3)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ((0, 2), "1 lost, 0 doubled, or out of order"),
+        ((0, 1, 1, 2), "0 lost, 1 doubled, or out of order"),
+        ((0, 2, 1), "0 lost, 0 doubled, or out of order"),
+        ((0, 1, 2, 3), "-1 lost, 0 doubled, or out of order"),
+    ],
+    ids=["lost", "doubled", "out of order", "one too many"],
+)
+def test_what_is_wrong_is_told_with_the_dialog(db: sqlite3.Connection, numbers: tuple[int, ...], told: str) -> None:
+    seen(db, FIRST, *numbers)
+
+    assert [f"dialog {FIRST.hex}: {told}"] == faults(db, dialogs=1, messages=3)
+
+
+def test_a_dialog_that_nobody_saw_is_missed(db: sqlite3.Connection) -> None:
+    seen(db, FIRST, 0)
+
+    assert ["1 dialogs seen, 2 expected"] == faults(db, dialogs=2, messages=1)
+
+
+def test_what_is_noted_in_a_transaction_that_fails_was_never_seen(db: sqlite3.Connection) -> None:
+    def fail() -> None:
+        with db:
+            note(db, [message(FIRST, 0)])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+
+    assert ["0 dialogs seen, 1 expected"] == faults(db, dialogs=1, messages=1)
+
+
+def test_a_dialog_that_two_databases_share_is_whole_in_one_of_them_only(db: sqlite3.Connection, tmp_path: Path) -> None:
+    seen(db, FIRST, 0, 1)
+    with connection(tmp_path / "other.db") as other:
+        seen(other, SECOND, 0, 1)
+        apart = faults(db, other, dialogs=2, messages=2)
+        seen(other, FIRST, 0)
+
+        assert [] == apart
+        assert [f"dialog {FIRST.hex}: 0 lost, 1 doubled, or out of order"] == faults(db, other, dialogs=2, messages=2)
+
+
+def test_notes_outlive_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    with connection(path) as db:
+        seen(db, FIRST, 0)
+
+    with connection(path) as db:
+        assert [] == faults(db, dialogs=1, messages=1)
+
+
+def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path) -> None:
+    path = tmp_path / "orders.db"
+    store = open_store(path)
+    with writing(store):
+        put_queue(store, "Queue", is_receive_enabled=True)
+        put_service(store, "Orders", queues(store)["Queue"].queue_id, frozenset())
+    store.close()
+    plan = Plan("Orders", ("Billing",), dialogs=2, messages=3)
+    workload = Workload(plan)
+    sent = (
+        "SELECT message_type_name, CAST(message_body AS TEXT) FROM broker_transmission"
+        " ORDER BY endpoint_id, transmission_id"
+    )
+
+    workload.start(path, [], "Queue")
+    with connection(path) as db:
+        wait_for(
+            lambda: cast("int", db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]) == plan.total + 2,
+            seconds=20,
+            what="the plan sent",
+        )
+        rows = db.execute(sent).fetchall()
+    workload.stop()
+
+    dialog = [*(("//demo/Order", f'{{"order": {number}}}') for number in range(3)), ("//demo/Close", "")]
+    assert [] == workload.failures
+    assert (plan.total, 0, 0) == (workload.sent, workload.answered, workload.returned)
+    assert dialog * 2 == rows
+
+
+def test_a_thread_that_fails_is_told_to_whoever_watches(tmp_path: Path) -> None:
+    workload = Workload(Plan("Orders", ("Billing",), dialogs=1, messages=1))
+
+    workload.start(tmp_path / "no-broker.db", [], "Queue")
+    wait_for(lambda: len(workload.failures) == 2, seconds=20, what="both threads failed")
+    workload.stop()
+
+    assert all("no database of the broker" in str(failure) for failure in workload.failures)
