@@ -262,9 +262,9 @@ def main() -> None:
         wanted = list(dict.fromkeys(new for _, new, _ in rows))
     if is_classes:
         for new in wanted:
-            for old, target, note in rows:
+            for source, target, note in rows:
                 for old_name, new_name in re.findall(r"class (\w+) -> (\w+)", note if target == new else ""):
-                    rename_class(old if (ROOT / old).exists() else new, old_name, new_name)
+                    rename_class(source if (ROOT / source).exists() else new, old_name, new_name)
         return
     moved: dict[str, str] = {}
     for new in wanted:
