@@ -17,6 +17,7 @@ IS_COMPLETE = os.environ.get("BROKER_TEST_ALL") == "1"
 EXAMPLES_MAX = 50  # of a property in the fast tier
 
 LONG = (
+    "bench/",
     "browser/test_status_page",
     "chaos/",  # real daemons under faults, and the tests of what judges them
     "docs/test_examples",
@@ -31,9 +32,7 @@ LONG = (
     "loopback/test_certs",
     "loopback/test_crowd",
     "loopback/test_handshake_memory",
-    "loopback/test_load_bench",
     "loopback/test_memory",
-    "loopback/test_mirrored_bench",
     "loopback/test_nothing_leaks",
     "model/",  # spin, and gcc for each
     "prometheus/",
