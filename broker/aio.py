@@ -30,8 +30,8 @@ from broker.application.receiving import getting_group, receiving
 from broker.application.sending import Item
 from broker.application.stream import LargeBody
 from broker.application.worker import Connecting, Connection, check_awaited
+from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME
 from broker.conversation.state import State
-from broker.conversation.well_known import DEFAULT, DEFAULT_LIFETIME
 from broker.store.quarantine import ATTEMPTS
 
 __all__ = [

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # slow to import, and an instance that does not run is asked 
     from broker.admin.problem import BadRequestError
     from broker.control.config import Settings
     from broker.control.listen import ListenAddress
-    from broker.conversation.contact import Contact
+    from broker.conversation.frames import Contact
     from broker.net.certificate import Identity
     from broker.observe.instance import Running
 

@@ -22,7 +22,7 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.why import ClosedShown, HeldShown, PoisonShown, Severity, SideShown, WhyAnswer, WhyFinding
 from broker.admin.why_side import Spot, messages, side_findings, when
 from broker.application.transaction import check_schema
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.errors import StoreUnavailableError
 from broker.observe.query import Row, shown_value
 from broker.observe.status import show_guid

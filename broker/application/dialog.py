@@ -29,8 +29,8 @@ from broker.application.name import check_name, check_text, guid_of
 from broker.application.securing import secure
 from broker.application.sending import Item
 from broker.application.transaction import check_durable, check_schema, look, transaction
+from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.conversation.state import State
-from broker.conversation.well_known import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import ConversationError
 from broker.store.metadata import priority_for
 from broker.store.rows import ask, plain

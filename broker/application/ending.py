@@ -13,8 +13,8 @@ import uuid
 from broker.application.argument import check_count
 from broker.application.name import check_text
 from broker.application.transaction import whole
+from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.state import TRANSITIONS, Happening, State
-from broker.conversation.well_known import END_DIALOG, ERROR, error_body
 from broker.errors import ConversationError
 from broker.store.ledger import Reason, fail, remove
 from broker.store.rows import ask, plain

@@ -10,7 +10,7 @@ from typing import Any
 from broker.application.dialog import Dialog
 from broker.application.header import context_of, headers_of
 from broker.application.stream import LargeBody
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
 
 COLUMNS = (
     "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"

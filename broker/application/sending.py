@@ -24,9 +24,8 @@ from broker.application.header import Carried, Headers, carried
 from broker.application.name import check_name
 from broker.application.spool import Spool, settled
 from broker.application.transaction import transaction, whole
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, Validator, validator
 from broker.conversation.state import CAN_SEND, State
-from broker.conversation.validation import Refusal, Rule, Validator, validator
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from broker.errors import ConversationError
 from broker.store.metadata import message_rule
 from broker.store.rows import ask, plain

@@ -10,8 +10,7 @@ Source: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", 
 from __future__ import annotations
 
 from broker.control.effect import Session, bound, carry_out, expect_absent, expect_present, may_drop
-from broker.conversation.built_in import CONTRACT_NAMES, MESSAGE_TYPE_NAMES
-from broker.conversation.validation import SentBy, Validation
+from broker.conversation.message_types import CONTRACT_NAMES, MESSAGE_TYPE_NAMES, SentBy, Validation
 from broker.ddl.statements import (
     ANY,
     AlterMessageType,

@@ -29,7 +29,7 @@ from broker.control.place import KeyPath, Places, dotted
 from broker.control.section import Section
 from broker.control.setting import Reload, section, sections, setting
 from broker.control.tracing import TracingSettings
-from broker.conversation.arrival import EARLY_WINDOW
+from broker.conversation.frames import EARLY_WINDOW
 from broker.errors import SettingError
 from broker.routing.address import NetworkAddress
 from broker.wire.layout import HOP_LIMIT, MAX_FRAME_RANGE

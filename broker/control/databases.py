@@ -30,8 +30,8 @@ from broker.control.progress import Auditing
 from broker.control.rehearsal import COPY_HINT, COPY_PROBLEM
 from broker.control.role_keeper import OwnStanding, RoleKeeper, boot_time
 from broker.control.role_source import role_source
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.resetting import reset
 from broker.dialog.setting import DialogSettings

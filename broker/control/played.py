@@ -27,7 +27,7 @@ from broker.control.catalog import MSDB
 from broker.control.contents import Contents, read_contents
 from broker.control.effect import bound
 from broker.control.permission import BINDING, next_binding, rules_of
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT
 from broker.ddl.route_play import play_route
 from broker.ddl.statements import (
     AlterMessageType,

@@ -15,7 +15,7 @@ from broker.control.concern import Concern, of_route, of_setting, of_statement
 from broker.control.grant_survey import survey_grants
 from broker.control.played import Played
 from broker.control.rehearsal import Rehearsal
-from broker.conversation.built_in import CONTRACT_NAMES
+from broker.conversation.message_types import CONTRACT_NAMES
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
 from broker.routing.route import Route

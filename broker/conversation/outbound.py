@@ -19,10 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from broker.conversation.arrival import after
-from broker.conversation.contact import Place
-from broker.conversation.round_trip import NEVER, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.frames import Place, after
+from broker.conversation.window import NEVER, RoundTrip, Window
 from broker.wire.layout import Flag
 
 FAITH = 2  # time-outs in a row after which it is no longer believed what the far side said it holds

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from broker.conversation.contact import Place
+from broker.conversation.frames import Place
 from broker.store.receipt import Standing
 
 DELAY = 0.05  # seconds: whoever answers has most often done so by then; a far side resends after 200 ms at the earliest

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from collections.abc import Callable
 
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 from broker.dialog.sender import Sender
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from broker.application.dialog import Dialog, begin_dialog, get_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
+from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, State
-from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.flat_xml import parse_flat_xml
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER

@@ -14,7 +14,7 @@ from itertools import count
 
 from msgspec import structs
 
-from broker.conversation.contact import Contact, Fragment, Place, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import Contact, Fragment, Place, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.conversation.outbound import Outgoing
 from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Way

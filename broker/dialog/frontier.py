@@ -12,7 +12,7 @@ Source: RFC 8985, which concludes so within one connection; RFC 9040, what conne
 
 from __future__ import annotations
 
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 
 SILENCE = 1.0  # seconds without any acknowledgement of the service after which it does not move
 SERVICES_MAX = 10_000  # remembered; of another one nothing is known until it is heard of again

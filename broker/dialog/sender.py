@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.conversation.contact import Contact, Place
+from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Held, Outbound
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 from broker.dialog.frontier import Frontier
 from broker.dialog.trips import Trips, note_trip
 from broker.forwarding.outbox import Destination

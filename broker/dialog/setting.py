@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
-from broker.conversation.window import FIRST_FRAMES
+from broker.conversation.frames import Travel
+from broker.conversation.window import FIRST_FRAMES, Backoff
 
 
 @dataclass(frozen=True, slots=True)

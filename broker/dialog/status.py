@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 from broker.dialog.sender import Sender
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder

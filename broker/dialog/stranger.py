@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.wire.frame import Fault
 
 GRACE = 10.0  # seconds for which the beginning of a dialog may be behind: several resends of it

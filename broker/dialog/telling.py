@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import islice
 
-from broker.conversation.contact import Place
+from broker.conversation.frames import Place
 from broker.dialog.sender import Sender
 
 TELL_SECONDS = 1.0  # between two looks at a dialog

@@ -15,10 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from broker.conversation.contact import Contact, Fragment, Place, Seal
+from broker.conversation.frames import Contact, Fragment, Place, Seal
 from broker.conversation.outbound import Held, Outbound
-from broker.conversation.round_trip import NEVER, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import NEVER, RoundTrip, Window
 from broker.dialog.alarm import Alarms
 from broker.dialog.detour import FINAL, detour
 from broker.dialog.framing import Framing

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.conversation.contact import Place
+from broker.conversation.frames import Place
 from broker.conversation.outbound import Outgoing
 from broker.forwarding.held import message_id
 from broker.forwarding.ring import Ring, head_of

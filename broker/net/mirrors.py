@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from uuid import UUID
 
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.store.contact import find_contact
 from broker.store.database import open_watch
 

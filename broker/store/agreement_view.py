@@ -1,7 +1,7 @@
 """
 The views of what two sides agree on: message types, contracts, and the priorities of conversations.
 
-What is built in has no row in the file and stands in front, with the numbers of `broker.conversation.built_in`.
+What is built in has no row in the file and stands in front, with the numbers of `broker.conversation.message_types`.
 Services and priorities may name a contract that no statement has made; its number is NULL then.
 
 Source: Service Broker documentation, pages of the views named here.
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.conversation.built_in import CONTRACTS, MESSAGE_TYPES
-from broker.conversation.validation import SentBy, Validation
+from broker.conversation.message_types import CONTRACTS, MESSAGE_TYPES, SentBy, Validation
 from broker.store.file_view import FileView
 
 # The original's letter and word; JSON is our own.

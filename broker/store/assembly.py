@@ -2,7 +2,7 @@
 The fragments of one side that wait until their message is whole and in its turn.
 
 Rows of `broker_fragment`, inside the transaction of whoever asks; for the writer thread. What a fragment is to the
-receiver is decided by `broker.conversation.arrival`; here it is kept and joined. What is kept out of order has a bound
+receiver is decided by `broker.conversation.frames`; here it is kept and joined. What is kept out of order has a bound
 for each side, in fragments and in bytes: past it a fragment is not taken, and comes again when its turn is nearer. The
 body of a message above LARGE_BYTES is never joined: its fragments stay rows until an application has received it.
 """
@@ -13,9 +13,8 @@ import sqlite3
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.conversation.arrival import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX
-from broker.conversation.contact import Place
-from broker.conversation.validation import Validation, validator
+from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
+from broker.conversation.message_types import Validation, validator
 from broker.errors import FrameMalformedError
 from broker.store.large import LARGE_BYTES
 from broker.store.receipt import Run

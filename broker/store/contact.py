@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.store.database import broker_instance
 from broker.wire.layout import NO_GUID
 

@@ -12,8 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 
-from broker.conversation.validation import Refusal, Rule
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY, Refusal, Rule
 from broker.store.assembly import Large
 from broker.store.metadata import message_rule
 from broker.store.side import Side

@@ -19,8 +19,8 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY
 from broker.conversation.state import TAKES_MESSAGES, State
-from broker.conversation.well_known import DIALOG_TIMER, TIMER_PRIORITY
 from broker.store.delivery import Delivery
 from broker.store.failing import fail_side
 from broker.store.ledger import Reason

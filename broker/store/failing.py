@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
+from broker.conversation.message_types import error_body
 from broker.conversation.state import TAKES_MESSAGES, State
-from broker.conversation.well_known import error_body
 from broker.store.delivery import Delivery
 from broker.store.ledger import Reason, fail
 from broker.store.side import Side, side_of

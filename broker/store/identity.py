@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 import uuid
 
-from broker.conversation.well_known import ERROR, ERROR_PRIORITY, error_body
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_body
 from broker.store.ledger import ACKNOWLEDGED, SENT
 from broker.wire.layout import Flag
 

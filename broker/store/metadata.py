@@ -12,8 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.conversation.validation import Rule, SentBy, Validation
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
 
 if TYPE_CHECKING:
     from broker.routing.route import RouteRow

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import structlog
 
-from broker.conversation.well_known import ERROR, ERROR_PRIORITY
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY
 from broker.errors import StoreUnavailableError
 from broker.store.fault import sentence
 from broker.store.large import LARGE_BYTES, PART_BYTES

@@ -14,9 +14,8 @@ import json
 import sqlite3
 from typing import NamedTuple
 
-from broker.conversation.arrival import EARLY_WINDOW, after
-from broker.conversation.contact import Contact, Place
-from broker.conversation.well_known import DEFAULT_LIFETIME, LIFETIME_MAX
+from broker.conversation.frames import EARLY_WINDOW, Contact, Place, after
+from broker.conversation.message_types import DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.security.session import Secured

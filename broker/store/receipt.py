@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.conversation.contact import Contact, Place
+from broker.conversation.frames import Contact, Place
 from broker.flow import Disposition
 from broker.wire.frame import Fault, Header
 from broker.wire.layout import Kind

@@ -13,9 +13,9 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 
-from broker.conversation.arrival import Arrival, after, place
+from broker.conversation.frames import Arrival, after, place
+from broker.conversation.message_types import END_DIALOG, error_body
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, Happening, State
-from broker.conversation.well_known import END_DIALOG, error_body
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.store.assembly import Assembly, Kept, Large

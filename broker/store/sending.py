@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
-from broker.conversation.contact import Contact, Place
+from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Outgoing
 from broker.store.large import PART_BYTES
 from broker.store.secured import secured_of

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from broker.conversation.contact import Contact, Place
+from broker.conversation.frames import Contact, Place
 from broker.conversation.state import State
 from broker.store.metadata import priority_for
 from broker.store.secured import secured_of

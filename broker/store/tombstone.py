@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from broker.conversation.contact import Contact, Place
+from broker.conversation.frames import Contact, Place
 from broker.store.ledger import fail, remove
 from broker.store.secured import secured_of
 from broker.wire.frame import Header

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from broker.conversation.well_known import ERROR, ERROR_PRIORITY, error_parts
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_parts
 from broker.store.group_lock import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.group_lock import records as reader_records
 from broker.store.rows import ask, path_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT
 from tests.chaos.cast import QUEUE, Home
 from tests.chaos.talk import LEVELS
 

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT
 from tests.chaos.talk import CLOSE, LAST, MESSAGE, PATIENT, URGENT
 
 MESSAGES = (6, 30)  # on a dialog, least and most

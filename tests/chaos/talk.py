@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import broker
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT
 from tests.chaos.history import Event, What
 
 SIZES = ((100, 2000), (2000, 20_000), (100_000, 200_000))  # bytes, least and most

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.conversation.well_known import DEFAULT, DIALOG_TIMER, ERROR, error_body
+from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, ERROR, error_body
 from tests.chaos import plan
 from tests.chaos import work as working
 from tests.chaos.application import Target

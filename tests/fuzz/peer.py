@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from broker.conversation.validation import Validation, violation
+from broker.conversation.message_types import Validation, violation
 from broker.dialog.flat_xml import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.kernel_choice import KERNELS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.conversation.well_known import error_body
+from broker.conversation.message_types import error_body
 from broker.routing.match import pick_instance
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.multiple_routes import (

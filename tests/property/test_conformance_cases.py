@@ -16,8 +16,8 @@ from unittest import mock
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
-from broker.conversation.contact import Contact, Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Contact, Travel
+from broker.conversation.window import Backoff
 from broker.dialog.setting import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.conversation.arrival import EARLY_WINDOW, Arrival, after, place
+from broker.conversation.frames import EARLY_WINDOW, Arrival, after, place
 from broker.conversation.outbound import FAITH, HELD_MAX, Held, Outbound, Outgoing
-from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
 from broker.wire.layout import Flag
 from tests.support.tiers import examples
 

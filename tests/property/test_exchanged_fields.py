@@ -18,7 +18,7 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.application.receiving import receive
-from broker.conversation.contact import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.flow import Disposition
 from broker.security.grants import Permission, Rule, State
 from broker.security.key_packet import Mode

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
-from broker.conversation.contact import Contact
-from broker.conversation.well_known import END_DIALOG, ERROR, LIFETIME_MAX
+from broker.conversation.frames import Contact
+from broker.conversation.message_types import END_DIALOG, ERROR, LIFETIME_MAX
 from broker.store.database import broker_instance
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt

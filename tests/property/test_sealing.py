@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.conversation.contact import Contact, Fragment, Seal, Travel, message_frame
+from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
 from broker.errors import FrameMalformedError
 from broker.security.key_packet import Mode
 from broker.security.opening import Opener

@@ -19,7 +19,7 @@ from unittest import mock
 
 import structlog
 
-from broker.conversation.contact import Contact, Fragment, Travel, message_frame
+from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
 from broker.forwarding.way import Origin
 from broker.routing.decide import Surroundings, decide

@@ -26,8 +26,8 @@ from unittest import mock
 import structlog
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog.setting import DialogSettings
 from broker.routing.route import RouteProperties
 from broker.store.balance import read_balance

@@ -25,8 +25,8 @@ from typing import Any
 import structlog
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog.setting import DialogSettings
 from broker.store.balance import read_balance
 from broker.store.database import open_store

@@ -19,7 +19,7 @@ import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
-from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.wire.frame import Fault, Header, decode_dialog, encode_dialog

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from broker.conversation.arrival import Arrival, place
+from broker.conversation.frames import Arrival, place
 from broker.store.delivery import Delivery
 from tests.simulation.simulate import trouble
 from tests.simulation.stored_fleet import play

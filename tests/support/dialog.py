@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service, queues
 from broker.store.transaction import Connection, writing

@@ -6,7 +6,7 @@ import itertools
 import re
 from pathlib import Path
 
-from broker.conversation.contact import Contact, Fragment, Seal, Travel, message_frame
+from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
 from broker.security.session import Credentials, Sealer, Secured
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT
 from broker.errors import ConversationError
 from broker.store.database import open_store
 from broker.store.metadata import put_queue, put_service, queues

@@ -14,8 +14,8 @@ import pytest
 
 from broker.application.dialog import begin_dialog, end_with_cleanup, get_dialog, move_conversation
 from broker.application.receiving import receive
+from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.conversation.state import State
-from broker.conversation.well_known import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.metadata import Priority, put_priority
 from broker.wire.layout import Flag

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.conversation.well_known import error_parts
+from broker.conversation.message_types import error_parts
 from broker.errors import ConversationError
 from broker.store.large import LARGE_BYTES
 from broker.wire.layout import Flag

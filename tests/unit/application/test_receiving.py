@@ -13,7 +13,7 @@ import pytest
 
 from broker.application.dialog import get_dialog
 from broker.application.receiving import get_conversation_group, receive
-from broker.conversation.well_known import DEFAULT, END_DIALOG, ERROR
+from broker.conversation.message_types import DEFAULT, END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.group_lock import ReaderSlot
 from broker.store.quarantine import Blame, failures, note_failure

@@ -19,7 +19,7 @@ from broker.application.message import Message
 from broker.application.reader import Reader, Readers, reader, run_readers
 from broker.application.receiving import receive
 from broker.application.runner import run_until_signal
-from broker.conversation.well_known import END_DIALOG, ERROR
+from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.group_lock import live_slots
 from broker.store.quarantine import failures

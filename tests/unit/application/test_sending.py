@@ -11,8 +11,7 @@ import pytest
 
 from broker.application import sending as module
 from broker.application.dialog import Dialog, send
-from broker.conversation.validation import SentBy, Validation
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
 from broker.errors import ConversationError
 from broker.store.large import LARGE_BYTES, PART_BYTES
 from broker.store.metadata import put_contract, put_message_type

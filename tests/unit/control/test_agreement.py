@@ -14,7 +14,7 @@ from broker.control.catalog import MSDB, Catalog, Database
 from broker.control.config import Settings
 from broker.control.execute import execute, preview
 from broker.control.rehearsal import rehearse
-from broker.conversation.validation import SentBy, Validation
+from broker.conversation.message_types import SentBy, Validation
 from broker.ddl.parser import read_script
 from broker.errors import StatementError
 from broker.store import database, metadata

@@ -12,7 +12,7 @@ from broker.control.listen import ListenAddress
 from broker.control.place import Places, index_places
 from broker.control.section import SectionError, keys_of
 from broker.control.setting import settings_of
-from broker.conversation.arrival import EARLY_WINDOW, Arrival, place
+from broker.conversation.frames import EARLY_WINDOW, Arrival, place
 from broker.errors import SettingError, Span
 from broker.wire import layout
 

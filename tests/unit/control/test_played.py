@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.control.played import Played, begin_to_play, play
-from broker.conversation.validation import SentBy, Validation
+from broker.conversation.message_types import SentBy, Validation
 from broker.ddl.parser import parse_script
 from broker.errors import StatementError
 from broker.routing.route import AUTO_CREATED_LOCAL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.arrival import EARLY_WINDOW, Arrival, after, place
+from broker.conversation.frames import EARLY_WINDOW, Arrival, after, place
 from broker.wire.layout import Flag
 
 LAST = int(Flag.LAST_FRAGMENT)

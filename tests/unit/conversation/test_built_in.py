@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from broker.conversation.built_in import CONTRACT_NAMES, CONTRACTS, MESSAGE_TYPE_NAMES, MESSAGE_TYPES
-from broker.conversation.validation import SentBy
-from broker.conversation.well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
+from broker.conversation.message_types import (
+    CONTRACT_NAMES,
+    CONTRACTS,
+    DEFAULT,
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
+    MESSAGE_TYPE_NAMES,
+    MESSAGE_TYPES,
+    SentBy,
+)
 from broker.dialog.inquiry import CONTRACT, MISSING_BINDING, MISSING_ROUTE
 from broker.store.metadata import DEFAULT_TYPE_ID, FIRST_ID
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.conversation.contact import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.routing.facts import Facts
 from broker.wire.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
 from broker.wire.layout import NO_GUID, Flag, Kind

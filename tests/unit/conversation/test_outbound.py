@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.conversation.outbound import FAITH, HELD_MAX, REFUSED_WAIT_MIN, Outbound, Outgoing
-from broker.conversation.round_trip import FLOOR, NEVER, Backoff, RoundTrip
-from broker.conversation.window import FIRST_FRAMES, LEAST_FRAMES, Window
+from broker.conversation.window import FIRST_FRAMES, FLOOR, LEAST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.wire.layout import Flag
 
 FIRST, CAP = 4.0, 64.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.round_trip import DOUBLINGS_KEPT, FLOOR, Backoff, RoundTrip
+from broker.conversation.window import DOUBLINGS_KEPT, FLOOR, Backoff, RoundTrip
 
 BACKOFF = Backoff(first=4.0, cap=64.0)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.conversation.validation import (
+from broker.conversation.message_types import (
     DEPTH_MAX,
     JSON_MAX_BYTES,
     MARK_MAX_BYTES,

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from broker.conversation.well_known import ERROR_PRIORITY, TIMER_PRIORITY, error_body, error_parts
+from broker.conversation.message_types import ERROR_PRIORITY, TIMER_PRIORITY, error_body, error_parts
 
 
 @pytest.mark.parametrize("description", ["", "plain", "<&>\"'", "żółw 🐢"])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.dialog.acknowledging import DELAY, ENOUGH, Acknowledging
 from broker.store.receipt import Standing
 from tests.support.virtual_time import virtual_time

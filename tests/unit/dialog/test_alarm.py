@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound
-from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
 from broker.dialog.alarm import Alarms
 from broker.dialog.sender import Sender
 from tests.support.virtual_time import virtual_time

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from broker.application.dialog import begin_dialog, get_dialog
+from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import State
-from broker.conversation.well_known import LIFETIME_MAX
 from broker.dialog.asking import ANSWER_SECONDS, Ending, Request, answer, ask_in_writer, open_requests_in_writer
 from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER

@@ -17,8 +17,8 @@ import pytest
 import structlog
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog import inbox, loading
 from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, POLL_SECONDS, Endpoint
 from broker.dialog.setting import DialogSettings

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from broker.application.dialog import Dialog
-from broker.conversation.contact import Travel, ack_frame
-from broker.conversation.well_known import DIALOG_TIMER, ERROR
+from broker.conversation.frames import Travel, ack_frame
+from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.dialog.acknowledging import DELAY
 from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, TURN_SECONDS
 from broker.dialog.wall_clock import SETTLE_SECONDS

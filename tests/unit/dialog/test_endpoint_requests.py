@@ -13,8 +13,8 @@ from pathlib import Path
 from unittest import mock
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.inquirer import RETRY_SECONDS
 from broker.dialog.inquiry import Inquiry, render_inquiry

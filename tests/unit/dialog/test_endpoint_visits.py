@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog import inbox
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.setting import DialogSettings

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from broker.conversation.contact import Contact, Fragment, Travel
+from broker.conversation.frames import Contact, Fragment, Travel
 from broker.conversation.outbound import Outgoing
 from broker.dialog import framing as module
 from broker.dialog.framing import NO_BINDING, NO_CERTIFICATE, Framing

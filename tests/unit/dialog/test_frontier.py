@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 from broker.dialog import frontier as module
 from broker.dialog.frontier import SILENCE, Frontier
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
-from broker.conversation.round_trip import Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import Backoff, RoundTrip, Window
 from broker.dialog import loading as module
 from broker.dialog.loading import LOAD_BYTES, LOADED_MAX_BYTES, Loading
 from broker.dialog.sender import Sender

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog.resetting import reset
 from broker.dialog.setting import DialogSettings
 from tests.unit.dialog.test_transmitter import Stage

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
-from broker.conversation.round_trip import NEVER, Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
 from broker.dialog.frontier import SILENCE, Frontier
 from broker.dialog.sender import Sender
 from broker.dialog.trips import MICROSECONDS, Trips

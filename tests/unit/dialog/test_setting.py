@@ -1,8 +1,8 @@
 """The defaults of dialogs are those of the configuration."""
 
 from broker.control import config
-from broker.conversation.contact import Travel
-from broker.conversation.round_trip import Backoff
+from broker.conversation.frames import Travel
+from broker.conversation.window import Backoff
 from broker.dialog.setting import DialogSettings
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
-from broker.conversation.round_trip import Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import Backoff, RoundTrip, Window
 from broker.dialog.sender import Sender
 from broker.dialog.status import Trouble, connecting, transmission_status
 from broker.flow import Disposition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.dialog.stranger import AGAIN, FAULTS_PER_SECOND, GRACE, KNOWN_MAX, Strangers
 
 

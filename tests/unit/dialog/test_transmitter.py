@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from broker.conversation.contact import Contact, Travel
+from broker.conversation.frames import Contact, Travel
 from broker.conversation.outbound import Outgoing
-from broker.conversation.round_trip import FLOOR, Backoff
+from broker.conversation.window import FLOOR, Backoff
 from broker.dialog import loading
 from broker.dialog import transmitter as module
 from broker.dialog.frontier import SILENCE

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound
-from broker.conversation.round_trip import Backoff, RoundTrip
-from broker.conversation.window import Window
+from broker.conversation.window import Backoff, RoundTrip, Window
 from broker.dialog.sender import Sender
 from broker.dialog.turns import GUARD_TURNS, QUANTUM_BYTES, Turns
 

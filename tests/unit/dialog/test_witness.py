@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.contact import Contact, Fragment, Travel, message_frame
+from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.conversation.outbound import Outgoing
 from broker.dialog import witness as module
 from broker.dialog.witness import Witness

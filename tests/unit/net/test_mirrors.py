@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from broker.conversation.round_trip import NEVER
+from broker.conversation.window import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
 from broker.mirror.mirrored_route import MirroredRouteState

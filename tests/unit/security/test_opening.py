@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.flow import Disposition
 from broker.security.identity import Peers, parse_own, parse_peers
 from broker.security.issue import Validity

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.validation import SentBy, Validation
+from broker.conversation.message_types import SentBy, Validation
 from broker.observe.query import SELF_MADE, Views
 from broker.observe.view import MEMORY_VIEWS
 from broker.store.database import open_store

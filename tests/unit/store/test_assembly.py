@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.conversation.validation import Validation
+from broker.conversation.message_types import Validation
 from broker.errors import FrameMalformedError
 from broker.store import assembly as module
 from broker.store.assembly import HELD_RUNS_MAX, Assembly, Kept, Large

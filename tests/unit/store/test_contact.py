@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.store.contact import find_contact
 from broker.store.database import broker_instance
 from broker.wire.layout import NO_GUID

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.conversation.contact import Contact
-from broker.conversation.validation import SentBy, Validation
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR
+from broker.conversation.frames import Contact
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
 from broker.store.assembly import Large
 from broker.store.delivery import Delivery
 from broker.store.metadata import put_contract, put_message_type

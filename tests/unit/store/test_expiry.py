@@ -12,7 +12,7 @@ import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
-from broker.conversation.well_known import DIALOG_TIMER, ERROR, error_body
+from broker.conversation.message_types import DIALOG_TIMER, ERROR, error_body
 from broker.store import expiry as module
 from broker.store.delivery import Delivery
 from broker.store.expiry import LINGER_SECONDS, Expired, Expiry, fire_timers, next_timer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.conversation.well_known import ERROR, error_body
+from broker.conversation.message_types import ERROR, error_body
 from broker.store.balance import read_balance
 from broker.store.failing import fail_in_writer
 from broker.wire.frame import Fault

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.conversation.contact import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.flow import Disposition
 from broker.security.grants import Permission, Rule, State
 from broker.security.key_packet import Mode

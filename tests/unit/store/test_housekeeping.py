@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.well_known import DIALOG_TIMER, ERROR
+from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.store.housekeeping import Housekeeping, Kept
 from tests.support.dialog import open_database, queued, rows
 

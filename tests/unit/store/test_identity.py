@@ -6,7 +6,7 @@ import uuid
 
 from broker.application.dialog import Dialog
 from broker.application.receiving import receive
-from broker.conversation.well_known import ERROR
+from broker.conversation.message_types import ERROR
 from broker.store.database import broker_instance
 from broker.store.identity import BROKER_ERRORED, NEW_BROKER, error_conversations, new_broker
 from broker.store.metadata import queues, services

@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.conversation.validation import Rule, SentBy, Validation
-from broker.conversation.well_known import DEFAULT
+from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
 from broker.store.database import open_store

@@ -14,8 +14,8 @@ import pytest
 import structlog
 
 from broker.application.transaction import check_schema
-from broker.conversation.contact import Contact, Travel, ack_frame
-from broker.conversation.well_known import ERROR
+from broker.conversation.frames import Contact, Travel, ack_frame
+from broker.conversation.message_types import ERROR
 from broker.errors import StoreUnavailableError
 from broker.store import migration, schema
 from broker.store.database import broker_instance, open_store

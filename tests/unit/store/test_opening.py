@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.conversation.arrival import EARLY_WINDOW
+from broker.conversation.frames import EARLY_WINDOW
 from broker.flow import Disposition
 from broker.store.database import broker_instance
 from broker.store.ledger import Reason

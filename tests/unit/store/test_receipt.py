@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.flow import Disposition
 from broker.store.receipt import Receipt, Standing
 from broker.wire.frame import Header

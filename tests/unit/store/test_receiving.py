@@ -15,8 +15,8 @@ import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
-from broker.conversation.arrival import EARLY_WINDOW
-from broker.conversation.well_known import DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
+from broker.conversation.frames import EARLY_WINDOW
+from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.flow import Disposition
 from broker.store.database import broker_instance
 from broker.store.metadata import drop_service, put_service

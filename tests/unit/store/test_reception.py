@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.conversation.arrival import EARLY_WINDOW
-from broker.conversation.validation import SentBy, Validation
-from broker.conversation.well_known import DIALOG_TIMER, END_DIALOG, ERROR, LIFETIME_MAX
+from broker.conversation.frames import EARLY_WINDOW
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, LIFETIME_MAX, SentBy, Validation
 from broker.flow import Disposition
 from broker.store import assembly
 from broker.store.database import broker_instance

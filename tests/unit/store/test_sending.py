@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
+from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.outbound import Outgoing
-from broker.conversation.well_known import END_DIALOG, ERROR, error_body
 from broker.store.database import broker_instance, settle_fragment_size
 from broker.store.large import PART_BYTES
 from broker.store.sending import Found, Want, find_in_writer, load_in_writer, say_in_writer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.contact import Contact
+from broker.conversation.frames import Contact
 from broker.conversation.state import State
 from broker.store.database import broker_instance
 from broker.store.metadata import Priority, put_priority

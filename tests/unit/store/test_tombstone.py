@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.application.dialog import begin_dialog
-from broker.conversation.contact import Contact, Travel, ack_frame
+from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.store.ledger import Reason
 from broker.store.tombstone import REPLAY_GUARD, close, find_tombstone, purge_tombstones
 from broker.wire.frame import Header, decode_dialog

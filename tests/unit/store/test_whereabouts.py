@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from broker.conversation.well_known import END_DIALOG, ERROR, error_body
+from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.store.group_lock import QueueRecord, ReaderSlot
 from broker.store.quarantine import rest
 from broker.store.whereabouts import Closed, Found, Whereabouts, find_whereabouts

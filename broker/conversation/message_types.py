@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from itertools import accumulate
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
 DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
@@ -294,3 +297,94 @@ _VALIDATORS: dict[Validation, type[Validator]] = {
     Validation.WELL_FORMED_XML: _Xml,
     Validation.JSON: _Json,
 }
+
+
+# --- well_known ---
+# Names and bodies that every service knows: system message types, the default type and contract, error messages.
+#
+# Source: Service Broker documentation, "Broker System Messages".
+
+
+DEFAULT = "DEFAULT"  # the message type and the contract that exist everywhere
+END_DIALOG = "http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog"
+ERROR = "http://schemas.microsoft.com/SQL/ServiceBroker/Error"
+DIALOG_TIMER = "http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer"
+ERROR_PRIORITY, TIMER_PRIORITY = 11, 12  # in the queue: an error is read before all but a timer
+DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
+LIFETIME_MAX = 2**31 - 1  # seconds; what the original's type holds
+
+# Patterns, compiled by `re` when they are first needed: every command imports this, and next to none needs them.
+_CODE = r"<Code>\s*(-?[0-9]{1,10})\s*</Code>"
+_BEFORE, _BEHIND = "<Description>", "</Description>"
+_REFERENCE = r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});"
+_NOT_XML = r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+
+
+def error_body(code: int, description: str) -> bytes:
+    """The documented XML of an Error message; a character that XML does not have is told as U+FFFD."""
+    from html import escape  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    description = re.sub(_NOT_XML, "\ufffd", description)
+    namespace = "http://schemas.microsoft.com/SQL/ServiceBroker/Error"
+    text = f"<Code>{code}</Code><Description>{escape(description, quote=False)}</Description>"
+    return f'<?xml version="1.0"?><Error xmlns="{namespace}">{text}</Error>'.encode()
+
+
+def error_parts(body: bytes) -> tuple[int | None, str]:
+    """
+    Code and description of an Error message, whoever made it; None and "" for what is not there.
+
+    Cost: O(bytes), whatever they are: the far application may have sent anything.
+    """
+    from html import unescape  # noqa: PLC0415 - slow to import: see broker.cli.group
+
+    text = body.decode("utf-8", "replace")
+    code = re.search(_CODE, text)
+    description, end, _ = text.partition(_BEFORE)[2].partition(_BEHIND)
+    told = re.sub(_REFERENCE, lambda found: unescape(found[0]), description) if end else ""
+    return None if code is None else int(code[1]), told
+
+
+# --- built_in ---
+# The message types and contracts that every database has without any statement. Pure.
+#
+# They are shown by the views, and can neither be made nor altered nor dropped. The numbers are below those of what
+# statements make; DEFAULT has the original's.
+#
+# Source: Service Broker documentation, "Broker System Messages", "CREATE CONTRACT", "Service Broker Dynamic Routing".
+
+
+_SCHEMAS = "http://schemas.microsoft.com/SQL/ServiceBroker"
+_NOTICE = f"{_SCHEMAS}/BrokerConfigurationNotice"
+
+
+class BuiltInType(Struct, frozen=True):
+    """Shape: `message_type_id` below 65536."""
+
+    message_type_id: int
+    name: str
+    validation: Validation
+
+
+class BuiltInContract(Struct, frozen=True):
+    """Shape: `service_contract_id` below 65536; `message_types` their numbers."""
+
+    service_contract_id: int
+    name: str
+    message_types: Mapping[int, SentBy]
+
+
+MESSAGE_TYPES = (
+    BuiltInType(1, ERROR, Validation.WELL_FORMED_XML),
+    BuiltInType(2, END_DIALOG, Validation.EMPTY),
+    BuiltInType(3, DIALOG_TIMER, Validation.EMPTY),
+    BuiltInType(4, f"{_NOTICE}/MissingRoute", Validation.WELL_FORMED_XML),
+    BuiltInType(5, f"{_NOTICE}/MissingRemoteServiceBinding", Validation.WELL_FORMED_XML),
+    BuiltInType(14, DEFAULT, Validation.NONE),
+)
+CONTRACTS = (
+    BuiltInContract(4, _NOTICE, {4: SentBy.INITIATOR, 5: SentBy.INITIATOR}),
+    BuiltInContract(6, DEFAULT, {14: SentBy.ANY}),
+)
+MESSAGE_TYPE_NAMES = frozenset(one.name for one in MESSAGE_TYPES)
+CONTRACT_NAMES = frozenset(one.name for one in CONTRACTS)
