@@ -1,23 +1,63 @@
-"""Bodies and types against what is declared of them."""
+"""What every database has without any statement."""
 
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.conversation.message_types import (
+    CONTRACT_NAMES,
+    CONTRACTS,
+    DEFAULT,
     DEPTH_MAX,
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
+    ERROR_PRIORITY,
     JSON_MAX_BYTES,
     MARK_MAX_BYTES,
+    MESSAGE_TYPE_NAMES,
+    MESSAGE_TYPES,
+    TIMER_PRIORITY,
     Rule,
     SentBy,
     Validation,
+    error_body,
+    error_parts,
     validator,
     violation,
 )
+from broker.dialog.inquiry import CONTRACT, MISSING_BINDING, MISSING_ROUTE
+from broker.store.metadata import DEFAULT_TYPE_ID, FIRST_ID
+
+
+def test_types_and_contracts_of_the_broker_itself_are_there() -> None:
+    assert {DEFAULT, END_DIALOG, ERROR, DIALOG_TIMER, MISSING_ROUTE, MISSING_BINDING} == MESSAGE_TYPE_NAMES
+    assert {DEFAULT, CONTRACT} == CONTRACT_NAMES
+
+
+def test_numbers_are_below_those_that_statements_make_and_differ() -> None:
+    types = {one.message_type_id: one.name for one in MESSAGE_TYPES}
+    contracts = {one.service_contract_id for one in CONTRACTS}
+
+    assert (len(MESSAGE_TYPES), len(CONTRACTS)) == (len(types), len(contracts))
+    assert max(*types, *contracts) < FIRST_ID
+    assert types[DEFAULT_TYPE_ID] == DEFAULT
+
+
+def test_contract_default_lets_both_sides_send_the_type_default() -> None:
+    default = next(one for one in CONTRACTS if one.name == DEFAULT)
+
+    assert {DEFAULT_TYPE_ID: SentBy.ANY} == default.message_types
+
+
+# --- test_validation ---
+# Bodies and types against what is declared of them.
+
 
 BOMB = b'<!DOCTYPE a [<!ENTITY x "xx"><!ENTITY y "&x;&x;">]><a>&y;</a>'
 SPACE = b" " * (3 * MARK_MAX_BYTES)
@@ -148,3 +188,49 @@ def test_body_is_refused_with_the_number_of_its_validation(validation: str, numb
     assert refusal is not None
     assert (number, True) == (refusal.number, "'//shop/Invoice' failed validation" in refusal.problem)
     assert Rule("t", SentBy.ANY).refusal_of_body(b"<a") is None
+
+
+# --- test_well_known ---
+# Bodies that every service knows.
+
+
+@pytest.mark.parametrize("description", ["", "plain", "<&>\"'", "żółw 🐢"])
+def test_error_body_is_the_documented_xml(description: str) -> None:
+    root = ET.fromstring(error_body(42, description))
+
+    namespace = "{http://schemas.microsoft.com/SQL/ServiceBroker/Error}"
+    assert f"{namespace}Error" == root.tag
+    assert [(f"{namespace}Code", "42"), (f"{namespace}Description", description or None)] == [
+        (child.tag, child.text) for child in root
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        (error_body(-8490, 'no <service> & "more"'), (-8490, 'no <service> & "more"')),
+        (b"<Code> 7 </Code><Description>&#65;&#x42;&apos;&nope;&#0;</Description>", (7, "AB'&nope;\ufffd")),
+        (b"<Code>7<Description>one<Description>two</Description></Description>", (None, "one<Description>two")),
+        (b"<Description>" * 100_000, (None, "")),  # one pass: a search from each of them would take minutes
+        (
+            b"<Description>&#" + b"9" * 5000 + b";</Description>",
+            (None, f"&#{'9' * 5000};"),
+        ),  # no number that Python reads
+        (b"<Code>" + b" " * 100_000, (None, "")),
+        (b"\xff", (None, "")),
+    ],
+    ids=range(7),
+)
+def test_error_body_of_whomever_is_read_in_one_pass(body: bytes, parts: tuple[int | None, str]) -> None:
+    assert parts == error_parts(body)
+
+
+@pytest.mark.parametrize("bad", ["\0", "\x0b", "\x1f", "\ud800", "\ufffe", "\uffff"])
+def test_character_that_xml_does_not_have_is_told_as_the_replacement_character(bad: str) -> None:
+    root = ET.fromstring(error_body(1, f"a{bad}\t\n{bad}b\U0010ffff"))
+
+    assert "a\ufffd\t\n\ufffdb\U0010ffff" == root[1].text
+
+
+def test_timer_is_read_before_an_error_and_an_error_before_all_else() -> None:
+    assert sorted([TIMER_PRIORITY, ERROR_PRIORITY, 10, 1], reverse=True) == [TIMER_PRIORITY, ERROR_PRIORITY, 10, 1]
