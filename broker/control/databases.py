@@ -33,10 +33,9 @@ from broker.control.role_source import role_source
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.resetting import reset
-from broker.dialog.setting import DialogSettings
+from broker.dialog.send_queue import Trips
 from broker.dialog.status import Trouble
-from broker.dialog.trips import Trips
+from broker.dialog.transmitter import DialogSettings, reset
 from broker.errors import StatementError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder

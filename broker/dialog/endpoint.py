@@ -10,28 +10,22 @@ polling is the truth, and cheap.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
-from broker.dialog.acknowledging import Acknowledging
-from broker.dialog.borrowing import borrowed, checked
-from broker.dialog.detour import alternatives
-from broker.dialog.inbox import Inbox
-from broker.dialog.inquirer import Inquirer
-from broker.dialog.refusal import Refusals
-from broker.dialog.setting import DialogSettings
+from broker.dialog.arrivals import GONE, Acknowledging, Inbox, Refusals, Strangers
+from broker.dialog.journal_hooks import Verdicts
+from broker.dialog.route_requests import Inquirer
 from broker.dialog.store_port import Store
-from broker.dialog.stranger import GONE, Strangers
-from broker.dialog.transmitter import Transmitter
-from broker.dialog.verdict import Verdicts
-from broker.dialog.wall_clock import WallClock
+from broker.dialog.transmitter import DialogSettings, Transmitter, alternatives
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
@@ -50,6 +44,83 @@ from broker.supervision import Kept, Supervision
 from broker.wire.frame import Header
 from broker.wire.layout import KIND_AT, Kind
 
+# --- borrowing ---
+# The connection of a database, used by others between two turns of its writer thread: in that thread, or lent.
+
+
+_T = TypeVar("_T")
+
+
+def checked(store: Store, work: Callable[[Connection], _T]) -> Callable[[], _T]:
+    """The work, for the writer thread; raises StoreUnavailableError when what it commits would not be found again."""
+
+    def do_in_writer() -> _T:
+        return work(store.lend())
+
+    return do_in_writer
+
+
+@contextmanager
+def borrowed(store: Store, writer: Executor) -> Iterator[Connection]:
+    """
+    The connection, while the one thread of `writer` stands still; for another thread than the loop's.
+
+    Whoever has it needs nothing of the loop to give it back, so it is given back even when the loop has ended.
+
+    Raises:
+        StoreUnavailableError: what would be committed now would not be found again.
+    """
+    stands, may_go = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        stands.set()
+        may_go.wait()
+
+    writer.submit(stand_still)
+    stands.wait()
+    try:
+        yield store.lend()
+    finally:
+        may_go.set()
+
+
+# --- wall_clock ---
+# Whether the wall clock can be believed.
+#
+# Lifetimes, timers and tombstones are instants of the wall clock, for they outlive the process. A clock that jumps
+# forward would end them all at once, and many such jumps are undone a moment later: a wrong time server, a typing
+# error.
+# So after a jump nothing is ended for a minute. A jump that stays is the truth from then on; one that goes back has
+# done
+# no harm. Delays inside the process use the monotonic clock and do not care.
+
+
+JUMP_SECONDS = 5.0  # forward between two looks; less is a correction
+SETTLE_SECONDS = 60.0
+
+
+class WallClock:
+    """How the wall clock goes beside the monotonic one. Changed by `look` only."""
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+        self._settled_at = 0.0
+
+    def look(self, wall: float, now: float) -> float:
+        """Both clocks now; seconds by which the wall clock has jumped since the last look, 0 when it has not."""
+        offset = wall - now
+        jump = 0.0 if self._offset is None else offset - self._offset
+        self._offset = offset
+        if abs(jump) < JUMP_SECONDS:
+            return 0.0
+        self._settled_at = now + SETTLE_SECONDS if jump > 0 else now
+        return jump
+
+    def is_settled(self, now: float) -> bool:
+        """Whether what the wall clock says may end something."""
+        return now >= self._settled_at
+
+
 POLL_SECONDS = (0.002, 0.02)  # between two looks at data_version: right after a change, and at most
 RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: one that is lost costs a resend at most
 TURN_SECONDS = 0.004  # behind a turn with work for several: what comes meanwhile shares one commit, and costs the less
@@ -59,7 +130,6 @@ FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 _ACK = int(Kind.ACK)  # an enum's operators are slow
 
 log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 
 class Endpoint:

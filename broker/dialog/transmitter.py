@@ -11,37 +11,241 @@ after a time that doubles (`broker.conversation.outbound`).
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import replace as dataclasses_replace
+from itertools import count
 
-from broker.conversation.frames import Contact, Fragment, Place, Seal
-from broker.conversation.outbound import Held, Outbound
-from broker.conversation.window import NEVER, RoundTrip, Window
-from broker.dialog.alarm import Alarms
-from broker.dialog.detour import FINAL, detour
-from broker.dialog.framing import Framing
-from broker.dialog.frontier import Frontier
-from broker.dialog.loading import LOADED_MAX_BYTES, Loading
-from broker.dialog.sender import Sender
-from broker.dialog.setting import DialogSettings
-from broker.dialog.status import Trouble, transmission_status
-from broker.dialog.telling import Telling
-from broker.dialog.trips import Trips
-from broker.dialog.turns import FRAME_COST, Turns
-from broker.dialog.witness import Witness
+from msgspec import structs
+from msgspec.structs import replace
+
+from broker.conversation.frames import Contact, Fragment, Place, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.outbound import Held, Outbound, Outgoing
+from broker.conversation.window import FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
+from broker.dialog.journal_hooks import Witness
+from broker.dialog.send_queue import FRAME_COST, LOADED_MAX_BYTES, Alarms, Frontier, Loading, Sender, Trips, Turns
+from broker.dialog.status import Telling, Trouble, transmission_status
 from broker.flow import Disposition
 from broker.forwarding.deciding import Ask, want_better
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination, Outbox
+from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Buffer, Way, rejected
+from broker.routing.address import NetworkAddress
+from broker.routing.choose import Health
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
 from broker.security.key_packet import Mode
-from broker.security.session import CannotSealError, Credentials, Secured
-from broker.store.sending import Found, Loaded, Want
-from broker.wire.frame import Fault, Rejected
+from broker.security.session import CannotSealError, Credentials, Sealer, Secured
+from broker.store.receipt import Heard, Run
+from broker.store.sending import Found, Loaded, Want, left
+from broker.wire.frame import Fault, Rejected, decode_envelope, encode_envelope
 from broker.wire.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
+
+# --- detour ---
+# Other ways than the best one, for frames that got no answer along it, or that will get none.
+#
+# A next hop can be connected and lead nowhere: a gateway that has lost its own next hop, or one of several targets
+# that
+# is not the one a dialog is bound to. Only the lack of an acknowledgement shows it, and only at the sender.
+
+
+FINAL = frozenset(  # why the next hop refused a frame that it will refuse again, whatever it says of retrying
+    disposition.number
+    for disposition in (
+        Disposition.MALFORMED,
+        Disposition.HOPS_EXHAUSTED,
+        Disposition.FORWARDING_DISABLED,
+        Disposition.ROUTE_INVALID,
+        Disposition.FRAME_TOO_LARGE,
+    )
+)
+
+
+def alternatives(decision: Decision) -> list[Decision]:
+    """
+    The decision once for each address that is not suppressed, each in front once; the order goes round.
+
+    Shape: at least one; the first is the decision itself.
+    """
+    usable = [candidate for candidate in decision.candidates if candidate.health is not Health.SUPPRESSED]
+    rest = [candidate for candidate in decision.candidates if candidate.health is Health.SUPPRESSED]
+    turned = [(*usable[start:], *usable[:start], *rest) for start in range(1, len(usable))]
+    return [decision, *(replace(decision, candidates=those, route=those[0].route) for those in turned)]
+
+
+def detour(decision: Decision, outbox: Callable[[NetworkAddress], Outbox]) -> Decision:
+    """
+    The decision with the next address that is as good as the best one in front; the same when there is none.
+
+    Asked again and again, each of those has its turn. For an address that was not tried a link is asked for, and not
+    waited for: when nobody answers there, finding out takes longer than the next resend.
+    """
+    for candidate in decision.candidates:
+        if candidate.health is Health.UNTRIED:
+            outbox(candidate.address).want_link()
+    for other in alternatives(decision)[1:]:
+        if other.candidates[0].health is decision.candidates[0].health:
+            return other
+    return decision
+
+
+# --- framing ---
+# The frames that one database sends, each with an id of its own, sealed where they leave the instance.
+#
+# Whether a frame is sealed is decided by how its side is secured and by its way: what a database of this very
+# instance
+# takes stays in the process, and is never sealed. Loop-only.
+
+
+SEALERS_MAX = 16_384  # dialogs whose keys are kept, some 50 MB; one above it makes a new key with its next frame
+NO_BINDING, NO_CERTIFICATE = -9727, -9731  # the original's numbers
+
+
+class Framing:
+    """
+    Makes frames.
+
+    Shape: `credentials` of the database, and the `travel` of each frame; may be changed by anybody, each part as a
+    whole.
+    """
+
+    def __init__(self, travel: Travel, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self.travel = travel
+        self._message_ids = (os.urandom(8), count(int.from_bytes(os.urandom(4), "big")))
+        self._sealers: OrderedDict[tuple[bytes, bool], Sealer] = OrderedDict()
+
+    def message_id(self) -> bytes:
+        """An id for one transmission: eight bytes of this process, eight of a counter."""
+        prefix, numbers = self._message_ids
+        return prefix + next(numbers).to_bytes(8, "big")
+
+    def message(self, contact: Contact, fragment: Fragment, seal: Seal | None) -> bytes:
+        """One fragment of a message, sealed as `seal` gave it. Raises CannotSealError: not behind `seal`."""
+        return message_frame(contact, self.travel, self.message_id(), fragment, seal)
+
+    def body(self, fragment: Outgoing) -> bytes:
+        """The body of a fragment as it goes out now: what is left of a lifetime shrinks while a message waits."""
+        if not fragment.lifetime:
+            return fragment.body
+        envelope, payload = decode_envelope(fragment.body)
+        now = max(time.time(), fragment.enqueued_at)
+        return encode_envelope(structs.replace(envelope, lifetime=left(fragment.lifetime, now))) + payload
+
+    def ack(
+        self, contact: Contact, way: Way, stored: Place, held: tuple[Run, ...] = (), *, is_urgent: bool = True
+    ) -> bytes | None:
+        """An acknowledgement; None when it cannot be sealed: what is not acknowledged comes again."""
+        try:
+            seal = self.seal(contact, way, with_packet=is_urgent)
+        except CannotSealError:
+            return None
+        return ack_frame(contact, self.travel, self.message_id(), stored, held, seal=seal)
+
+    def fault(self, contact: Contact, way: Way, fault: Fault) -> bytes | None:
+        """An error; None when it cannot be sealed: the far side would not believe it."""
+        try:
+            seal = self.seal(contact, way, with_packet=True)
+        except CannotSealError:
+            return None
+        return fault_frame(contact, self.travel, self.message_id(), fault, seal)
+
+    def seal(self, contact: Contact, way: Way, *, with_packet: bool) -> Seal | None:
+        """
+        How frames of this side are sealed on this way, now; None when they are not.
+
+        Raises:
+            CannotSealError: they have to be, and something is missing.
+        """
+        secured = contact.secured
+        if secured is None or isinstance(way.sink, DatabaseSink):
+            return None
+        if secured.mode is None and not contact.is_initiator:  # it began inside; who has moved away will seal
+            return None
+        name = (contact.conversation_id, contact.is_initiator)
+        sealer = self._sealers.get(name)
+        if sealer is None or sealer.secured != secured:
+            sealer = self._sealers[name] = Sealer(secured, contact.direction(), self.credentials, os.urandom)
+            if len(self._sealers) > SEALERS_MAX:
+                self._sealers.popitem(last=False)
+        else:
+            self._sealers.move_to_end(name)
+        now = time.time()
+        sealer.check(now)
+        return Seal(sealer, now, with_packet)
+
+    def heard(self, conversation_id: bytes, heard: Heard, *, is_initiator: bool) -> None:
+        """A sealed frame came to this side, and was believed."""
+        sealer = self._sealers.get((conversation_id, is_initiator))
+        if sealer is not None:
+            sealer.heard(*heard)
+
+    def final(self, contact: Contact) -> Fault | None:
+        """Why this side can never leave this instance, however long it waits; None when it can, or may some day."""
+        secured = contact.secured
+        if secured is None or not contact.is_initiator:
+            return None
+        if secured.mode is None:
+            text = (
+                "dialog security is not available for this conversation because there is no remote service binding for"
+                f" the target service: CREATE REMOTE SERVICE BINDING name TO SERVICE '{contact.far_service}' WITH USER"
+                " = [principal], or begin the dialog with encryption off"
+            )
+            return Fault(NO_BINDING, text)
+        if secured.mode is Mode.FULL and self.credentials.own is None:
+            text = (
+                "dialog security is unavailable for this conversation because this database has no certificate: give it"
+                " one (certificate, private_key), or make the remote service binding ANONYMOUS = ON"
+            )
+            return Fault(NO_CERTIFICATE, text)
+        return None
+
+
+# --- resetting ---
+# Other settings for the dialogs of a database that is at work. Loop-only.
+
+
+def reset(transmitter: Transmitter, settings: DialogSettings) -> None:
+    """
+    Dialogs behave so from now on, those under way as well: what is in flight stays, what is sent next obeys.
+
+    How messages are cut stays as it is: those that wait are cut already.
+    """
+    transmitter.settings = dataclasses_replace(settings, fragment_size=transmitter.settings.fragment_size)
+    transmitter.framing.travel = settings.travel
+    for sender in transmitter.senders.values():
+        outbound = sender.outbound
+        outbound.round_trip.backoff = settings.backoff
+        outbound.window.bound(settings.window, settings.window_bytes)
+    transmitter.on_room()  # a wider window may have room for more
+
+
+# --- setting ---
+# How the dialogs of a database behave, as the configuration says.
+
+
+@dataclass(frozen=True, slots=True)
+class DialogSettings:
+    """
+    Shape: `window` frames and `window_bytes` of bodies in flight for each dialog at most; `fragment_size` bytes of
+    payload in one frame.
+    """
+
+    backoff: Backoff
+    travel: Travel
+    window: int
+    fragment_size: int
+    window_bytes: int = 8 * 1024 * 1024
+
+    @property
+    def first_frames(self) -> int:
+        """How much of a dialog is loaded when it begins to wait: as `Outbound.room` has it."""
+        return min(self.window, 2 * FIRST_FRAMES)
+
 
 PUMP_BYTES = 256 * 1024  # handed to the forwarder at once: the loop does other things in between
 REMATCH_SECONDS = 10.0  # after which a delayed conversation is matched again without any change of routes

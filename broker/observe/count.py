@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.dialog.trips import MICROSECONDS
+from broker.dialog.send_queue import MICROSECONDS
 from broker.observe.histogram import BUCKETS
 from broker.observe.instance import Running
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from broker.dialog.trips import MICROSECONDS
+from broker.dialog.send_queue import MICROSECONDS
 from broker.flow import Disposition
 from broker.forwarding.outbox import Destination
 from broker.observe.connection import CONNECTION_METRICS, connection_samples, flow_samples

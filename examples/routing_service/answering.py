@@ -23,8 +23,8 @@ import structlog
 from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.ddl.statements import CreateRoute
-from broker.dialog.asking import answer
-from broker.dialog.inquiry import MISSING_BINDING, MISSING_ROUTE, Inquiry, parse_inquiry, type_of
+from broker.dialog.route_requests import answer
+from broker.dialog.route_requests import MISSING_BINDING, MISSING_ROUTE, Inquiry, parse_inquiry, type_of
 from broker.errors import ConversationError, DaemonUnreachableError, StoreUnavailableError
 
 from .requester import UNKNOWN_REQUESTER, Requester, Requesters

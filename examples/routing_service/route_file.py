@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement, blaming
 from broker.ddl.text import decode_script
-from broker.dialog.inquiry import Inquiry
+from broker.dialog.route_requests import Inquiry
 from broker.errors import StatementError
 from broker.routing.route import check_route
 

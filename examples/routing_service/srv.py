@@ -19,7 +19,7 @@ from hashlib import sha256
 from ipaddress import ip_address
 
 from broker.ddl.statements import CreateRoute
-from broker.dialog.inquiry import Inquiry
+from broker.dialog.route_requests import Inquiry
 from broker.errors import ConversationError
 from broker.routing.match import score
 from broker.routing.route import RouteProperties

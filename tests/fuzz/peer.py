@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from broker.conversation.message_types import Validation, violation
-from broker.dialog.flat_xml import parse_flat_xml
+from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.way import Way

@@ -11,7 +11,7 @@ from broker.control.admin_role import parse_holder
 from broker.control.listen import parse_listen
 from broker.control.quantity import parse_duration, parse_size, render_duration, render_size
 from broker.conversation.message_types import error_body, error_parts
-from broker.dialog.inquiry import Inquiry, parse_inquiry, render_inquiry
+from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import StatementError
 from broker.observe.tsql import Statement
 from broker.routing.address import parse_address, transport_address

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, parse_inquiry
+from broker.dialog.route_requests import CONTRACT, MISSING_ROUTE, parse_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.dns import NameServer

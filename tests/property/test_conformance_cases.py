@@ -18,7 +18,7 @@ from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.conversation.frames import Contact, Travel
 from broker.conversation.window import Backoff
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel
 from broker.routing.facts import Hosted

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.application.dialog import Dialog
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from tests.simulation.command_pair import LOOK_SECONDS, Arbiter, CommandInstance, MovingApplication
 from tests.simulation.command_stall import Stall, StallingLoop, StallingStore
 from tests.simulation.command_story import CommandStory

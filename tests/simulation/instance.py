@@ -23,7 +23,7 @@ from typing import Any
 from broker.control.role_keeper import RoleKeeper
 from broker.control.role_source import LockSource
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder

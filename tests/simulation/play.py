@@ -21,7 +21,7 @@ import structlog
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.store.balance import read_balance
 from tests.simulation.application import Application, Side, carry_out, keep_reading

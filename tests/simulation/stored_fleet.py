@@ -27,7 +27,7 @@ import structlog
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.store.balance import read_balance
 from broker.store.database import open_store
 from broker.store.transaction import epoch

@@ -22,8 +22,7 @@ from broker.application.dialog import Dialog, begin_dialog
 from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.conversation.state import State
-from broker.dialog.endpoint import KEEP_SECONDS
-from broker.dialog.wall_clock import SETTLE_SECONDS
+from broker.dialog.endpoint import KEEP_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.wire.frame import decode_dialog
 from broker.wire.layout import Kind

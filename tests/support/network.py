@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits

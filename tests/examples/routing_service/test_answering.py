@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from broker.ddl.statements import CreateRoute
-from broker.dialog.inquiry import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
+from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
 from broker.errors import ConversationError
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
 from broker.store.database import broker_instance

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.dialog.inquiry import Inquiry
+from broker.dialog.route_requests import Inquiry
 from broker.errors import StatementError
 from examples.routing_service.route_file import RouteFile
 

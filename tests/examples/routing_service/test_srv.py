@@ -10,7 +10,7 @@ import dns.rcode
 import pytest
 
 from broker.ddl.statements import CreateRoute
-from broker.dialog.inquiry import Inquiry
+from broker.dialog.route_requests import Inquiry
 from broker.errors import ConversationError
 from broker.routing.route import PROPERTY_MAX_CHARACTERS, RouteProperties
 from examples.routing_service import srv

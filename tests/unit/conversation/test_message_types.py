@@ -31,7 +31,7 @@ from broker.conversation.message_types import (
     validator,
     violation,
 )
-from broker.dialog.inquiry import CONTRACT, MISSING_BINDING, MISSING_ROUTE
+from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE
 from broker.store.metadata import DEFAULT_TYPE_ID, FIRST_ID
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from broker.conversation.frames import Contact
-from broker.dialog.acknowledging import DELAY, ENOUGH, Acknowledging
+from broker.dialog.arrivals import DELAY, ENOUGH, Acknowledging
 from broker.store.receipt import Standing
 from tests.support.virtual_time import virtual_time
 

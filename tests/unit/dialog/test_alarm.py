@@ -7,8 +7,7 @@ import asyncio
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound
 from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
-from broker.dialog.alarm import Alarms
-from broker.dialog.sender import Sender
+from broker.dialog.send_queue import Alarms, Sender
 from tests.support.virtual_time import virtual_time
 
 

@@ -14,8 +14,20 @@ import pytest
 from broker.application.dialog import begin_dialog, get_dialog
 from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import State
-from broker.dialog.asking import ANSWER_SECONDS, Ending, Request, answer, ask_in_writer, open_requests_in_writer
-from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, QUEUE, Inquiry, group_of, render_inquiry
+from broker.dialog.route_requests import (
+    ANSWER_SECONDS,
+    CONTRACT,
+    MISSING_ROUTE,
+    QUEUE,
+    Ending,
+    Inquiry,
+    Request,
+    answer,
+    ask_in_writer,
+    group_of,
+    open_requests_in_writer,
+    render_inquiry,
+)
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.database import broker_instance
 from broker.store.metadata import put_queue, services

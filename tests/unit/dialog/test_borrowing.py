@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.dialog.borrowing import borrowed, checked
+from broker.dialog.endpoint import borrowed, checked
 from broker.errors import StoreUnavailableError
 
 

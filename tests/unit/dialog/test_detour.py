@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.dialog.detour import alternatives, detour
+from broker.dialog.transmitter import alternatives, detour
 from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool

@@ -19,9 +19,10 @@ import structlog
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog import inbox, loading
+from broker.dialog import arrivals as inbox
+from broker.dialog import send_queue as loading
 from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, POLL_SECONDS, Endpoint
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder

@@ -14,9 +14,8 @@ import pytest
 from broker.application.dialog import Dialog
 from broker.conversation.frames import Travel, ack_frame
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
-from broker.dialog.acknowledging import DELAY
-from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, TURN_SECONDS
-from broker.dialog.wall_clock import SETTLE_SECONDS
+from broker.dialog.arrivals import DELAY
+from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, SETTLE_SECONDS, TURN_SECONDS
 from broker.flow import Disposition
 from broker.store import sqlite_store
 from broker.store.turn import Turn, turn_in_writer

@@ -16,10 +16,8 @@ from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.inquirer import RETRY_SECONDS
-from broker.dialog.inquiry import Inquiry, render_inquiry
-from broker.dialog.setting import DialogSettings
-from broker.dialog.transmitter import REMATCH_SECONDS
+from broker.dialog.route_requests import RETRY_SECONDS, Inquiry, render_inquiry
+from broker.dialog.transmitter import REMATCH_SECONDS, DialogSettings
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds

@@ -17,9 +17,9 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog import inbox
+from broker.dialog import arrivals as inbox
 from broker.dialog.endpoint import Endpoint
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits

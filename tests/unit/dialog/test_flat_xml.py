@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.dialog.flat_xml import BODY_MAX_BYTES, FlatXml, can_hold, parse_flat_xml, render_flat_xml
+from broker.dialog.route_requests import BODY_MAX_BYTES, FlatXml, can_hold, parse_flat_xml, render_flat_xml
 
 HELD = st.text(st.characters(exclude_categories=["Cs"])).filter(can_hold)
 

@@ -8,8 +8,8 @@ import pytest
 
 from broker.conversation.frames import Contact, Fragment, Travel
 from broker.conversation.outbound import Outgoing
-from broker.dialog import framing as module
-from broker.dialog.framing import NO_BINDING, NO_CERTIFICATE, Framing
+from broker.dialog import transmitter as module
+from broker.dialog.transmitter import NO_BINDING, NO_CERTIFICATE, Framing
 from broker.flow import Disposition
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Way

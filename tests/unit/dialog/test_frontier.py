@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.conversation.window import NEVER
-from broker.dialog import frontier as module
-from broker.dialog.frontier import SILENCE, Frontier
+from broker.dialog import send_queue as module
+from broker.dialog.send_queue import SILENCE, Frontier
 
 
 def test_who_sent_later_waits_while_acknowledgements_come_in() -> None:

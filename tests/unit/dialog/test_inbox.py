@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.dialog import inbox as module
-from broker.dialog.inbox import Inbox
+from broker.dialog import arrivals as module
+from broker.dialog.arrivals import Inbox
 from broker.security.session import Secured
 
 INSIDE = Secured(None, "CN=orders")

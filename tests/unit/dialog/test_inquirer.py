@@ -13,10 +13,18 @@ from unittest import mock
 import pytest
 from structlog.testing import capture_logs
 
-from broker.dialog import inquirer as module
-from broker.dialog.asking import Ending, Progress, Request
-from broker.dialog.inquirer import FAILURE_PAUSE, LOOK_SECONDS, RETRY_SECONDS, Inquirer
-from broker.dialog.inquiry import Inquiry, group_of
+from broker.dialog import route_requests as module
+from broker.dialog.route_requests import (
+    FAILURE_PAUSE,
+    LOOK_SECONDS,
+    RETRY_SECONDS,
+    Ending,
+    Inquirer,
+    Inquiry,
+    Progress,
+    Request,
+    group_of,
+)
 from broker.errors import DemotedError
 from broker.wire.layout import NO_GUID
 from tests.support.virtual_time import WALL_CLOCK, virtual_time

@@ -6,7 +6,15 @@ import uuid
 
 import pytest
 
-from broker.dialog.inquiry import CONTRACT, MISSING_ROUTE, Inquiry, group_of, parse_inquiry, render_inquiry, type_of
+from broker.dialog.route_requests import (
+    CONTRACT,
+    MISSING_ROUTE,
+    Inquiry,
+    group_of,
+    parse_inquiry,
+    render_inquiry,
+    type_of,
+)
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 

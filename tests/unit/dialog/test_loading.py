@@ -7,9 +7,8 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
 from broker.conversation.window import Backoff, RoundTrip, Window
-from broker.dialog import loading as module
-from broker.dialog.loading import LOAD_BYTES, LOADED_MAX_BYTES, Loading
-from broker.dialog.sender import Sender
+from broker.dialog import send_queue as module
+from broker.dialog.send_queue import LOAD_BYTES, LOADED_MAX_BYTES, Loading, Sender
 from broker.store.sending import Loaded, Want
 from broker.wire.layout import Flag
 

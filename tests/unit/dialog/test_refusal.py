@@ -2,7 +2,7 @@
 
 import structlog
 
-from broker.dialog.refusal import TELL_SECONDS, Refusals
+from broker.dialog.arrivals import TELL_SECONDS, Refusals
 from broker.flow import Disposition
 
 

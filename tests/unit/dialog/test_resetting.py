@@ -8,8 +8,7 @@ import pytest
 
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.resetting import reset
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings, reset
 from tests.unit.dialog.test_transmitter import Stage
 
 OTHER = DialogSettings(

@@ -7,9 +7,7 @@ from collections import Counter
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
 from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
-from broker.dialog.frontier import SILENCE, Frontier
-from broker.dialog.sender import Sender
-from broker.dialog.trips import MICROSECONDS, Trips
+from broker.dialog.send_queue import MICROSECONDS, SILENCE, Frontier, Sender, Trips
 from broker.forwarding.hop import bucket
 from broker.routing.address import NetworkAddress
 from broker.wire.layout import Flag

@@ -3,7 +3,7 @@
 from broker.control import config
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
-from broker.dialog.setting import DialogSettings
+from broker.dialog.transmitter import DialogSettings
 
 
 def test_the_default_window_is_that_of_the_configuration() -> None:

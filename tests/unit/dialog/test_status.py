@@ -11,7 +11,7 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound, Outgoing
 from broker.conversation.window import Backoff, RoundTrip, Window
-from broker.dialog.sender import Sender
+from broker.dialog.send_queue import Sender
 from broker.dialog.status import Trouble, connecting, transmission_status
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.conversation.frames import Contact
-from broker.dialog.stranger import AGAIN, FAULTS_PER_SECOND, GRACE, KNOWN_MAX, Strangers
+from broker.dialog.arrivals import AGAIN, FAULTS_PER_SECOND, GRACE, KNOWN_MAX, Strangers
 
 
 def contact(number: int) -> Contact:

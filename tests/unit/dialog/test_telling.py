@@ -7,9 +7,9 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound
 from broker.conversation.window import Backoff, RoundTrip, Window
-from broker.dialog import telling as module
-from broker.dialog.sender import Sender
-from broker.dialog.telling import MOVING, TELL_SECONDS, Telling
+from broker.dialog import status as module
+from broker.dialog.send_queue import Sender
+from broker.dialog.status import MOVING, TELL_SECONDS, Telling
 
 LATER = 1.0 + TELL_SECONDS
 

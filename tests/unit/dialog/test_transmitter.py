@@ -19,12 +19,10 @@ from msgspec.structs import replace
 from broker.conversation.frames import Contact, Travel
 from broker.conversation.outbound import Outgoing
 from broker.conversation.window import FLOOR, Backoff
-from broker.dialog import loading
+from broker.dialog import send_queue as loading
 from broker.dialog import transmitter as module
-from broker.dialog.frontier import SILENCE
-from broker.dialog.setting import DialogSettings
-from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, Transmitter
-from broker.dialog.turns import FRAME_COST, QUANTUM_BYTES
+from broker.dialog.send_queue import FRAME_COST, QUANTUM_BYTES, SILENCE
+from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, DialogSettings, Transmitter
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from broker.dialog import trips
-from broker.dialog.trips import MICROSECONDS, Trips, note_trip
+from broker.dialog import send_queue as trips
+from broker.dialog.send_queue import MICROSECONDS, Trips, note_trip
 from broker.forwarding.hop import bucket
 from broker.routing.address import NetworkAddress
 

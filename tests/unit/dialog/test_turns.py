@@ -9,8 +9,7 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outbound
 from broker.conversation.window import Backoff, RoundTrip, Window
-from broker.dialog.sender import Sender
-from broker.dialog.turns import GUARD_TURNS, QUANTUM_BYTES, Turns
+from broker.dialog.send_queue import GUARD_TURNS, QUANTUM_BYTES, Sender, Turns
 
 
 def sender(endpoint_id: int, priority: int = 5) -> Sender:

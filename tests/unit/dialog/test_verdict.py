@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from broker.dialog.verdict import Verdicts
+from broker.dialog.journal_hooks import Verdicts
 from broker.flow import Disposition
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Queued

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.dialog.wall_clock import JUMP_SECONDS, SETTLE_SECONDS, WallClock
+from broker.dialog.endpoint import JUMP_SECONDS, SETTLE_SECONDS, WallClock
 
 WALL = 1_750_000_000.0
 

@@ -6,8 +6,8 @@ import pytest
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.conversation.outbound import Outgoing
-from broker.dialog import witness as module
-from broker.dialog.witness import Witness
+from broker.dialog import journal_hooks as module
+from broker.dialog.journal_hooks import Witness
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Queued
 from broker.wire.layout import Flag

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.dialog.trips import MICROSECONDS
+from broker.dialog.send_queue import MICROSECONDS
 from broker.flow import Disposition
 from broker.forwarding.ways import OTHER_KIND
 from broker.routing.address import NetworkAddress
