@@ -6,10 +6,12 @@ import asyncio
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,7 +23,17 @@ from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog import arrivals as inbox
 from broker.dialog import send_queue as loading
-from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, POLL_SECONDS, Endpoint
+from broker.dialog.endpoint import (
+    FAILURE_PAUSE,
+    JUMP_SECONDS,
+    KEEP_SECONDS,
+    POLL_SECONDS,
+    SETTLE_SECONDS,
+    Endpoint,
+    WallClock,
+    borrowed,
+    checked,
+)
 from broker.dialog.transmitter import DialogSettings
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
@@ -41,6 +53,63 @@ from broker.wire.frame import Header, decode_dialog, decode_fault
 from broker.wire.layout import NO_GUID, Kind
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
+
+# --- test_borrowing ---
+# A connection is lent while its writer thread stands still, and given back whatever happens.
+
+
+@pytest.fixture
+def writer() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        yield SimpleNamespace(lend=lambda: db)
+
+
+def test_writer_stands_still_meanwhile(store: Any, writer: ThreadPoolExecutor) -> None:
+    with borrowed(store, writer) as db:
+        turn = writer.submit(lambda: "turn")
+        assert (db is store.lend(), turn.done()) == (True, False)
+
+    assert turn.result() == "turn"
+
+
+def test_writer_goes_on_after_a_failure(store: Any, writer: ThreadPoolExecutor) -> None:
+    with pytest.raises(ZeroDivisionError), borrowed(store, writer):
+        raise ZeroDivisionError
+
+    assert writer.submit(lambda: "turn").result() == "turn"
+
+
+def test_what_would_not_be_found_again_is_not_lent(store: Any, writer: ThreadPoolExecutor) -> None:
+    def lend() -> None:
+        raise StoreUnavailableError("orders.db", "the file has been replaced")
+
+    store.lend = lend
+
+    with pytest.raises(StoreUnavailableError), borrowed(store, writer):
+        pytest.fail("lent")
+
+    assert writer.submit(lambda: "turn").result() == "turn"
+
+
+def test_work_is_given_the_connection(store: Any) -> None:
+    assert checked(store, lambda db: db)() is store.lend()
+
+
+def test_work_is_not_done_on_what_would_not_be_found_again(store: Any) -> None:
+    def lend() -> None:
+        raise StoreUnavailableError("orders.db", "the file has been replaced")
+
+    store.lend = lend
+
+    with pytest.raises(StoreUnavailableError):
+        checked(store, lambda _: pytest.fail("done"))()
+
 
 GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
 SOON = 0.2  # seconds within which a healthy database has done what there is to do
@@ -742,3 +811,56 @@ async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged
 
         assert shop.endpoint.is_at_rest
         assert [Kind.ACK] == [frame[4] for frame in shop.link.frames]
+
+
+# --- test_wall_clock ---
+# A clock that jumps forward is not believed for a while; every other one is.
+
+
+WALL = 1_750_000_000.0
+
+
+def watched() -> WallClock:
+    clock = WallClock()
+    clock.look(WALL, 100.0)
+    return clock
+
+
+def test_clock_that_goes_on_is_believed() -> None:
+    clock = watched()
+
+    assert [0.0] * 50 == [clock.look(WALL + second, 100.0 + second) for second in range(50)]
+    assert clock.is_settled(150.0)
+
+
+@pytest.mark.parametrize("step", [JUMP_SECONDS - 0.1, -JUMP_SECONDS + 0.1])
+def test_correction_is_no_jump(step: float) -> None:
+    clock = watched()
+
+    assert 0.0 == clock.look(WALL + 1 + step, 101.0)
+    assert clock.is_settled(101.0)
+
+
+def test_jump_forward_is_believed_when_it_stays() -> None:
+    clock = watched()
+
+    assert 86_400.0 == clock.look(WALL + 86_401.0, 101.0)
+    assert 0.0 == clock.look(WALL + 86_402.0, 102.0)
+
+    assert not clock.is_settled(101.0 + SETTLE_SECONDS - 0.1)
+    assert clock.is_settled(101.0 + SETTLE_SECONDS)
+
+
+def test_jump_that_is_undone_has_done_no_harm() -> None:
+    clock = watched()
+    clock.look(WALL + 86_401.0, 101.0)
+
+    assert -86_400.0 == clock.look(WALL + 2.0, 102.0)
+    assert clock.is_settled(102.0)
+
+
+def test_first_look_cannot_tell() -> None:
+    clock = WallClock()
+
+    assert 0.0 == clock.look(WALL, 5.0)
+    assert clock.is_settled(5.0)

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclasses_replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,26 +17,336 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from broker.conversation.frames import Contact, Travel
+from broker.control import config
+from broker.conversation.frames import Contact, Fragment, Travel
 from broker.conversation.outbound import Outgoing
 from broker.conversation.window import FLOOR, Backoff
 from broker.dialog import send_queue as loading
 from broker.dialog import transmitter as module
 from broker.dialog.send_queue import FRAME_COST, QUANTUM_BYTES, SILENCE
-from broker.dialog.transmitter import PUMP_BYTES, REMATCH_SECONDS, DialogSettings, Transmitter
+from broker.dialog.transmitter import (
+    NO_BINDING,
+    NO_CERTIFICATE,
+    PUMP_BYTES,
+    REMATCH_SECONDS,
+    DialogSettings,
+    Framing,
+    Transmitter,
+    alternatives,
+    detour,
+    reset,
+)
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
-from broker.forwarding.way import Buffer, frame_bounds
+from broker.forwarding.outbox import Outbox, Ports
+from broker.forwarding.pool import Pool
+from broker.forwarding.sink import DatabaseSink, DropSink
+from broker.forwarding.way import Buffer, Way, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import Candidate, Health
+from broker.routing.decide import Decision
 from broker.routing.facts import Hosted
-from broker.routing.route import BROKER_CONFIGURATION, RouteProperties, create_route
+from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
+from broker.security.key_packet import Mode
+from broker.security.opening import Opener
+from broker.security.seal import read_box
+from broker.security.session import CannotSealError, Credentials, Secured
+from broker.store.receipt import Heard
 from broker.store.sending import Found, Loaded, Want
-from broker.wire.frame import Envelope, Header, Rejected, decode_dialog, decode_envelope, encode_envelope
+from broker.wire.frame import (
+    Envelope,
+    Fault,
+    Header,
+    Rejected,
+    decode_dialog,
+    decode_envelope,
+    decode_fault,
+    decode_stored,
+    encode_envelope,
+)
 from broker.wire.layout import NO_GUID, Flag, Kind
+from tests.support.identities import credentials
+from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
+
+# --- test_detour ---
+# Going round an address that does not answer: which one is next, and which are never taken.
+
+
+C, U, S = Health.CONNECTED, Health.UNTRIED, Health.SUPPRESSED
+
+
+def decision(*healths: Health) -> Decision:
+    """Addresses 1, 2, .. in this order, each of a route that is called like its port."""
+    addresses = [NetworkAddress("host", port) for port in range(1, len(healths) + 1)]
+    candidates = tuple(
+        Candidate(address, Route(str(address.port), address), health)
+        for address, health in zip(addresses, healths, strict=True)
+    )
+    return Decision(Disposition.FORWARDED, 1, candidates[0].route if candidates else None, candidates=candidates)
+
+
+class Outboxes:
+    """Makes outboxes of addresses. Shape: `asked` the ports for which a link was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, address: NetworkAddress) -> Outbox:
+        return Outbox(address, pool=Pool(0), want=lambda: self.asked.append(address.port), ports=Ports(lambda *_: None))
+
+
+def order(one: Decision) -> list[int]:
+    return [candidate.address.port for candidate in one.candidates]
+
+
+@pytest.mark.parametrize(
+    ("healths", "expected"),
+    [
+        ((), [[]]),
+        ((C,), [[1]]),
+        ((S,), [[1]]),
+        ((S, S), [[1, 2]]),
+        ((C, S), [[1, 2]]),
+        ((C, U), [[1, 2], [2, 1]]),
+        ((C, C, U, S), [[1, 2, 3, 4], [2, 3, 1, 4], [3, 1, 2, 4]]),
+    ],
+)
+def test_each_usable_address_is_in_front_once(healths: tuple[Health, ...], expected: list[list[int]]) -> None:
+    assert expected == [order(one) for one in alternatives(decision(*healths))]
+
+
+def test_the_first_alternative_is_the_decision_and_the_route_is_that_of_the_address_in_front() -> None:
+    first, second = alternatives(decision(C, C))
+
+    assert decision(C, C) == first
+    assert second.route is not None
+    assert "2" == second.route.name
+
+
+@pytest.mark.parametrize(
+    ("healths", "fronts"),
+    [
+        ((C, C), [2, 1, 2]),
+        ((C, C, C), [2, 3, 1]),
+        ((C, C, U), [2, 1, 2]),
+        ((U, U), [2, 1, 2]),
+        ((C,), [1, 1, 1]),
+        ((C, U), [1, 1, 1]),
+        ((C, S), [1, 1, 1]),
+        ((S, S), [1, 1, 1]),
+    ],
+)
+def test_detours_take_turns_among_those_that_are_as_good_as_the_best(
+    healths: tuple[Health, ...], fronts: list[int]
+) -> None:
+    one = decision(*healths)
+    taken = []
+
+    for _ in fronts:
+        one = detour(one, Outboxes())
+        taken.append(order(one)[0])
+
+    assert fronts == taken
+
+
+def test_decision_without_addresses_has_no_detour() -> None:
+    assert decision() == detour(decision(), Outboxes())
+
+
+def test_links_to_addresses_that_were_not_tried_are_asked_for() -> None:
+    outboxes = Outboxes()
+
+    detour(decision(C, U, U, S), outboxes)
+
+    assert [2, 3] == outboxes.asked
+
+
+# --- test_framing ---
+# Frames are sealed where they leave the instance, and it is said why one cannot be.
+
+
+INSIDE = Way(DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=Kind.MESSAGE)
+OUTSIDE = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.FORWARDED, kind=Kind.MESSAGE)
+FULL = Secured(Mode.FULL, "billing")
+NONE = Secured(None)
+FRAGMENT = Fragment((0, 0), 2, b"text", (0, 0))
+ORDERS = credentials("orders", "billing")
+
+
+def framing(known: Credentials = ORDERS) -> Framing:
+    return Framing(Travel(), known)
+
+
+def is_sealed(frame: bytes | None) -> bool:
+    assert frame is not None
+    return bool(decode_dialog(frame)[0].flags & Flag.SEALED)
+
+
+def opened(frame: bytes | None) -> bytes:
+    assert frame is not None
+    header, body = decode_dialog(frame)
+    return Opener(credentials("billing", "orders")).open(header, frame, body, lambda: None, time.time()).body
+
+
+def test_what_leaves_the_instance_is_sealed() -> None:
+    made = framing()
+    contact = initiator(FULL)
+
+    message = made.message(contact, FRAGMENT, made.seal(contact, OUTSIDE, with_packet=False))
+    ack = made.ack(contact, OUTSIDE, (1, 0), ((3, 0, 0),))
+    fault = made.fault(contact, OUTSIDE, Fault(-8470, "dropped"))
+
+    assert is_sealed(message)
+    assert is_sealed(ack)
+    assert is_sealed(fault)
+    assert b"text" == opened(message)
+    assert ((3, 0, 0),) == decode_stored(opened(ack)).stored
+    assert Fault(-8470, "dropped") == decode_fault(opened(fault))
+
+
+@pytest.mark.parametrize(
+    ("contact", "way"),
+    [
+        (initiator(None), OUTSIDE),
+        (initiator(FULL), INSIDE),
+        (initiator(NONE), INSIDE),
+        (target(FULL), INSIDE),
+        (target(NONE), OUTSIDE),
+    ],
+    ids=["in clear", "inside", "inside without a binding", "answer inside", "its far side has moved away"],
+)
+def test_what_stays_or_is_in_clear_is_not_sealed(contact: Contact, way: Way) -> None:
+    made = framing()
+
+    assert made.seal(contact, way, with_packet=True) is None
+    assert not is_sealed(made.ack(contact, way, (1, 0)))
+    assert not is_sealed(made.fault(contact, way, Fault(-1, "x")))
+
+
+def test_what_cannot_be_sealed_is_not_made() -> None:
+    made, contact = framing(credentials("orders")), initiator(FULL)
+
+    with pytest.raises(CannotSealError, match="no certificate of billing is among the peers"):
+        made.seal(contact, OUTSIDE, with_packet=False)
+
+    assert made.ack(contact, OUTSIDE, (1, 0)) is None
+    assert made.fault(contact, OUTSIDE, Fault(-1, "x")) is None
+    assert made.final(contact) is None, "the certificate may still come"
+
+
+@pytest.mark.parametrize(
+    ("contact", "known", "code", "what"),
+    [
+        (initiator(NONE), ORDERS, NO_BINDING, "CREATE REMOTE SERVICE BINDING name TO SERVICE '//shop/Billing'"),
+        (initiator(FULL), credentials(None, "billing"), NO_CERTIFICATE, "this database has no certificate"),
+    ],
+)
+def test_what_will_never_be_sealed_has_an_error_with_the_number_of_the_original(
+    contact: Contact, known: Credentials, code: int, what: str
+) -> None:
+    made = framing(known)
+
+    with pytest.raises(CannotSealError):
+        made.seal(contact, OUTSIDE, with_packet=False)
+    fault = made.final(contact)
+
+    assert fault is not None
+    assert code == fault.code
+    assert what in fault.text
+
+
+def test_a_target_without_its_certificate_waits_for_it() -> None:
+    """It has begun with one."""
+    made = framing(credentials(None, "orders"))
+
+    assert made.final(target(Secured(Mode.FULL, "CN=orders"))) is None
+
+
+def packet_of(frame: bytes | None) -> bytes:
+    assert frame is not None
+    return read_box(decode_dialog(frame)[1]).packet
+
+
+def test_the_packet_stays_away_when_the_far_side_has_named_the_key() -> None:
+    made, contact = framing(), initiator(FULL)
+    first = made.ack(contact, OUTSIDE, (1, 0), is_urgent=False)
+    assert first is not None
+    key_id = read_box(decode_dialog(first)[1]).key_id
+
+    made.heard(contact.conversation_id, Heard(key_id[:8], b"k" * 16), is_initiator=True)
+    made.heard(b"another dialog!!", Heard(key_id[:8], b"k" * 16), is_initiator=True)
+
+    assert packet_of(first)
+    assert b"" == packet_of(made.ack(contact, OUTSIDE, (2, 0), is_urgent=False))
+    assert packet_of(made.ack(contact, OUTSIDE, (2, 0), is_urgent=True))
+
+
+def test_a_dialog_that_is_secured_otherwise_has_another_key() -> None:
+    made = framing()
+    one = made.seal(initiator(FULL), OUTSIDE, with_packet=False)
+    same = made.seal(initiator(FULL), OUTSIDE, with_packet=False)
+    other = made.seal(initiator(Secured(Mode.FULL, "CN=billing")), OUTSIDE, with_packet=False)
+
+    assert one is not None
+    assert same is not None
+    assert other is not None
+    assert one.sealer is same.sealer is not other.sealer
+
+
+def test_keys_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEALERS_MAX", 2)
+    made = framing()
+    contacts = [initiator(FULL, bytes([number]) * 16) for number in range(3)]
+
+    seals = [made.seal(contact, OUTSIDE, with_packet=False) for contact in contacts]
+    kept = [made.seal(contact, OUTSIDE, with_packet=False) for contact in (contacts[2], contacts[1], contacts[0])]
+
+    assert [True, True, False] == [
+        one is not None and other is not None and one.sealer is other.sealer
+        for one, other in zip(reversed(seals), kept, strict=True)
+    ]
+
+
+def test_ids_of_transmissions_are_all_different() -> None:
+    made = framing()
+
+    assert 1000 == len({made.message_id() for _ in range(1000)})
+    assert {16} == {len(made.message_id()) for _ in range(10)}
+
+
+# --- what is told anew ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("waits", "told"), [(0.0, 60), (10.5, 49), (59.5, 1), (1000.0, 1)])
+def test_lifetime_told_is_what_is_left_when_the_message_goes_out(
+    monkeypatch: pytest.MonkeyPatch, waits: float, told: int
+) -> None:
+    envelope = Envelope(type="T", contract="C", lifetime=60, headers={"a": "b"})
+    fragment = Outgoing((0, 0), 2, encode_envelope(envelope) + b"payload", lifetime=1060.0)
+    monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: 1000.0 + waits)}))
+
+    body = framing().body(fragment)
+
+    expected = Envelope(type="T", contract="C", lifetime=told, headers={"a": "b"})
+    assert (expected, b"payload") == decode_envelope(body)
+
+
+def test_clock_that_went_back_since_adds_nothing_to_the_lifetime_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = encode_envelope(Envelope(type="T", contract="C", lifetime=60))
+    fragment = Outgoing((0, 0), 2, body, lifetime=1060.0, enqueued_at=1000.0)
+    monkeypatch.setattr(module, "time", type("Clock", (), {"time": staticmethod(lambda: -800.0)}))
+
+    assert 60 == decode_envelope(framing().body(fragment))[0].lifetime
+
+
+def test_body_without_a_lifetime_goes_out_as_it_is() -> None:
+    fragment = Outgoing((1, 0), 2, b"whatever this is")
+
+    assert fragment.body is framing().body(fragment)
+
 
 HERE, THERE = bytes([1]) * 16, bytes([2]) * 16
 GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
@@ -1333,3 +1644,54 @@ async def test_handle_of_a_timer_need_not_tell_when_it_is_due() -> None:
     await settle()
 
     assert stage.link.places() == [(0, 0), (0, 0)]
+
+
+# --- test_resetting ---
+# Dialogs under way with other settings.
+
+
+OTHER_of_resetting = DialogSettings(
+    Backoff(3.0, 9.0), Travel(hop_limit=5, time_to_live=3000), window=7, fragment_size=1, window_bytes=5000
+)
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    return Stage()
+
+
+async def test_dialogs_under_way_and_new_ones_obey(stage: Stage) -> None:
+    transmitter = stage.transmitter
+    stage.send(1, b"a")
+
+    reset(transmitter, OTHER_of_resetting)
+    stage.send(2, b"b")
+
+    for endpoint_id in (1, 2):
+        outbound = transmitter.senders[endpoint_id].outbound
+        assert (OTHER_of_resetting.backoff, 7, 5000) == (
+            outbound.round_trip.backoff,
+            outbound.window.frames_max,
+            outbound.window.bytes_max,
+        )
+
+
+async def test_messages_are_cut_as_those_before(stage: Stage) -> None:
+    before = stage.transmitter.settings.fragment_size
+
+    reset(stage.transmitter, OTHER_of_resetting)
+
+    assert dataclasses_replace(OTHER_of_resetting, fragment_size=before) == stage.transmitter.settings
+    assert OTHER_of_resetting.travel == stage.transmitter.framing.travel
+
+
+# --- test_setting ---
+# The defaults of dialogs are those of the configuration.
+
+
+def test_the_default_window_is_that_of_the_configuration() -> None:
+    configured = config.DialogSettings()
+
+    settings = DialogSettings(Backoff(1.0, 8.0), Travel(), configured.window, configured.fragment_size)
+
+    assert configured.window_size == settings.window_bytes

@@ -6,12 +6,15 @@ from collections import Counter
 
 import pytest
 
-from broker.dialog.journal_hooks import Verdicts
+from broker.conversation.frames import Contact, Fragment, Travel, message_frame
+from broker.conversation.outbound import Outgoing
+from broker.dialog import journal_hooks as module
+from broker.dialog.journal_hooks import Verdicts, Witness
 from broker.flow import Disposition
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Queued
 from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import Kind
+from broker.wire.layout import Flag, Kind
 
 
 class Peer:
@@ -176,3 +179,152 @@ def test_span_of_the_application_goes_with_the_messages_that_have_one(frames: li
     desk.verdicts.judge([Disposition.DELIVERED] * 3, 2.0, traced)
 
     assert ["", "span", ""] == [record.arrival.trace_parent for record in desk.records()]
+
+
+# --- test_witness ---
+# What is sent goes with its time in the queue, and is told once more when it is acknowledged.
+
+
+LAST = int(Flag.LAST_FRAGMENT)
+WALL, NOW = 1_750_000_100.0, 100.0
+
+
+class WitnessDesk:
+    """A witness with a ring."""
+
+    def __init__(self, sample: float = 1.0) -> None:
+        self.ring = Ring(1 << 16, sample=sample)
+        self.witness = Witness(self.ring)
+        self._ids = 0
+
+    def send(self, *places: tuple[int, int], flags: int = LAST, endpoint_id: int = 1, is_resend: bool = False) -> None:
+        """Fragments leave that were queued half a second after each other."""
+        for place in places:
+            self._ids += 1
+            contact = Contact(endpoint_id.to_bytes(16, "big"), True, "Orders", b"h" * 16, "Far")
+            fragment = Outgoing(place, flags, b"body", enqueued_at=WALL - 50 + place[0] / 2)
+            message_id = self._ids.to_bytes(16, "big")
+            frame = message_frame(contact, Travel(), message_id, Fragment(place, flags, b"body", (0, 0)))
+            self.witness.send(endpoint_id, frame, fragment, is_resend=is_resend)
+
+    def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[Record]:
+        self.witness.acknowledge(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
+        return list(decode(self.ring.take()))
+
+
+def places(records: list[Record]) -> list[tuple[int, int]]:
+    return [record.header.place for record in records]
+
+
+def ids(records: list[Record]) -> list[int]:
+    return [int.from_bytes(record.header.message_id, "big") for record in records]
+
+
+def test_what_is_sent_goes_with_when_it_was_queued_and_whether_it_was_sent_before() -> None:
+    desk = WitnessDesk()
+    desk.send((0, 0), (1, 0))
+    desk.send((0, 0), is_resend=True)
+
+    expected = [Queued(WALL - 50, False), Queued(WALL - 49.5, False), Queued(WALL - 50, True)]
+    assert {number.to_bytes(16, "big"): one for number, one in enumerate(expected, 1)} == desk.witness.take()
+    assert {} == desk.witness.take()
+
+
+def test_span_of_the_application_goes_with_a_traced_message_whoever_samples_its_dialog() -> None:
+    desk = WitnessDesk(sample=0.0)
+    contact = Contact(bytes(16), True, "Orders", b"h" * 16, "Far")
+    flags = LAST | int(Flag.TRACE)
+    frame = message_frame(contact, Travel(), b"m" * 16, Fragment((0, 0), flags, b"body", (0, 0)))
+
+    desk.witness.send(1, frame, Outgoing((0, 0), flags, b"body", enqueued_at=WALL, trace_parent="p"), is_resend=False)
+
+    assert {b"m" * 16: Queued(WALL, False, "p")} == desk.witness.take()
+    (record,) = desk.acknowledge(1, 0)
+    assert "p" == record.arrival.queued[b"m" * 16].trace_parent
+
+
+def test_without_a_ring_nothing_is_kept() -> None:
+    witness = Witness(None)
+
+    witness.send(1, bytes(200), Outgoing((0, 0), LAST, b"", trace_parent="p"), is_resend=False)
+
+    assert {} == witness.take()
+
+
+def test_acknowledged_fragments_are_told_once_with_their_newest_copy() -> None:
+    desk = WitnessDesk()
+    desk.send((0, 0), (1, 0), (2, 0))
+    desk.send((1, 0), is_resend=True)
+
+    first, again, rest = desk.acknowledge(2, 0), desk.acknowledge(2, 0), desk.acknowledge(3, 0, after=1.0)
+
+    assert [(0, 0), (1, 0)] == places(first)
+    assert [1, 4] == ids(first)
+    assert ([], [(2, 0)]) == (again, places(rest))
+    assert [(None, None, NOW - 50, NOW)] * 2 == [
+        (record.way, record.disposition, record.arrival.entered, record.left) for record in first
+    ]
+    assert [NOW + 1] == [record.left for record in rest]
+    queued = [record.arrival.queued[record.header.message_id].enqueued_at for record in first + rest]
+    assert [WALL - 50, WALL - 49.5, WALL - 49] == queued
+
+
+def test_last_fragment_is_acknowledged_with_its_message() -> None:
+    desk = WitnessDesk()
+    desk.send((0, 0), (0, 1), flags=0)
+    desk.send((0, 2))
+
+    assert [(0, 0)] == places(desk.acknowledge(0, 1))
+    assert [(0, 1)] == places(desk.acknowledge(0, 7))
+    assert [(0, 2)] == places(desk.acknowledge(1, 0))
+
+
+def test_dialogs_are_told_apart_and_forgotten() -> None:
+    desk = WitnessDesk()
+    desk.send((0, 0))
+    desk.send((0, 0), endpoint_id=2)
+    desk.witness.forget(1)
+
+    assert [] == desk.acknowledge(1, 0)
+    assert [2] == ids(desk.acknowledge(1, 0, endpoint_id=2))
+    assert [] == desk.acknowledge(1, 0, endpoint_id=3)
+
+
+def test_above_the_bound_acknowledgements_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_MAX", 2)
+    desk = WitnessDesk()
+    desk.send((0, 0), (1, 0), (2, 0))
+    desk.send((2, 0), is_resend=True)
+
+    assert 1 == desk.ring.shed
+    assert 4 == len(desk.witness.take())
+    assert [(0, 0), (1, 0)] == places(desk.acknowledge(3, 0))
+    desk.send((3, 0), (4, 0))
+    desk.witness.forget(1)
+    desk.send((0, 0), (1, 0), endpoint_id=2)
+    assert 1 == desk.ring.shed
+
+
+def test_clock_that_went_back_does_not_make_it_queued_later_than_now() -> None:
+    desk = WitnessDesk()
+    desk.send((0, 0))
+
+    desk.witness.acknowledge(1, (1, 0), now=NOW, wall=WALL - 3600)
+    (record,) = decode(desk.ring.take())
+
+    assert NOW == record.arrival.entered
+
+
+def test_only_sampled_dialogs_are_followed_and_none_without_a_ring() -> None:
+    conversations = [number.to_bytes(16, "big") for number in range(200)]
+    desk = WitnessDesk(0.3)
+
+    followed = [desk.witness.follows(one) for one in conversations]
+
+    assert {True, False} == set(followed)
+    assert [desk.ring.follows(one) for one in conversations] == followed
+    nobody = Witness(None)
+    assert not any(map(nobody.follows, conversations))
+    nobody.acknowledge(1, (1, 0), now=NOW, wall=WALL)
+    nobody.forget(1)
+    assert {} == nobody.take()

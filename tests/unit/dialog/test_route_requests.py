@@ -1,0 +1,596 @@
+"""Requests in the file: an ordinary dialog, found again by its group, closed and soon forgotten when answered."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from broker.application.dialog import begin_dialog, get_dialog
+from broker.conversation.message_types import LIFETIME_MAX
+from broker.conversation.state import State
+from broker.dialog import route_requests as module
+from broker.dialog.route_requests import (
+    ANSWER_SECONDS,
+    BODY_MAX_BYTES,
+    CONTRACT,
+    FAILURE_PAUSE,
+    LOOK_SECONDS,
+    MISSING_ROUTE,
+    QUEUE,
+    RETRY_SECONDS,
+    Ending,
+    FlatXml,
+    Inquirer,
+    Inquiry,
+    Progress,
+    Request,
+    answer,
+    ask_in_writer,
+    can_hold,
+    group_of,
+    open_requests_in_writer,
+    parse_flat_xml,
+    parse_inquiry,
+    render_flat_xml,
+    render_inquiry,
+    type_of,
+)
+from broker.errors import DemotedError
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.store.database import broker_instance
+from broker.store.metadata import put_queue, services
+from broker.store.receiving import receive_in_writer
+from broker.store.transaction import writing
+from broker.wire.layout import NO_GUID
+from tests.support.dialog import FarSide, far_initiator, far_target, open_database, rows, states
+from tests.support.virtual_time import WALL_CLOCK, virtual_time
+
+NAME = "//shop/Billing"
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    db = open_database(tmp_path / "shop.db", "Orders")
+    yield db
+    db.close()
+
+
+def begin(db: sqlite3.Connection, *names: str) -> list[Request]:
+    return ask_in_writer(db, [Inquiry(name) for name in names], []).begun
+
+
+def handler_of(db: sqlite3.Connection, request: Request) -> FarSide:
+    """Who was asked."""
+    query = "SELECT conversation_id FROM broker_conversation WHERE conversation_handle = ?"
+    (conversation,) = rows(db, query, request.handle.bytes)
+    known = {"service_name": BROKER_CONFIGURATION, "far_service": SERVICE_BROKER}
+    return far_target(db, uuid.UUID(bytes=conversation), **known)
+
+
+def arrive(db: sqlite3.Connection, *frames: bytes) -> None:
+    receive_in_writer(db, broker_instance(db), list(frames), time.time())
+
+
+def test_a_request_is_a_dialog_with_the_largest_lifetime(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+
+    (conversation,) = rows(
+        db,
+        "SELECT service_name, far_service, contract, state, conversation_group_id, round(lifetime - create_date)"
+        " FROM broker_conversation",
+    )
+    sent = rows(db, "SELECT message_type_name, message_body FROM broker_transmission")
+    assert (SERVICE_BROKER, BROKER_CONFIGURATION, CONTRACT, "CO", group_of(NAME), LIFETIME_MAX) == conversation
+    assert [(MISSING_ROUTE, render_inquiry(Inquiry(NAME)))] == sent
+    assert group_of(NAME) == request.group
+
+
+def test_service_and_queue_are_made_once(db: sqlite3.Connection) -> None:
+    begin(db, NAME)
+    begin(db, "//another")
+
+    assert {"Orders", SERVICE_BROKER} == set(services(db))
+    assert frozenset({CONTRACT}) == services(db)[SERVICE_BROKER].contracts
+
+
+def test_a_database_that_never_asked_has_no_requests_and_stays_as_it_is(db: sqlite3.Connection) -> None:
+    assert [] == open_requests_in_writer(db)
+    assert [] == ask_in_writer(db, [], []).endings
+    assert {"Orders"} == set(services(db))
+
+
+def test_open_requests_are_found_again(db: sqlite3.Connection) -> None:
+    one, other = begin(db, NAME, "//another")
+    arrive(db, handler_of(db, other).end(0, stored=(1, 0)))
+    ask_in_writer(db, [], [one.handle, other.handle])
+
+    (found,) = open_requests_in_writer(db)
+
+    assert (one.handle, one.group) == (found.handle, found.group)
+    assert found.asked_at == pytest.approx(one.asked_at, abs=5)
+
+
+def test_an_end_closes_the_request(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+    arrive(db, handler_of(db, request).end(0, stored=(1, 0)))
+
+    progress = ask_in_writer(db, [], [request.handle])
+
+    assert [Ending(request.handle)] == progress.endings
+    assert [] == states(db)
+
+
+def test_an_error_is_told_with_code_and_description(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+    arrive(db, handler_of(db, request).fault(-8408, "refused & gone"))
+
+    progress = ask_in_writer(db, [], [request.handle])
+
+    assert [Ending(request.handle, -8408, "refused & gone")] == progress.endings
+    assert [] == states(db)
+
+
+def test_an_answer_that_is_a_message_changes_nothing(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+    arrive(db, handler_of(db, request).message(0, b"hello", stored=(1, 0)))
+
+    assert [] == ask_in_writer(db, [], [request.handle]).endings
+    assert ["CO"] == states(db)
+
+
+@pytest.mark.parametrize("state", [State.DISCONNECTED_INBOUND, State.ERROR, State.DISCONNECTED_OUTBOUND, State.CLOSED])
+def test_a_request_that_somebody_else_ended_is_over(db: sqlite3.Connection, state: State) -> None:
+    (request,) = begin(db, NAME)
+    db.execute("UPDATE broker_conversation SET state = ?", (str(state),))
+
+    assert [Ending(request.handle)] == ask_in_writer(db, [], [request.handle]).endings
+    assert [] == open_requests_in_writer(db)
+    assert [] == rows(db, "SELECT 1 FROM broker_conversation WHERE lifetime > ?", time.time() + 2 * ANSWER_SECONDS)
+
+
+def test_a_request_that_is_gone_is_over(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+    db.execute("DELETE FROM broker_conversation")
+
+    assert [Ending(request.handle)] == ask_in_writer(db, [], [request.handle]).endings
+
+
+def test_who_begins_a_dialog_with_the_service_that_asks_is_refused(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+    stranger = far_initiator(SERVICE_BROKER)
+    stranger.envelope = msgspec.structs.replace(stranger.envelope, contract=CONTRACT)
+    arrive(db, stranger.message(0, b"one"), stranger.message(1, b"two"))
+
+    progress = ask_in_writer(db, [], [request.handle])
+
+    assert [] == progress.endings
+    assert ["CO", "DO"] == states(db)
+
+
+def test_a_disabled_queue_is_left_alone(db: sqlite3.Connection) -> None:
+    (request,) = begin(db, NAME)
+    arrive(db, handler_of(db, request).message(0, b"hello"))
+    put_queue(db, QUEUE, is_receive_enabled=False)
+
+    assert [] == ask_in_writer(db, [], [request.handle]).endings
+    assert 1 == len(rows(db, "SELECT 1 FROM broker_message"))
+
+
+@pytest.mark.parametrize(("code", "description"), [(0, ""), (7, "why")])
+def test_who_was_asked_ends_and_remembers_for_a_week(db: sqlite3.Connection, code: int, description: str) -> None:
+    asker = far_initiator("Orders")
+    asker.envelope = msgspec.structs.replace(asker.envelope, lifetime=LIFETIME_MAX)
+    arrive(db, asker.message(0, b"request"))
+    (handle,) = rows(db, "SELECT conversation_handle FROM broker_conversation")
+
+    with writing(db):
+        answer(db, get_dialog(db, uuid.UUID(bytes=handle)), code=code, description=description)
+
+    (left,) = rows(db, "SELECT lifetime - ? FROM broker_conversation", time.time())
+    assert ["DO"] == states(db)
+    assert left == pytest.approx(ANSWER_SECONDS, abs=60)
+
+
+def test_requests_of_applications_are_not_taken_for_our_own(db: sqlite3.Connection) -> None:
+    begin(db, NAME)
+    begin_dialog(db, from_service="Orders", to_service=BROKER_CONFIGURATION, contract=CONTRACT)
+
+    assert 1 == len(open_requests_in_writer(db))
+
+
+# --- test_flat_xml ---
+# XML of one level: every name that XML can hold comes back as it was, and nothing else than that is read.
+
+
+HELD = st.text(st.characters(exclude_categories=["Cs"])).filter(can_hold)
+
+
+@given(HELD, HELD)
+def test_any_text_comes_back_as_it_was(one: str, other: str) -> None:
+    document = FlatXml("Root", "http://example/names", {"ONE": one, "OTHER": other})
+
+    assert document == parse_flat_xml(render_flat_xml(document))
+
+
+@pytest.mark.parametrize("text", ["</ONE><TWO>x</TWO>", "a & b", "]]>", "<!-- -->", "\r\n\t ", "'\"", "&#0;"])
+def test_hostile_texts_stay_texts(text: str) -> None:
+    document = FlatXml("Root", "http://example/names", {"ONE": text})
+
+    assert document == parse_flat_xml(render_flat_xml(document))
+
+
+@pytest.mark.parametrize("text", ["\x00", "a\x1b", "\ufffe", "\x0b"])
+def test_what_xml_cannot_write_is_told(text: str) -> None:
+    assert not can_hold(text)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_every_encoding_that_says_what_it_is_is_read(encoding: str) -> None:
+    body = "<Root xmlns='http://a'><ONE>ä</ONE></Root>".encode(encoding)
+
+    assert FlatXml("Root", "http://a", {"ONE": "ä"}) == parse_flat_xml(body)
+
+
+def test_the_namespace_is_read_without_telling_https_from_http() -> None:
+    assert "http://a" == parse_flat_xml(b"<Root xmlns='https://a'/>").namespace
+
+
+def test_text_between_the_elements_is_no_text() -> None:
+    assert {"ONE": "1"} == parse_flat_xml(b"<Root>\n <ONE>1</ONE>\n</Root>").texts
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "no XML"),
+        (b"<Root", "no XML"),
+        (b"<?xml version='1.0' encoding='klingon'?><Root/>", "no XML"),
+        (b"<!DOCTYPE a [<!ENTITY b 'bbbb'>]><a>&b;</a>", "document type"),
+        (b"<Root><ONE><TWO/></ONE></Root>", "stands inside"),
+        (b"<Root><ONE/><ONE/></Root>", "twice"),
+        (b"<Root>" + b" " * BODY_MAX_BYTES + b"</Root>", "above"),
+    ],
+)
+def test_what_is_not_flat_is_refused(body: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_flat_xml(body)
+
+
+# --- test_inquirer ---
+# Who asks for routes, on virtual time: once per name, again after a rest, never more than the bound.
+
+
+T = TypeVar("T")
+
+
+class Store:
+    """
+    What the writer thread would do.
+
+    Shape: `begun` what was asked for so far; `kept` requests from before; `endings` told at the next look; `fails` as
+    many times, with this `error`; `looks` so far.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[Inquiry] = []
+        self.kept: list[Request] = []
+        self.endings: list[Ending] = []
+        self.fails = 0
+        self.error: Exception = sqlite3.OperationalError("disk full")
+        self.looks = 0
+        self.handles: dict[str, uuid.UUID] = {}
+
+    async def in_writer(self, work: Callable[[Any], T]) -> T:
+        await asyncio.sleep(0.01)
+        if self.fails:
+            self.fails -= 1
+            raise self.error
+        return work(self)
+
+    def ask(self, inquiries: Any, _known: Any) -> Progress:
+        self.looks += 1
+        progress = Progress(endings=self.endings)
+        self.endings = []
+        for inquiry in inquiries:
+            self.begun.append(inquiry)
+            handle = self.handles[inquiry.service_name] = uuid.uuid4()
+            progress.begun.append(Request(handle, group_of(inquiry.service_name), WALL_CLOCK))
+        return progress
+
+    def end(self, name: str, code: int = 0, description: str = "") -> None:
+        self.endings.append(Ending(self.handles[name], code, description))
+
+
+@asynccontextmanager
+async def running(store: Store, inquirer: Inquirer | None = None) -> AsyncIterator[Inquirer]:
+    inquirer = inquirer or Inquirer("shop", store.in_writer)
+    with (
+        mock.patch.object(module, "ask_in_writer", lambda store, inquiries, known: store.ask(inquiries, known)),
+        mock.patch.object(module, "open_requests_in_writer", lambda store: store.kept),
+    ):
+        task = asyncio.create_task(inquirer.run())
+        try:
+            await asyncio.sleep(0.1)
+            yield inquirer
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def ask(inquirer: Inquirer, *names: str) -> None:
+    for name in names:
+        inquirer.ask(name, NO_GUID)
+    await asyncio.sleep(0.1)
+
+
+async def answer_of_inquirer(inquirer: Inquirer, store: Store, *, code: int = 0, description: str = "") -> None:
+    store.end(NAME, code, description)
+    inquirer.look()
+    await asyncio.sleep(0.1)
+
+
+@virtual_time
+async def test_however_many_wait_one_request_is_made_for_a_name() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME, NAME, "//other", NAME)
+        await ask(inquirer, NAME)
+
+        assert [Inquiry(NAME), Inquiry("//other")] == store.begun
+        assert "asked 2025-06-15 15:06:40 UTC, not answered yet" == inquirer.status(NAME)
+
+
+@virtual_time
+async def test_the_broker_instance_is_told_when_the_dialog_names_one() -> None:
+    store, instance = Store(), uuid.uuid4()
+    async with running(store) as inquirer:
+        inquirer.ask(NAME, instance.bytes)
+        await asyncio.sleep(0.1)
+
+        assert [Inquiry(NAME, instance)] == store.begun
+
+
+@virtual_time
+async def test_without_an_answer_there_is_never_another_request() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        for _ in range(100):
+            await ask(inquirer, NAME)
+            await asyncio.sleep(3600)
+
+        assert [Inquiry(NAME)] == store.begun
+        assert 1 == inquirer.requests
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_after_an_answer_the_same_is_asked_again_only_after_a_rest(code: int) -> None:
+    @virtual_time
+    async def test() -> None:
+        store = Store()
+        async with running(store) as inquirer:
+            await ask(inquirer, NAME)
+            await answer_of_inquirer(inquirer, store, code=code, description="why")
+            await asyncio.sleep(RETRY_SECONDS - 1)
+            await ask(inquirer, NAME)
+            early = len(store.begun)
+            await asyncio.sleep(1)
+            await ask(inquirer, NAME)
+
+            assert (1, 2) == (early, len(store.begun))
+            assert (1, bool(code)) == (inquirer.answers, inquirer.failures)
+
+    test()
+
+
+@virtual_time
+async def test_what_nobody_wants_any_more_is_not_asked_again() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME)
+        await answer_of_inquirer(inquirer, store, code=7)
+        await asyncio.sleep(100 * RETRY_SECONDS)
+
+        assert 1 == len(store.begun)
+        assert "about to be asked" == inquirer.status(NAME)
+
+
+@virtual_time
+async def test_a_failure_is_logged_with_number_name_code_and_reason() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME)
+        with capture_logs() as logs:
+            await answer_of_inquirer(inquirer, store, code=7, description="unheard of")
+
+        (told,) = [line for line in logs if line["log_level"] == "warning"]
+        assert (9761, NAME, 7, "unheard of") == (told["number"], told["service"], told["code"], told["reason"])
+        assert "the request failed: unheard of (7); asked again in 10 s" == inquirer.status(NAME)
+
+
+@virtual_time
+async def test_an_answer_that_did_not_help_is_told() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME)
+        await answer_of_inquirer(inquirer, store)
+
+        assert inquirer.status(NAME).startswith("answered, and there is still no route")
+
+
+@virtual_time
+async def test_requests_of_an_earlier_life_are_not_made_again() -> None:
+    store = Store()
+    store.handles[NAME] = uuid.uuid4()
+    store.kept = [Request(store.handles[NAME], group_of(NAME), WALL_CLOCK)]
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME)
+        assert [] == store.begun
+        assert "not answered yet" in inquirer.status(NAME)
+
+        await answer_of_inquirer(inquirer, store)
+        await asyncio.sleep(RETRY_SECONDS)
+        await ask(inquirer, NAME)
+        assert [Inquiry(NAME)] == store.begun
+
+
+@virtual_time
+async def test_what_is_asked_before_the_file_was_read_is_not_asked_twice() -> None:
+    store = Store()
+    store.kept = [Request(uuid.uuid4(), group_of(NAME), WALL_CLOCK)]
+    inquirer = Inquirer("shop", store.in_writer)
+    inquirer.ask(NAME, NO_GUID)
+    async with running(store, inquirer):
+        assert [] == store.begun
+        assert "not answered yet" in inquirer.status(NAME)
+
+
+@virtual_time
+async def test_open_requests_are_looked_at_even_when_nothing_arrives() -> None:
+    """An administrator may have ended one."""
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME)
+        store.end(NAME)
+        await asyncio.sleep(LOOK_SECONDS + 1)
+
+        assert 1 == inquirer.answers
+
+
+@virtual_time
+async def test_nothing_is_looked_at_while_nothing_is_open() -> None:
+    store = Store()
+    async with running(store):
+        await asyncio.sleep(100 * LOOK_SECONDS)
+
+        assert 0 == store.looks
+
+
+@virtual_time
+async def test_what_the_store_could_not_take_is_asked_when_it_can() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        store.fails = 3
+        await ask(inquirer, NAME)
+        await asyncio.sleep(4 * FAILURE_PAUSE)
+
+        assert [Inquiry(NAME)] == store.begun
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(sqlite3.OperationalError("disk full"), ["disk full"]), (DemotedError("shop.db", "told by the turns"), [])],
+)
+async def test_arrivals_are_read_although_the_store_failed_first(error: Exception, told: list[str]) -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        store.fails, store.error = 1, error
+        with capture_logs() as logs:
+            inquirer.look()
+            await asyncio.sleep(2 * FAILURE_PAUSE)
+
+        assert 1 == store.looks
+        assert told == [line["reason"] for line in logs if line["event"] == "store failed"]
+
+
+@virtual_time
+async def test_a_flood_of_invented_names_is_bounded_and_told_once() -> None:
+    store = Store()
+    with mock.patch.object(module, "REQUESTS_MAX", 10), capture_logs() as logs:
+        async with running(store) as inquirer:
+            await ask(inquirer, NAME, *(f"//invented/{number}" for number in range(1000)))
+            assert 10 == len(store.begun)
+            assert inquirer.is_full
+            assert "not asked yet, because 10 other requests are open" == inquirer.status("//invented/999")
+
+            await answer_of_inquirer(inquirer, store)
+            await ask(inquirer, "//late")
+            assert 10 == len(store.begun)  # what was answered a moment ago counts as well
+            await asyncio.sleep(RETRY_SECONDS)
+            await ask(inquirer, "//late")
+            assert Inquiry("//late") == store.begun[-1]
+
+    assert 1 == sum("too many" in line["event"] for line in logs)
+
+
+@virtual_time
+async def test_a_name_that_xml_cannot_hold_is_not_asked_for() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, "\x00")
+
+        assert [] == store.begun
+        assert "cannot be written in XML" in inquirer.status("\x00")
+
+
+@virtual_time
+async def test_endings_of_what_nobody_asked_are_passed_over() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        store.endings = [Ending(uuid.uuid4())]
+        inquirer.look()
+        await asyncio.sleep(0.1)
+
+        assert 0 == inquirer.answers
+
+
+# --- test_inquiry ---
+# What a request says: the documented XML, read back as it was, and refused when it says nothing.
+
+
+INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
+
+
+def test_the_body_is_the_documented_one() -> None:
+    assert render_inquiry(Inquiry("//a?b&c")) == (
+        b'<MissingRoute xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute">'
+        b"<SERVICE_NAME>//a?b&amp;c</SERVICE_NAME></MissingRoute>"
+    )
+
+
+@pytest.mark.parametrize("inquiry", [Inquiry(" <a> \r"), Inquiry("Orders", INSTANCE)])
+def test_a_request_is_read_as_it_was_written(inquiry: Inquiry) -> None:
+    assert inquiry == parse_inquiry(render_inquiry(inquiry))
+
+
+def test_requests_for_one_service_are_one_group_whatever_instance_they_name() -> None:
+    assert group_of("Orders") == group_of("Orders")
+    assert group_of("Orders") != group_of("orders")
+    assert 16 == len(group_of("Orders"))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"<MissingRoute/>", "not MissingRoute"),
+        (f"<Other xmlns='{MISSING_ROUTE}'/>".encode(), "not MissingRoute"),
+        (f"<MissingRoute xmlns='{MISSING_ROUTE}'/>".encode(), "no SERVICE_NAME"),
+        (
+            f"<MissingRoute xmlns='{MISSING_ROUTE}'><SERVICE_NAME>a</SERVICE_NAME><BROKER_INSTANCE>b</BROKER_INSTANCE>"
+            "</MissingRoute>".encode(),
+            "hexadecimal",
+        ),
+        (b"<poison", "no XML"),
+    ],
+)
+def test_what_asks_for_nothing_is_refused(body: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_inquiry(body)
+
+
+def test_both_spellings_of_a_message_type_are_one() -> None:
+    assert MISSING_ROUTE == type_of(MISSING_ROUTE.replace("http:", "https:"))
+    assert CONTRACT == type_of(CONTRACT)

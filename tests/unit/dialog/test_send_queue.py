@@ -1,0 +1,506 @@
+"""One timer for many instants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from broker.conversation.frames import Contact
+from broker.conversation.outbound import Outbound, Outgoing
+from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
+from broker.dialog import send_queue as module
+from broker.dialog import send_queue as trips
+from broker.dialog.send_queue import (
+    GUARD_TURNS,
+    LOAD_BYTES,
+    LOADED_MAX_BYTES,
+    MICROSECONDS,
+    QUANTUM_BYTES,
+    SILENCE,
+    Alarms,
+    Frontier,
+    Loading,
+    Sender,
+    Trips,
+    Turns,
+    note_trip,
+)
+from broker.forwarding.hop import bucket
+from broker.routing.address import NetworkAddress
+from broker.store.sending import Loaded, Want
+from broker.wire.layout import Flag
+from tests.support.virtual_time import virtual_time
+
+
+def sender(endpoint_id: int) -> Sender:
+    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(10, 1000))
+    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
+
+
+@virtual_time
+async def test_alarms_ring_in_their_order() -> None:
+    rung: list[tuple[float, int]] = []
+    alarms = Alarms(lambda at, endpoint_id: rung.append((at, endpoint_id)))
+
+    for endpoint_id, at in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        alarms.set(sender(endpoint_id), at)
+    first = alarms.next_at
+    await asyncio.sleep(2.5)
+
+    assert (first, rung, len(alarms)) == (1.0, [(1.0, 2), (2.0, 3)], 1)
+    alarms.close()
+
+
+@virtual_time
+async def test_alarm_is_moved_forward_and_never_back() -> None:
+    rung: list[float] = []
+    alarms = Alarms(lambda at, _: rung.append(at))
+    one = sender(1)
+
+    for at in (3.0, 5.0, 1.0):
+        alarms.set(one, at)
+    await asyncio.sleep(10.0)
+
+    assert (one.armed_at, rung) == (1.0, [1.0, 3.0])
+
+
+@virtual_time
+async def test_alarm_may_be_set_while_one_rings() -> None:
+    rung: list[float] = []
+    one = sender(1)
+
+    def ring(at: float, _: int) -> None:
+        rung.append(at)
+        one.armed_at = NEVER
+        if at < 3.0:
+            alarms.set(one, at + 1.0)
+
+    alarms = Alarms(ring)
+    alarms.set(one, 1.0)
+    await asyncio.sleep(10.0)
+
+    assert (rung, alarms.next_at) == ([1.0, 2.0, 3.0], NEVER)
+
+
+@virtual_time
+async def test_closed_alarms_do_not_ring() -> None:
+    rung: list[float] = []
+    alarms = Alarms(lambda at, _: rung.append(at))
+    alarms.close()
+    alarms.set(sender(1), 1.0)
+
+    alarms.close()
+    await asyncio.sleep(2.0)
+
+    assert rung == []
+
+
+# --- test_frontier ---
+# How far the acknowledgements of a service have got.
+
+
+def test_who_sent_later_waits_while_acknowledgements_come_in() -> None:
+    frontier = Frontier()
+    turns = [frontier.turn_at("A", 2.0, -NEVER)]
+
+    frontier.note("A", sent_at=1.0, now=5.0)
+
+    turns += [frontier.turn_at("A", sent_at, -NEVER) for sent_at in (0.5, 1.0, 2.0)]
+    assert turns == [-NEVER, -NEVER, -NEVER, 5.0 + SILENCE]
+    assert frontier.turn_at("B", 2.0, -NEVER) == -NEVER
+
+
+@pytest.mark.parametrize(("sent_at", "heard_at"), [(5.0, -NEVER), (6.0, 2.0), (2.0, 5.0)])
+def test_who_has_heard_of_nobody_else_since_is_alone(sent_at: float, heard_at: float) -> None:
+    """It was acknowledged something itself, or sent only then."""
+    frontier = Frontier()
+
+    frontier.note("A", sent_at=1.0, now=5.0)
+
+    assert frontier.turn_at("A", sent_at, heard_at) == -NEVER
+
+
+def test_what_comes_late_takes_nothing_back_and_shows_that_the_line_moves() -> None:
+    frontier = Frontier()
+    frontier.note("A", sent_at=3.0, now=5.0)
+
+    frontier.note("A", sent_at=1.0, now=6.0)
+
+    assert [frontier.turn_at("A", sent_at, -NEVER) for sent_at in (2.0, 4.0)] == [-NEVER, 6.0 + SILENCE]
+
+
+def test_services_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was not heard of for longest is forgotten."""
+    monkeypatch.setattr(module, "SERVICES_MAX", 2)
+    frontier = Frontier()
+
+    for service in "ABAC":
+        frontier.note(service, sent_at=1.0, now=5.0)
+
+    assert len(frontier) == 2
+    assert [frontier.turn_at(service, 2.0, -NEVER) > 0 for service in "ABC"] == [True, False, True]
+
+
+# --- test_loading ---
+# How much of the transmission queue is in memory, and for whom; the transmitter's tests play the rest.
+
+
+LAST = int(Flag.LAST_FRAGMENT)
+SIZE = 100
+
+
+class Desk:
+    """A loading, and its senders."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.waiting: set[int] = set()
+        self.senders = {endpoint_id: _sender(endpoint_id) for endpoint_id in range(1, count + 1)}
+        self.loading = Loading(self.senders, SIZE, waits=self.waiting.__contains__)
+
+    def load(self, endpoint_id: int, fragments: int) -> Sender:
+        """A sender wants something, and so many fragments come."""
+        sender = self.senders[endpoint_id]
+        self.loading.look(sender)
+        (want,) = self.loading.wants()
+        first = want.place[0]
+        came = [Outgoing((first + number, 0), LAST, bytes(SIZE)) for number in range(fragments)]
+        assert self.loading.loaded(sender, Loaded(want, came, is_all=not came))
+        return sender
+
+
+def _sender(endpoint_id: int) -> Sender:
+    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(1000, 8 << 20))
+    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
+
+
+def test_window_decides_what_is_wanted() -> None:
+    desk = Desk()
+    desk.loading.look(desk.senders[1])
+
+    assert desk.loading
+    assert desk.loading.wants() == [Want(1, (0, 0), 128, LOAD_BYTES)]
+    assert not desk.loading
+
+
+@pytest.mark.parametrize("hindrance", ["is_loading", "no more", "resting", "full"])
+def test_who_could_do_nothing_with_it_wants_nothing(hindrance: str) -> None:
+    desk = Desk()
+    sender = desk.load(1, 128)
+    sender.is_loading = hindrance == "is_loading"
+    if hindrance == "no more":
+        sender.outbound.unload()
+        sender.has_more = False
+    elif hindrance == "resting":
+        sender.outbound.take(0.0)
+        sender.outbound.rest()
+
+    desk.loading.look(sender)
+
+    assert not desk.loading
+
+
+def test_loaded_bytes_are_counted_and_given_back() -> None:
+    desk = Desk(2)
+    one, two = desk.load(1, 3), desk.load(2, 1)
+    counts = [desk.loading.loaded_bytes]
+
+    one.outbound.acknowledge((1, 0), 0.0)
+    desk.loading.charge(one)
+    counts.append(desk.loading.loaded_bytes)
+    desk.loading.time_out(one)
+    counts.append(desk.loading.loaded_bytes)
+    for _ in range(2):
+        desk.loading.forget(two)
+    counts.append(desk.loading.loaded_bytes)
+
+    assert counts == [4 * SIZE, 3 * SIZE, SIZE, 0]
+    assert one.has_more
+
+
+def test_what_comes_behind_something_unloaded_meanwhile_is_not_taken() -> None:
+    desk = Desk()
+    sender = desk.load(1, 2)
+    desk.loading.look(sender)
+    (want,) = desk.loading.wants()
+    desk.loading.time_out(sender)
+
+    assert not desk.loading.loaded(sender, Loaded(want, [Outgoing((2, 0), LAST, b"")], is_all=True))
+    assert (sender.is_loading, sender.has_more, sender.outbound.loaded) == (False, True, 0)
+
+
+def test_nothing_is_wanted_while_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(2)
+    desk.load(1, 3)
+    desk.loading.look(desk.senders[2])
+
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 3 * SIZE)
+    full = (desk.loading.max_bytes, desk.loading.wants(), bool(desk.loading))
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", LOADED_MAX_BYTES)
+
+    assert full == (0, [], True)
+    assert [want.endpoint_id for want in desk.loading.wants()] == [2]
+
+
+def test_what_was_not_loaded_is_wanted_again() -> None:
+    desk = Desk()
+    desk.loading.look(desk.senders[1])
+    wants = desk.loading.wants()
+
+    for want in (*wants, Want(99, (0, 0), 1, 1)):
+        desk.loading.unwanted(want)
+
+    assert desk.loading.wants() == wants
+
+
+def test_who_has_something_never_makes_others_unload_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(2)
+    waiting, other = desk.load(1, 3), desk.load(2, 3)
+    desk.waiting.add(1)
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 6 * SIZE)
+
+    desk.loading.look(other)
+    desk.loading.wants()
+
+    assert (waiting.outbound.loaded, desk.loading.loaded_bytes) == (3, 6 * SIZE)
+
+
+def test_who_makes_room_for_others_wants_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(2)
+    silent = desk.load(1, 3)
+    silent.outbound.take(0.0)
+    silent.outbound.round_trip.time_out()
+    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 3 * SIZE)
+    for sender in (silent, desk.senders[2]):
+        desk.loading.look(sender)
+
+    wants = desk.loading.wants()
+
+    assert ([2], True) == ([want.endpoint_id for want in wants], silent.is_resting)
+
+
+def test_one_turn_loads_for_so_many_and_the_others_are_asked_for_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who rests takes no place of theirs."""
+    monkeypatch.setattr(module, "TURN_WANTS", 2)
+    desk = Desk(6)
+    for sender in desk.senders.values():
+        desk.loading.look(sender)
+    desk.senders[1].outbound.resend_at = 5.0
+
+    turns = [[want.endpoint_id for want in desk.loading.wants()] for _ in range(4)]
+
+    assert turns == [[2, 3], [4, 5], [6], []]
+
+
+def test_nobody_wants_anything_after_the_end() -> None:
+    desk = Desk()
+    desk.loading.look(desk.senders[1])
+
+    desk.loading.clear()
+
+    assert desk.loading.wants() == []
+
+
+# --- test_sender ---
+# What is known of a dialog that sends.
+
+
+def test_sender_rests_when_nothing_is_loaded_until_it_is_sent_again() -> None:
+    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(10, 1000))
+    sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
+    rests = [sender.is_resting]
+    outbound.offer(Outgoing((0, 0), int(Flag.LAST_FRAGMENT), b""))
+    outbound.take(0.0)
+    rests.append(sender.is_resting)
+
+    outbound.rest()
+    rests.append(sender.is_resting)
+    outbound.time_out()
+    rests.append(sender.is_resting)
+
+    assert rests == [False, False, True, False]
+
+
+def test_round_trip_is_noted_once_under_the_next_hop() -> None:
+    """Of an answer that says nothing new nothing is noted."""
+    outbound = Outbound(RoundTrip(Backoff(1.0, 8.0)), Window(8, 1 << 20))
+    sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
+    sender.next_hop = NetworkAddress("far", 1)
+    outbound.offer(Outgoing((0, 0), int(Flag.LAST_FRAGMENT), b"x"))
+    outbound.take(10.0)
+    trips: Trips = Counter()
+
+    done = [sender.acknowledge((1, 0), now, (), trips, Frontier()) for now in (10.25, 11.0)]
+
+    assert done == [1, 0]
+    assert trips == {(NetworkAddress("far", 1), bucket(0.25)): 1, (NetworkAddress("far", 1), MICROSECONDS): 250_000}
+
+
+def test_sender_stands_in_a_line_no_longer_than_the_longest_wait() -> None:
+    """What was in flight before was acknowledged, and what it has in flight was not."""
+    frontier = Frontier()
+    sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), "B"), _outbound(cap=8.0), (0, 0))
+    frontier.note("B", sent_at=9.0, now=20.0)
+    frontier.note("another one", sent_at=11.0, now=30.0)
+    turns = [sender.turn_at(frontier)]
+    sender.outbound.take(10.0)
+    turns.append(sender.turn_at(frontier))
+    frontier.note("B", sent_at=9.5, now=14.0)
+    turns.append(sender.turn_at(frontier))
+    frontier.note("B", sent_at=10.5, now=14.5)
+
+    turns.append(sender.turn_at(frontier))
+
+    assert turns == [-NEVER, 18.0, 14.0 + SILENCE, -NEVER]
+
+
+def test_answer_tells_how_far_its_service_has_got_unless_it_may_be_to_an_earlier_copy() -> None:
+    frontier = Frontier()
+    for is_resent in (True, False):
+        sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), f"B{is_resent}"), _outbound(cap=8.0), (0, 0))
+        sender.outbound.take(10.0)
+        if is_resent:
+            sender.outbound.rewind()
+            sender.outbound.take(11.0)
+
+        sender.acknowledge((1, 0), 12.0, (), Counter(), frontier)
+
+    assert [frontier.turn_at(f"B{is_resent}", 10.5, -NEVER) for is_resent in (True, False)] == [-NEVER, 12.0 + SILENCE]
+
+
+def _outbound(*, cap: float) -> Outbound:
+    """With one fragment."""
+    outbound = Outbound(RoundTrip(Backoff(1.0, cap)), Window(8, 1 << 20))
+    outbound.offer(Outgoing((0, 0), int(Flag.LAST_FRAGMENT), b"x"))
+    return outbound
+
+
+# --- test_trips ---
+# How long acknowledgements took is counted by next hop, and the next hops are bounded.
+
+
+NEAR, FAR = NetworkAddress("near", 1), NetworkAddress("far", 1)
+
+
+def test_trip_is_counted_in_its_bucket_and_in_the_sum() -> None:
+    counted: Trips = Counter()
+
+    note_trip(counted, NEAR, 0.003)
+    note_trip(counted, NEAR, 0.004)
+    note_trip(counted, None, 1.5)
+
+    assert counted == {
+        (NEAR, bucket(0.003)): 2,
+        (NEAR, MICROSECONDS): 7000,
+        (None, bucket(1.5)): 1,
+        (None, MICROSECONDS): 1_500_000,
+    }
+
+
+def test_next_hops_past_the_bound_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trips, "ENTRIES_MAX", 2)
+    counted: Trips = Counter()
+
+    note_trip(counted, NEAR, 0.003)
+    note_trip(counted, FAR, 0.003)
+    note_trip(counted, NEAR, 0.003)
+
+    assert counted[NEAR, bucket(0.003)] == 2
+    assert counted[None, bucket(0.003)] == 1
+    assert not [key for key in counted if key[0] == FAR]
+
+
+# --- test_turns ---
+# Whose turn it is: by priority with a guard, in turn and by bytes within one.
+
+
+def sender_of_turns(endpoint_id: int, priority: int = 5) -> Sender:
+    outbound = Outbound(RoundTrip(Backoff(1.0, 64.0)), Window(10, 1000))
+    return Sender(endpoint_id, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0), priority)
+
+
+def play(turns: Turns, count: int, frame: dict[int, int]) -> list[int]:
+    """Turns of senders that always have more; each sends frames of its size while it has credit."""
+    order = []
+    for _ in range(count):
+        one = turns.take()
+        while one.credit > 0:
+            one.credit -= frame[one.endpoint_id]
+            order.append(one.endpoint_id)
+        turns.add(one)
+    return order
+
+
+def test_nobody_has_a_turn_when_nobody_asks() -> None:
+    turns = Turns()
+
+    assert not turns
+
+
+def test_sender_is_queued_once() -> None:
+    turns = Turns()
+    one = sender_of_turns(1)
+
+    turns.add(one)
+    turns.add(one)
+
+    assert turns.take() is one
+    assert not turns
+
+
+def test_senders_of_one_priority_come_in_turn() -> None:
+    turns = Turns()
+    for endpoint_id in (1, 2, 3):
+        turns.add(sender_of_turns(endpoint_id))
+
+    assert play(turns, 6, dict.fromkeys((1, 2, 3), QUANTUM_BYTES)) == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("large", [3 * QUANTUM_BYTES // 2, 15 << 20])
+def test_senders_get_the_same_bytes_whatever_the_size_of_their_frames(large: int) -> None:
+    turns = Turns()
+    frame = {1: 1000, 2: large}
+    for endpoint_id in frame:
+        turns.add(sender_of_turns(endpoint_id))
+
+    order = play(turns, 20 * large // QUANTUM_BYTES, frame)
+
+    sent = {endpoint_id: frames * frame[endpoint_id] for endpoint_id, frames in Counter(order).items()}
+    assert abs(sent[1] - sent[2]) <= large + QUANTUM_BYTES
+
+
+def test_credit_is_not_saved_by_who_sends_nothing() -> None:
+    turns = Turns()
+    one = sender_of_turns(1)
+
+    for _ in range(5):
+        turns.add(one)
+        turns.take()
+
+    assert one.credit == QUANTUM_BYTES
+
+
+def test_higher_priority_is_first() -> None:
+    turns = Turns()
+    for endpoint_id in (1, 10, 5):
+        turns.add(sender_of_turns(endpoint_id, priority=endpoint_id))
+
+    assert [turns.take().endpoint_id for _ in range(3)] == [10, 5, 1]
+
+
+def test_lower_priorities_move_as_well() -> None:
+    turns = Turns()
+    for priority in (10, 5, 1):
+        turns.add(sender_of_turns(priority, priority=priority))
+
+    turns_of = Counter(play(turns, 16 * GUARD_TURNS, dict.fromkeys((10, 5, 1), QUANTUM_BYTES)))
+
+    assert turns_of == {10: 14 * GUARD_TURNS, 5: 8, 1: 8}
+
+
+def test_guard_serves_the_highest_when_it_is_alone() -> None:
+    turns = Turns()
+    turns.add(sender_of_turns(1, priority=3))
+
+    assert play(turns, 2 * GUARD_TURNS, {1: QUANTUM_BYTES}) == [1] * 2 * GUARD_TURNS
