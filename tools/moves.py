@@ -283,9 +283,10 @@ def main() -> None:
     if moved:
         rewrite(tracked(), moved)
     subprocess.run(
-        [RUFF, "check", "--fix", "-q", "--select", "I,F401,F811", "broker", "tests", "bench", "tools"], check=False
+        [RUFF, "check", "--fix", "-q", "--select", "I,F401,F811", "broker", "tests", "bench", "tools", "examples"],
+        check=False,
     )
-    subprocess.run([RUFF, "format", "-q", "broker", "tests", "bench", "tools"], check=False)
+    subprocess.run([RUFF, "format", "-q", "broker", "tests", "bench", "tools", "examples"], check=False)
 
 
 def rename_class(new: str, old_name: str, new_name: str) -> None:

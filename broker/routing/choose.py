@@ -91,7 +91,7 @@ def choose(
         members = [(next_hop(route, facts), route) for route in distinct if class_of(route) is route_class]
         usable = [(hop, route) for hop, route in members if hop is not None and hop not in unusable]
         if usable:
-            return _forward(route_class, usable, facts, health_of)
+            return _forwarded(route_class, usable, facts, health_of)
     return None
 
 
@@ -145,7 +145,7 @@ def _principal(routes: Iterable[Route], principals: Principals, health_of: Healt
     return ()
 
 
-def _forward(
+def _forwarded(
     route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: Facts, health_of: HealthOf
 ) -> Choice:
     by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}

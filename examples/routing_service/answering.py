@@ -23,8 +23,7 @@ import structlog
 from broker.application.message import Message
 from broker.application.receiving import receive
 from broker.ddl.statements import CreateRoute
-from broker.dialog.route_requests import answer
-from broker.dialog.route_requests import MISSING_BINDING, MISSING_ROUTE, Inquiry, parse_inquiry, type_of
+from broker.dialog.route_requests import MISSING_BINDING, MISSING_ROUTE, Inquiry, answer, parse_inquiry, type_of
 from broker.errors import ConversationError, DaemonUnreachableError, StoreUnavailableError
 
 from .requester import UNKNOWN_REQUESTER, Requester, Requesters
