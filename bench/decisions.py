@@ -18,10 +18,10 @@ from bench.load import frames
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings, decide
-from broker.routing.explain import Names, explain
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext, decide
+from broker.routing.explain import DisplayNames, explain
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import Route, RouteRow
 from broker.routing.table import RouteTable, build_table, table_of_rows
 from broker.security.grants import OPEN
@@ -80,7 +80,7 @@ def _remembered(*, balanced: bool) -> float:
         Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
         deliver=lambda *_: None,
         want=lambda _: None,
-        health_of=lambda _: Health.CONNECTED,
+        health_of=lambda _: AddressHealth.CONNECTED,
     )
     routes = [Route(str(address), address) for address in (addresses if balanced else addresses[:1])]
     forwarder.surround(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
@@ -96,14 +96,14 @@ def _remembered(*, balanced: bool) -> float:
     return median(taken[1:])  # the first one asked
 
 
-def _here(table: RouteTable) -> Surroundings:
-    return Surroundings(table, Hosted(), lambda _: Health.UNTRIED, is_forwarding=True)
+def _here(table: RouteTable) -> RoutingContext:
+    return RoutingContext(table, Hosted(), lambda _: AddressHealth.UNTRIED, is_forwarding=True)
 
 
-def _facts(routes: int) -> list[Facts]:
+def _facts(routes: int) -> list[RoutingFacts]:
     """Questions spread over the whole table, so that the processor's caches do not hold the answer."""
     return [
-        Facts(service(n * 7919 % routes), NO_GUID, sha256(n.to_bytes(4, "little")).digest()[:16])
+        RoutingFacts(service(n * 7919 % routes), NO_GUID, sha256(n.to_bytes(4, "little")).digest()[:16])
         for n in range(QUESTIONS)
     ]
 
@@ -120,7 +120,7 @@ def _balanced() -> float:
 
 
 def _explained(table: RouteTable) -> float:
-    here, names = _here(table), Names()
+    here, names = _here(table), DisplayNames()
     return _median(lambda facts: explain(facts, here, names), _facts(ROUTES)[:500])
 
 

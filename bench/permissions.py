@@ -21,7 +21,7 @@ from broker.forwarding.kernel_choice import choose_kernel
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -109,7 +109,7 @@ def _pass(services: list[str], profile: Profile, kernel: str) -> Callable[[int],
         Limits(pool_bytes=1 << 24, max_frame=MAX_FRAME, max_hops=16),
         deliver=lambda *_: None,
         want=lambda _: None,
-        health_of=lambda _: Health.UNTRIED,
+        health_of=lambda _: AddressHealth.UNTRIED,
         kernel=choose_kernel(kernel),
     )
     forwarder.surround(

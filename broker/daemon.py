@@ -56,7 +56,7 @@ from broker.observe.lag import LoopLag
 from broker.observe.log_level import LogLevels
 from broker.reloading import make_ready, swap_in
 from broker.routing.address import NetworkAddress
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredPair
 from broker.routing.table import RouteTable
 from broker.supervision import Supervision
@@ -290,7 +290,7 @@ class Instance:
     def _secure(self, security: Security) -> None:
         self.peers.entrance.secure(security, self.peers.links.values())
 
-    def _ask(self, facts: Facts) -> None:
+    def _ask(self, facts: RoutingFacts) -> None:
         """What arrived has no route, and msdb says whom to ask for one."""
         self.databases.msdb.inquirer.ask(facts.to_service, facts.to_broker_instance)
 

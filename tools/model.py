@@ -9,25 +9,25 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, Side, Standing, Word
+from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 
 HEAD = "/* Made by python -m tools.model of broker.mirror.standing: change it there. */\n\n"
 
 
 def standing_pml() -> str:
     """The states and words as numbers, and `hear(who, word)`, which changes `standing`."""
-    lines = [f"#define {one.name} {number}" for number, one in enumerate(Standing)]
-    lines += [f"#define {one.name} {number}" for number, one in enumerate(Word)]
+    lines = [f"#define {one.name} {number}" for number, one in enumerate(MirrorState)]
+    lines += [f"#define {one.name} {number}" for number, one in enumerate(MirrorEvent)]
     lines.append(f"#define is_asking ({_any_of(ASKING)})")
     principals = " || ".join(f"(standing == {one.name} && (who) == {side.value})" for one, side in PRINCIPAL.items())
     lines.append(f"#define is_principal_of(who) ({principals})")
     [(unused, first)] = [(before, after) for before, after in ON_USE.items() if before is not after]
     lines.append(f"#define begin_use() if :: standing == {unused.name} -> standing = {first.name} :: else fi")
     lines += ["", "inline hear(who, word) {", "    if"]
-    for side in Side:
-        for word in Word:
+    for side in MirrorSide:
+        for word in MirrorEvent:
             changes = [
-                (before, after) for before in Standing if (after := TRANSITIONS[before, side, word]) is not before
+                (before, after) for before in MirrorState if (after := TRANSITIONS[before, side, word]) is not before
             ]
             lines.append(f"    :: (who) == {side.value} && (word) == {word.name} ->")
             lines.append("        if")
@@ -37,8 +37,8 @@ def standing_pml() -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _any_of(standings: frozenset[Standing]) -> str:
-    return " || ".join(f"standing == {one.name}" for one in Standing if one in standings)
+def _any_of(standings: frozenset[MirrorState]) -> str:
+    return " || ".join(f"standing == {one.name}" for one in MirrorState if one in standings)
 
 
 def main(arguments: list[str]) -> None:

@@ -22,10 +22,10 @@ from broker.control.permission import grants_of
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingsError, UnknownNameError
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
-from broker.routing.explain import Names, explain
-from broker.routing.facts import Facts
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
+from broker.routing.explain import DisplayNames, explain
+from broker.routing.facts import RoutingFacts
 from broker.routing.permitted import with_permissions
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
@@ -60,7 +60,7 @@ class Place(Struct, frozen=True):
 
     name: str
     broker_instance: bytes | None
-    surroundings: Surroundings
+    surroundings: RoutingContext
     homes: Mapping[str, Home]
     problem_of: Callable[[NetworkAddress], str] = lambda _: ""
     pair_told: Callable[[MirroredPair], str] = lambda _: ""
@@ -94,7 +94,7 @@ def frozen_place(instance: Running) -> Place:
     health = {address: peers.health_of(address) for address in peers.known_addresses}
     problems = {address: peers.problem_of(address) for address in health}
     told = {pair: place.pair_told(pair) for pair in instance.mirrors.in_use}
-    here = replace(place.surroundings, health_of=lambda address: health.get(address, Health.UNTRIED))
+    here = replace(place.surroundings, health_of=lambda address: health.get(address, AddressHealth.UNTRIED))
     return replace(
         place,
         surroundings=here,
@@ -120,10 +120,10 @@ def configured_place(settings: Settings, *, now: datetime) -> Place:
         raise SettingsError(rehearsal.errors)
     tables = {name: build_table(one.routes.values(), now=now) for name, one in rehearsal.databases.items()}
     own = {address for listen in settings.endpoint.listen if listen.port for address in _addresses_of(listen)}
-    here = Surroundings(
+    here = RoutingContext(
         tables[MSDB],
         rehearsal.hosted(),
-        lambda _: Health.UNTRIED,
+        lambda _: AddressHealth.UNTRIED,
         settings.endpoint.message_forwarding,
         msdb=tables[MSDB],
         own=own | set(settings.endpoint.advertise),
@@ -176,7 +176,7 @@ def answer(place: Place, request: ExplainRequest, contact: Contact | None = None
     """
     facts, table = _facts(place, request, contact)
     databases = {home.broker_instance: name for name, home in place.homes.items()}
-    names = Names(databases, place.problem_of, place.pair_told)
+    names = DisplayNames(databases, place.problem_of, place.pair_told)
     explanation = explain(facts, replace(place.surroundings, table=table), names)
     if request.peer is not None:
         explanation = with_permissions(explanation, _who(place, request.peer), place.grants)
@@ -199,7 +199,7 @@ def _who(place: Place, peer: str) -> Who:
     return who if place.grants.is_default_deny else NOBODY
 
 
-def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tuple[Facts, RouteTable]:
+def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tuple[RoutingFacts, RouteTable]:
     """What routing is told, and the table that it searches (R1.1)."""
     home = _home(place, request, contact)
     sender = None if home is None else home.broker_instance
@@ -212,7 +212,7 @@ def _facts(place: Place, request: ExplainRequest, contact: Contact | None) -> tu
     if not 1 <= len(request.to.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
         raise _bad_request(f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
     conversation = (request.conversation or uuid4()).bytes
-    return Facts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
+    return RoutingFacts(request.to, named or NO_GUID, conversation, request.from_target, sender), table
 
 
 def _home(place: Place, request: ExplainRequest, contact: Contact | None) -> Home | None:

@@ -38,11 +38,11 @@ from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import StoreUnavailableError
 from broker.observe.instance import Running
-from broker.routing.decide import Decision, Surroundings
-from broker.routing.explain import Names, outcome_of, sentence
-from broker.routing.facts import Facts, hosted
+from broker.routing.decide import Decision, RoutingContext
+from broker.routing.explain import DisplayNames, outcome_of, sentence
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.fate import Fate
-from broker.routing.plan import Flow, Plan, edits, plan
+from broker.routing.plan import PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.store import fault
 from broker.store.database import open_watch
@@ -107,7 +107,7 @@ class _Work:
 
     before: Place
     after: Place
-    passed: list[Facts]
+    passed: list[RoutingFacts]
     outcomes: Mapping[str, Outcome]
     request: PlanRequest
     passing: int = 0
@@ -144,7 +144,7 @@ class _Work:
         made = plan(self._flows(at=at), kept=0)
         return WhenExpired(at, {fate.value: count for fate, count in made.fates.items()}, made.harmed)
 
-    def _flows(self, at: datetime | None = None) -> Iterator[tuple[Flow, Surroundings, Surroundings]]:
+    def _flows(self, at: datetime | None = None) -> Iterator[tuple[PlannedFlow, RoutingContext, RoutingContext]]:
         """The conversations, with what holds for each before and after; both of now, or of another instant."""
         was, will = (_at(place.surroundings, at) for place in (self.before, self.after))
         passing = list(flows_of_passage(self.passed, was.hosted))
@@ -159,8 +159,8 @@ class _Work:
                     raise ScriptStoppedError
                 yield flow, own_was, own_will
 
-    def _told(self, made: Plan) -> Iterator[Consequence]:
-        names = Names({home.broker_instance: name for name, home in self.before.homes.items()})
+    def _told(self, made: RoutePlan) -> Iterator[Consequence]:
+        names = DisplayNames({home.broker_instance: name for name, home in self.before.homes.items()})
         for one in made.consequences:
             facts = one.flow.facts
             yield Consequence(
@@ -175,7 +175,7 @@ class _Work:
 
     # --- where messages would go ---
 
-    def _arrivals(self, changed: Iterable[Edit], made: Plan) -> Iterator[ExplainAnswer]:
+    def _arrivals(self, changed: Iterable[Edit], made: RoutePlan) -> Iterator[ExplainAnswer]:
         """Of each service that a changed route names, or whose conversations change, one message."""
         requests: dict[tuple[object, ...], ExplainRequest] = {}
         for request in chain(self._requests_of_edits(changed), self._requests_of_flows(made)):
@@ -190,7 +190,7 @@ class _Work:
                     service = route.remote_service_name or ANY_OTHER
                     yield ExplainRequest(service, route.broker_instance, database=database)
 
-    def _requests_of_flows(self, made: Plan) -> Iterator[ExplainRequest]:
+    def _requests_of_flows(self, made: RoutePlan) -> Iterator[ExplainRequest]:
         names = {home.broker_instance: name for name, home in self.before.homes.items()}
         for facts in (one.flow.facts for one in made.consequences):
             yield ExplainRequest(
@@ -202,11 +202,11 @@ class _Work:
             )
 
 
-def _at(here: Surroundings, instant: datetime | None) -> Surroundings:
+def _at(here: RoutingContext, instant: datetime | None) -> RoutingContext:
     return here if instant is None else replace(here, table=here.table.at(instant), msdb=here.msdb.at(instant))
 
 
-def _read(home: Home) -> Iterator[Flow]:
+def _read(home: Home) -> Iterator[PlannedFlow]:
     """The conversations under way in the file of a database."""
     try:
         with closing(open_watch(home.path)) as db:
@@ -215,7 +215,7 @@ def _read(home: Home) -> Iterator[Flow]:
         raise StoreUnavailableError(str(home.path), fault.sentence(error)) from error
 
 
-def _told_decision(decision: Decision, facts: Facts, names: Names) -> str:
+def _told_decision(decision: Decision, facts: RoutingFacts, names: DisplayNames) -> str:
     """A decision in one sentence, with all the addresses that it may use."""
     told = sentence(decision, outcome_of(decision, facts), names)
     others = [str(one.address) for one in decision.candidates[1:]]
@@ -223,7 +223,7 @@ def _told_decision(decision: Decision, facts: Facts, names: Names) -> str:
     return told + (f"; else to {', '.join(others[:OTHERS_TOLD])}{more}" if others else "")
 
 
-def _told_loss(flow: Flow) -> str:
+def _told_loss(flow: PlannedFlow) -> str:
     return f"the service {flow.from_service!r} is not here any more: what arrives for it ends the dialog with -8470"
 
 

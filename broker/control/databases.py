@@ -41,7 +41,7 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.net.departures import has_parted
 from broker.security.session import Credentials
 from broker.store.role_file import Reign, write_reign
@@ -225,7 +225,7 @@ class Databases:
         for standing in self.standings().values():
             if standing.broker_instance == probe.broker_instance:
                 return ProbeReply(probe.id, probe.broker_instance, standing.role.value, standing.epoch)
-        return ProbeReply(probe.id, probe.broker_instance, Role.UNKNOWN.value)
+        return ProbeReply(probe.id, probe.broker_instance, MirrorRole.UNKNOWN.value)
 
     @property
     def past(self) -> Past:
@@ -245,7 +245,7 @@ class Databases:
             return keeper.standing
         endpoint = self.endpoints.get(name)
         instance = None if endpoint is None else endpoint.broker_instance
-        return OwnStanding(instance, Role.PRINCIPAL, self._epochs.get(name, 0), self._opened_at, "off")
+        return OwnStanding(instance, MirrorRole.PRINCIPAL, self._epochs.get(name, 0), self._opened_at, "off")
 
     def converse_in_msdb(self) -> Endpoint | None:
         """From now on msdb has conversations: requests for routes, and nothing else; None when it had them before."""

@@ -24,8 +24,8 @@ from broker.control.spelling import differing_names
 from broker.control.survey import live_routes, shown, survey
 from broker.flow import Disposition
 from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.facts import Facts
-from broker.routing.journey import End, Leg, Network, Outcome, Site, conversations
+from broker.routing.facts import RoutingFacts
+from broker.routing.journey import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
 from broker.routing.lint import Lint, leads_out
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
@@ -108,7 +108,7 @@ class Given:
         known = (self.network.knows(one) for one in addresses if isinstance(one, NetworkAddress))
         return any(known) if isinstance(route.address, NetworkAddress) else leads_out(route)
 
-    def facts(self, site: Site, database: bytes | None) -> Iterator[Facts]:
+    def facts(self, site: Site, database: bytes | None) -> Iterator[RoutingFacts]:
         """What is sent by the named routes of one table that lead to an instance that was given."""
         played = self.played_of[site, database]
         named: dict[str, set[bytes]] = {}
@@ -120,12 +120,12 @@ class Given:
         for service, instances in named.items():
             yield from self.open_facts(service, database)
             for instance in sorted(instances):
-                yield Facts(service, instance, bytes(16), database=database)
+                yield RoutingFacts(service, instance, bytes(16), database=database)
 
-    def open_facts(self, service: str, database: bytes | None) -> Iterator[Facts]:
+    def open_facts(self, service: str, database: bytes | None) -> Iterator[RoutingFacts]:
         """Conversations that leave the broker instance open."""
         for conversation_id in conversations(service, self.tables):
-            yield Facts(service, NO_GUID, conversation_id, database=database)
+            yield RoutingFacts(service, NO_GUID, conversation_id, database=database)
 
 
 def _site(rehearsal: Rehearsal, tables: dict[str, RouteTable]) -> Site:
@@ -161,11 +161,11 @@ def _is_one_host(host: str) -> bool:
 def _circles(given: Given) -> Iterator[Concern]:
     """Ways that come back to an instance they passed; each circle once, whatever goes round in it."""
     order = {site: number for number, site in enumerate(given.network.sites)}
-    found: dict[tuple[int, ...], tuple[End, set[str]]] = {}
+    found: dict[tuple[int, ...], tuple[JourneyEnd, set[str]]] = {}
     for site in given.network.sites:
         for facts in [*given.open_facts(UNNAMED, None), *given.facts(site, None)]:
             for end in given.network.follow(facts, site):
-                if end.outcome is Outcome.CIRCLE:
+                if end.outcome is JourneyOutcome.CIRCLE:
                     circle = [order[leg.site] for leg in end.circle[:-1]]
                     first = circle.index(min(circle))
                     key = (*circle[first:], *circle[:first])
@@ -185,11 +185,11 @@ def _circles(given: Given) -> Iterator[Concern]:
 
 def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Concern]:
     """Instances that drop what another one of them sends there; told at the route that leads there."""
-    found: dict[_Fault, tuple[End, set[str]]] = {}
+    found: dict[_Fault, tuple[JourneyEnd, set[str]]] = {}
     for site, database in given.played_of:
         for facts in given.facts(site, database):
             for end in given.network.follow(facts, site):
-                is_lost = end.outcome is Outcome.LOST and len(end.legs) > 1
+                is_lost = end.outcome is JourneyOutcome.LOST and len(end.legs) > 1
                 is_new = is_lost and (_fault(end), facts.to_service) not in told
                 if is_new and not _is_for_answers(given, site, facts, end):
                     found.setdefault(_fault(end), (end, set()))[1].add(facts.to_service)
@@ -200,14 +200,14 @@ def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Concern]
         yield of_route(Lint.DEAD_END, problem, _remedy(end), at=given.at(leg), route=leg.route.name)
 
 
-def _remedy(end: End) -> str:
+def _remedy(end: JourneyEnd) -> str:
     route = end.legs[-1].route
     if end.disposition is Disposition.ROUTE_INVALID and route is not None and route.address != TRANSPORT:
         return f"[{route.name}] there leads back to the same instance: lead it to where the service is, or to LOCAL"
     return _REMEDY[end.disposition]
 
 
-def _is_for_answers(given: Given, start: Site, facts: Facts, end: End) -> bool:
+def _is_for_answers(given: Given, start: Site, facts: RoutingFacts, end: JourneyEnd) -> bool:
     """
     Whether the service is where the way ends, and only beginning a conversation with it is refused.
 
@@ -227,10 +227,10 @@ def _is_for_answers(given: Given, start: Site, facts: Facts, end: End) -> bool:
         for one in given.open_facts(service, instance)
         for back in given.network.follow(one, last)
     )
-    return any(back.outcome is Outcome.DELIVERED and back.database == facts.database for back in begun)
+    return any(back.outcome is JourneyOutcome.DELIVERED and back.database == facts.database for back in begun)
 
 
-def _fault(end: End) -> _Fault:
+def _fault(end: JourneyEnd) -> _Fault:
     last, before = end.legs[-1], end.legs[-2] if len(end.legs) > 1 else None
     # Where a service is absent, what begins is dropped with 9796 and an answer, which names the broker instance, with
     # 9795: one fault.
@@ -242,7 +242,7 @@ def _fault(end: End) -> _Fault:
     return (last.site, last.database, disposition, before.site, before.database, route)
 
 
-def _reason(end: End) -> str:
+def _reason(end: JourneyEnd) -> str:
     number = end.disposition.number
     return f"{end.disposition} ({number})" if number else str(end.disposition)
 
@@ -257,7 +257,7 @@ class _Unheard(Struct, frozen=True):
     played: Played
     target: Site
     instance: bytes
-    end: End
+    end: JourneyEnd
 
 
 def _missing_returns(given: Given) -> Iterator[_Unheard]:
@@ -287,16 +287,16 @@ def _reached(given: Given, site: Site, played: Played) -> list[tuple[Site, bytes
         for service in sorted(elsewhere):
             begun += given.open_facts(service, sender)
     ends = (end for facts in begun for end in given.network.follow(facts, site))
-    found = dict.fromkeys((end.legs[-1].site, end.database) for end in ends if end.outcome is Outcome.DELIVERED)
+    found = dict.fromkeys((end.legs[-1].site, end.database) for end in ends if end.outcome is JourneyOutcome.DELIVERED)
     return [(target, instance) for target, instance in found if instance is not None and instance != sender]
 
 
-def _failing_way_back(given: Given, played: Played, target: Site, instance: bytes) -> End | None:
+def _failing_way_back(given: Given, played: Played, target: Site, instance: bytes) -> JourneyEnd | None:
     """Where answers to this database are lost; None when some service of it hears all of them."""
-    first: End | None = None
+    first: JourneyEnd | None = None
     for service in sorted(played.services):
-        facts = Facts(service, played.broker_instance, bytes(16), is_from_target=True, database=instance)
-        lost = [end for end in given.network.follow(facts, target) if end.outcome is Outcome.LOST]
+        facts = RoutingFacts(service, played.broker_instance, bytes(16), is_from_target=True, database=instance)
+        lost = [end for end in given.network.follow(facts, target) if end.outcome is JourneyOutcome.LOST]
         if not lost:
             return None
         first = first or lost[0]
@@ -336,7 +336,7 @@ def _is_one_target(given: Given, rehearsal: Rehearsal, played: Played, service: 
     )
     for facts in given.open_facts(service, database):
         ends = given.network.follow(facts, site)
-        if any(end.outcome is not Outcome.DELIVERED for end in ends):
+        if any(end.outcome is not JourneyOutcome.DELIVERED for end in ends):
             return False
         if len({(end.legs[-1].site, end.database) for end in ends}) > 1:
             return False

@@ -23,8 +23,8 @@ import structlog
 from broker.control.role_source import RoleSource
 from broker.control.role_watch import RoleWatch, Sight
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
-from broker.mirror.own_role import Act, OwnRole, Word
-from broker.mirror.role import Role
+from broker.mirror.own_role import Act, OwnRole, RoleAnswer
+from broker.mirror.role import MirrorRole
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path
 from broker.store.transaction import LAPSED
@@ -62,7 +62,7 @@ class Hosting(Protocol):
 class _Said:
     """A word of the source, and when it was asked for it."""
 
-    word: Word
+    word: RoleAnswer
     asked_at: float
 
 
@@ -77,7 +77,7 @@ class OwnStanding:
     """
 
     broker_instance: bytes | None
-    role: Role
+    role: MirrorRole
     epoch: int
     since: float
     source: str
@@ -141,7 +141,7 @@ class RoleKeeper:
     def standing(self) -> OwnStanding:
         """What this instance is for the database now; a principal that may not act any more is none."""
         own = self._own
-        role = own.role if self.is_confirmed() else Role.MIRROR
+        role = own.role if self.is_confirmed() else MirrorRole.MIRROR
         return OwnStanding(
             broker_instance=self._broker_instance,
             role=role,
@@ -149,8 +149,8 @@ class RoleKeeper:
             since=self._since,
             source=self.source.name,
             problem=own.problem,
-            principal=self._principal if own.role is Role.PRINCIPAL else self._partner,
-            is_resting=own.role is Role.MIRROR and self._clock() < own.rests_until,
+            principal=self._principal if own.role is MirrorRole.PRINCIPAL else self._partner,
+            is_resting=own.role is MirrorRole.MIRROR and self._clock() < own.rests_until,
         )
 
     def is_confirmed(self) -> bool:
@@ -186,7 +186,7 @@ class RoleKeeper:
 
     def on_demoted(self, problem: str) -> None:
         """The store found that it is not ours any more: nothing more may come in."""
-        if self._own.role is Role.PRINCIPAL and not self._is_closing:
+        if self._own.role is MirrorRole.PRINCIPAL and not self._is_closing:
             self._hosting.refuse(self.name, self._broker_instance)
             self._step_down(problem)
 
@@ -200,7 +200,7 @@ class RoleKeeper:
         if self._is_handing_over:
             problem = f"a failover of the database {self.name!r} is under way: wait until it has ended"
             raise StatementError(1470, problem)
-        if self._own.role is not Role.PRINCIPAL:
+        if self._own.role is not MirrorRole.PRINCIPAL:
             who = f", {self._partner!r}" if self._partner else ""
             problem = f"the database {self.name!r} is a mirror here: say this to its principal{who}"
             raise StatementError(1470, problem)
@@ -228,7 +228,7 @@ class RoleKeeper:
         if self._own.epoch == epoch:
             waited = "nobody has taken it over yet, and this instance goes on trying"
             return f"database {self.name} handed over; {waited}; {_WHERE_TO_LOOK}"
-        if self._own.role is Role.PRINCIPAL:
+        if self._own.role is MirrorRole.PRINCIPAL:
             waited = f"nobody took it over within {REST_SECONDS:g} s"
             again = f"so this instance is the principal again, epoch {self._own.epoch}"
             return f"database {self.name}: {waited}, {again}; {_WHERE_TO_LOOK}"
@@ -243,7 +243,7 @@ class RoleKeeper:
     async def _keep(self) -> None:
         is_well = True
         while not self._is_closing:
-            is_settled = self.source.is_ours and self._own.role is Role.PRINCIPAL  # until somebody wakes it
+            is_settled = self.source.is_ours and self._own.role is MirrorRole.PRINCIPAL  # until somebody wakes it
             pause = (None if is_settled else self.source.interval) if is_well else RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -275,13 +275,13 @@ class RoleKeeper:
             if heard is None:
                 return
             said = heard if await self._follow(heard) is Act.TAKE else None
-        if own.role is Role.MIRROR:
+        if own.role is MirrorRole.MIRROR:
             sight = await asyncio.to_thread(self._watch.look, asks_lock=said is not None and not is_start)
             if said is not None and sight.is_held:
                 self._on_kept_out(StoreUnavailableError(str(self._path), HELD))
             elif said is not None:
                 await self._take(said, is_start=is_start)
-            if own.role is Role.MIRROR:
+            if own.role is MirrorRole.MIRROR:
                 self._hear(sight)
         if own.problem != self._told:
             self._told = own.problem
@@ -328,7 +328,7 @@ class RoleKeeper:
             return
         if 2 * (self._clock() - said.asked_at) > self.source.hold:  # a takeover may take longer than a word counts
             again = await self._ask()
-            said = said if again is None or again.word.role is Role.UNKNOWN else again
+            said = said if again is None or again.word.role is MirrorRole.UNKNOWN else again
         self._own.on_taken(reign.epoch, said.asked_at)
         self._since, self._taken_epoch = reign.since, reign.epoch
         self._broker_instance, self._principal = reign.broker_instance, reign.principal
@@ -345,7 +345,7 @@ class RoleKeeper:
 
     async def _leave(self, problem: str) -> None:
         """Step down in order."""
-        if self._own.role is Role.PRINCIPAL:
+        if self._own.role is MirrorRole.PRINCIPAL:
             self._hosting.refuse(self.name, self._broker_instance)
             self._own.on_stepped_down(problem, self._clock(), rest=REST_SECONDS if self.source.is_ours else 0.0)
             self._since, self._told, self._left_because = time.time(), problem, problem

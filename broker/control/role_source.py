@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker.control.config import DatabaseSettings
-from broker.mirror.own_role import Word
-from broker.mirror.role import EPOCH_TOLD_MAX, Role
+from broker.mirror.own_role import RoleAnswer
+from broker.mirror.role import EPOCH_TOLD_MAX, MirrorRole
 
 LOCK_INTERVAL = 0.05  # seconds between two attempts to take the lock: a principal that was killed is followed at once
 _OUTPUT_MAX_BYTES = 4096  # of a command: a role is one line
@@ -37,7 +37,7 @@ class RoleSource(Protocol):
     hold: float
     is_ours: bool
 
-    async def ask(self) -> Word:
+    async def ask(self) -> RoleAnswer:
         """What this instance should be now. Never fails: what goes wrong is a word as well. May be cancelled."""
 
 
@@ -49,9 +49,9 @@ class LockSource:
     hold = float("inf")  # whoever has the lock needs nobody's word
     is_ours = True
 
-    async def ask(self) -> Word:
+    async def ask(self) -> RoleAnswer:
         """Try; the lock decides."""
-        return Word(Role.PRINCIPAL)
+        return RoleAnswer(MirrorRole.PRINCIPAL)
 
 
 class CommandSource:
@@ -72,7 +72,7 @@ class CommandSource:
         self.hold = hold
         self._command = command
 
-    async def ask(self) -> Word:
+    async def ask(self) -> RoleAnswer:
         """Run it once."""
         loop = asyncio.get_running_loop()
         try:
@@ -98,20 +98,20 @@ class CommandSource:
             return self._failed(f"has failed with exit code {code}{': ' + said if said else ''}")
         return self._read(output)
 
-    def _read(self, output: bytes) -> Word:
+    def _read(self, output: bytes) -> RoleAnswer:
         said = _SAID.fullmatch(output)
         if said is None:
             shown = output[:60].decode(errors="replace")
             return self._failed(f"printed {shown!r}, and should print principal, principal EPOCH or mirror")
         if said[1] is None:
-            return Word(Role.MIRROR)
+            return RoleAnswer(MirrorRole.MIRROR)
         epoch = int(said[2] or 0)
         if epoch > EPOCH_TOLD_MAX:
             return self._failed(f"printed the epoch {epoch}, above which nobody could take over any more")
-        return Word(Role.PRINCIPAL, epoch)
+        return RoleAnswer(MirrorRole.PRINCIPAL, epoch)
 
-    def _failed(self, problem: str) -> Word:
-        return Word(Role.UNKNOWN, problem=f"role_command {self._command[0]} {problem}")
+    def _failed(self, problem: str) -> RoleAnswer:
+        return RoleAnswer(MirrorRole.UNKNOWN, problem=f"role_command {self._command[0]} {problem}")
 
 
 def role_source(settings: DatabaseSettings) -> RoleSource | None:

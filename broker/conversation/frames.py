@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.flow import Disposition
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.security.key_packet import Direction
 from broker.security.session import Sealer, Secured
 from broker.wire.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
@@ -107,9 +107,9 @@ class Contact:
             self.conversation_id, not self.is_initiator, self.far_service, self.service_name, self.broker_instance
         )
 
-    def facts(self) -> Facts:
+    def facts(self) -> RoutingFacts:
         """What routing is told about frames of this side."""
-        return Facts(
+        return RoutingFacts(
             self.far_service,
             self.far_broker_instance,
             self.conversation_id,

@@ -32,7 +32,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import Times
 from broker.forwarding.way import Buffer, Origin, Way
 from broker.routing.decide import Pass, decide
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import Credentials
 from broker.store.gate import Gate
@@ -251,7 +251,7 @@ class Endpoint:
         elif self._ride is None:
             self._ride = self._loop.call_later(RIDE_SECONDS, self._on_ride)
 
-    def ask(self, facts: Facts) -> None:
+    def ask(self, facts: RoutingFacts) -> None:
         """What has these facts has no route, and its table says whom to ask for one (R2.4)."""
         passes: list[Pass] = []
         decide(facts, self._forwarder.here.with_table(self.transmitter.table), passes)

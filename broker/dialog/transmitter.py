@@ -35,7 +35,7 @@ from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Buffer, Way, rejected
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.decide import Decision, decide
 from broker.routing.table import RouteTable
 from broker.security.key_packet import Mode
@@ -71,8 +71,8 @@ def alternatives(decision: Decision) -> list[Decision]:
 
     Shape: at least one; the first is the decision itself.
     """
-    usable = [candidate for candidate in decision.candidates if candidate.health is not Health.SUPPRESSED]
-    rest = [candidate for candidate in decision.candidates if candidate.health is Health.SUPPRESSED]
+    usable = [candidate for candidate in decision.candidates if candidate.health is not AddressHealth.SUPPRESSED]
+    rest = [candidate for candidate in decision.candidates if candidate.health is AddressHealth.SUPPRESSED]
     turned = [(*usable[start:], *usable[:start], *rest) for start in range(1, len(usable))]
     return [decision, *(replace(decision, candidates=those, route=those[0].route) for those in turned)]
 
@@ -85,7 +85,7 @@ def detour(decision: Decision, outbox: Callable[[NetworkAddress], Outbox]) -> De
     waited for: when nobody answers there, finding out takes longer than the next resend.
     """
     for candidate in decision.candidates:
-        if candidate.health is Health.UNTRIED:
+        if candidate.health is AddressHealth.UNTRIED:
             outbox(candidate.address).want_link()
     for other in alternatives(decision)[1:]:
         if other.candidates[0].health is decision.candidates[0].health:

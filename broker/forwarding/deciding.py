@@ -18,15 +18,15 @@ from broker.forwarding.places import Places, key_of
 from broker.forwarding.way import Report, Way
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health, HealthOf
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth, HealthOf
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.table import RouteTable
 from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, NO_GUID, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
 
 PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
 
-Ask = Callable[[Facts], None]
+Ask = Callable[[RoutingFacts], None]
 """A frame that arrived has no route and msdb's table says whom to ask for one (R2.4); must not fail."""
 
 _FROM_TARGET = int(Flag.FROM_TARGET)
@@ -34,9 +34,9 @@ _FROM_TARGET = int(Flag.FROM_TARGET)
 
 def want_better(decision: Decision, outbox: Callable[[NetworkAddress], Outbox]) -> None:
     """Where the best next hop is about to leave, ask for links to those not tried yet; it is used until then."""
-    if decision.candidates and decision.candidates[0].health is Health.LEAVING:
+    if decision.candidates and decision.candidates[0].health is AddressHealth.LEAVING:
         for candidate in decision.candidates:
-            if candidate.health is Health.UNTRIED:
+            if candidate.health is AddressHealth.UNTRIED:
                 outbox(candidate.address).want_link()
 
 
@@ -48,8 +48,8 @@ class Decider:
     """
 
     def __init__(self, ways: Ways, places: Places, *, health_of: HealthOf, ask: Ask, report: Report) -> None:
-        self.here = Surroundings(RouteTable(), Hosted(), health_of, is_forwarding=False)
-        self.passed: dict[Facts, None] = {}
+        self.here = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)
+        self.passed: dict[RoutingFacts, None] = {}
         self._ways = ways
         self._places = places
         self.ask = ask
@@ -85,7 +85,7 @@ class Decider:
             to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
         except UnicodeDecodeError:
             return self._ways.drop(Disposition.MALFORMED, kind), Decision(Disposition.MALFORMED, 0)
-        facts = Facts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
+        facts = RoutingFacts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
         decision = decide(facts, self.here)
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
             self.ask(facts)
@@ -97,7 +97,7 @@ class Decider:
             self._ways.outboxes[address].alternatives |= addresses - {address}
         return way, decision
 
-    def _note(self, facts: Facts) -> None:
+    def _note(self, facts: RoutingFacts) -> None:
         """Remember what passes, the latest at the end."""
         self.passed.pop(facts, None)
         self.passed[facts] = None

@@ -44,8 +44,8 @@ from broker.forwarding.way import UNTOLD, Buffer, Origin, QueuedById, Report, Wa
 from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import HealthOf
-from broker.routing.decide import Decision, Surroundings
-from broker.routing.facts import Facts, Hosted
+from broker.routing.decide import Decision, RoutingContext
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile
@@ -166,7 +166,7 @@ class Forwarder:
     # --- what it decides by ---
 
     @property
-    def here(self) -> Surroundings:
+    def here(self) -> RoutingContext:
         """What incoming frames are decided by: msdb's table and the rest."""
         return self._decider.here
 
@@ -222,12 +222,12 @@ class Forwarder:
         self._kernels.forget()
         self.generation += 1
 
-    def ask(self, facts: Facts) -> None:
+    def ask(self, facts: RoutingFacts) -> None:
         """Ask for a route with these facts."""
         self._decider.ask(facts)
 
     @property
-    def passed(self) -> Iterable[Facts]:
+    def passed(self) -> Iterable[RoutingFacts]:
         """What passed or arrived lately, at most `PASSED_MAX`: by route key, and by conversation where it has a say."""
         return self._decider.passed
 

@@ -18,7 +18,7 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.way import Way
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.route import MirroredPair
 from broker.wire.layout import HOP_COUNT_AT
 
@@ -46,7 +46,8 @@ class Rerouting:
             better = {
                 address
                 for address in outbox.alternatives
-                if (found := health_of(address)) < health and (found is Health.CONNECTED or not has_failed(address))
+                if (found := health_of(address)) < health
+                and (found is AddressHealth.CONNECTED or not has_failed(address))
             }
             if better:
                 self._moves.start(outbox, Reason.BETTER, partial(self._by_health, better))

@@ -19,7 +19,7 @@ LONGEST_STEP = LAST_SECONDS / (1.0 + SPREAD)
 NEVER = float("-inf")
 
 
-class Asking(Generic[Address]):
+class ProbeSchedule(Generic[Address]):
     """
     The plan of whom to ask when. Changed by its methods only.
 

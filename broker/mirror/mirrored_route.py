@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-from broker.mirror.asking import Asking
-from broker.mirror.role import EPOCH_TOLD_MAX, Role
-from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, Side, Standing, Word
+from broker.mirror.asking import ProbeSchedule
+from broker.mirror.role import EPOCH_TOLD_MAX, MirrorRole
+from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 
 Address = TypeVar("Address", bound=Hashable)
 CATCH_UP_MAX = 100  # failovers that an alarm may advise: each raises the epoch by one
-CLAIMS = frozenset({Word.CLAIMS_HIGHER, Word.CLAIMS_EQUAL})
+CLAIMS = frozenset({MirrorEvent.CLAIMS_HIGHER, MirrorEvent.CLAIMS_EQUAL})
 
 
 class MirroredRouteState(IntEnum):
@@ -45,7 +45,7 @@ class MirroredRouteState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AddressState:
     """
     What is known of one address.
 
@@ -55,7 +55,7 @@ class Seen:
 
     asked_at: float | None = None
     answered_at: float | None = None
-    role: Role | None = None
+    role: MirrorRole | None = None
     epoch: int | None = None
     problem: str = ""
 
@@ -77,13 +77,13 @@ class MirroredRoute(Generic[Address]):
             raise ValueError(f"both addresses of a mirrored route are {address}")
         self.addresses: tuple[Address, Address] = (address, mirror_address)
         self.epoch = 0
-        self.standing = Standing.NEVER_USED
-        self._seen: dict[Address, Seen] = dict.fromkeys(self.addresses, Seen())
-        self._heard: dict[Address, Word] = {}
+        self.standing = MirrorState.NEVER_USED
+        self._seen: dict[Address, AddressState] = dict.fromkeys(self.addresses, AddressState())
+        self._heard: dict[Address, MirrorEvent] = {}
         self._claimants: set[Address] = set()  # who has claimed `epoch`
         self._stale: dict[Address, str] = {}
         self._met: dict[Address, str] = {}
-        self._asking = Asking(self.addresses, jitter)
+        self._asking = ProbeSchedule(self.addresses, jitter)
 
     @property
     def principal(self) -> Address | None:
@@ -94,13 +94,13 @@ class MirroredRoute(Generic[Address]):
     @property
     def state(self) -> MirroredRouteState:
         """What is shown of it."""
-        if self.standing is Standing.NEVER_USED:
+        if self.standing is MirrorState.NEVER_USED:
             return MirroredRouteState.NOT_USED
         side = PRINCIPAL.get(self.standing)
         if side is None:
             return MirroredRouteState.NOT_OPERATIONAL
         partner = self._seen[self.addresses[1 - side.value]]
-        if partner.role is Role.MIRROR and not partner.problem and _is_answered(partner):
+        if partner.role is MirrorRole.MIRROR and not partner.problem and _is_answered(partner):
             return MirroredRouteState.OPERATIONAL
         return MirroredRouteState.PRINCIPAL_ONLY
 
@@ -110,7 +110,7 @@ class MirroredRoute(Generic[Address]):
         return self._asking.due
 
     @property
-    def seen(self) -> Mapping[Address, Seen]:
+    def seen(self) -> Mapping[Address, AddressState]:
         """What is known of each address."""
         return self._seen
 
@@ -147,9 +147,9 @@ class MirroredRoute(Generic[Address]):
         A role that is none counts as `unknown`, and so does any role with an epoch above EPOCH_TOLD_MAX: no pair
         reaches it by failovers, and the right instance could never claim a higher one.
         """
-        answer = Seen(self._seen[address].asked_at, now, Role.of(role), epoch)
+        answer = AddressState(self._seen[address].asked_at, now, MirrorRole.of(role), epoch)
         if not 0 <= epoch <= EPOCH_TOLD_MAX:
-            answer = replace(answer, role=Role.UNKNOWN, epoch=None, problem=f"answered with the epoch {epoch}")
+            answer = replace(answer, role=MirrorRole.UNKNOWN, epoch=None, problem=f"answered with the epoch {epoch}")
         self._seen[address] = answer
         return self._hear(address, self._weigh(answer), now)
 
@@ -157,41 +157,41 @@ class MirroredRoute(Generic[Address]):
         """A link to it was lost, or none could be made. A link closed for want of use is not lost."""
         self._seen[address] = replace(self._seen[address], problem=problem or "out of reach")
         self._met.pop(address, None)
-        return self._hear(address, Word.LOST, now)
+        return self._hear(address, MirrorEvent.LOST, now)
 
     def on_time(self, now: float) -> tuple[Address, ...]:
         """It is `due`, or may be."""
         return self._ask(self.standing, now, has_changed=False)
 
-    def _weigh(self, answer: Seen) -> Word:
-        if answer.role is not Role.PRINCIPAL or answer.epoch is None:
-            return Word.DENIES
+    def _weigh(self, answer: AddressState) -> MirrorEvent:
+        if answer.role is not MirrorRole.PRINCIPAL or answer.epoch is None:
+            return MirrorEvent.DENIES
         if answer.epoch > self.epoch:
-            return Word.CLAIMS_HIGHER
-        return Word.CLAIMS_EQUAL if answer.epoch == self.epoch else Word.CLAIMS_LOWER
+            return MirrorEvent.CLAIMS_HIGHER
+        return MirrorEvent.CLAIMS_EQUAL if answer.epoch == self.epoch else MirrorEvent.CLAIMS_LOWER
 
-    def _hear(self, address: Address, word: Word, now: float) -> tuple[Address, ...]:
+    def _hear(self, address: Address, word: MirrorEvent, now: float) -> tuple[Address, ...]:
         before = self.standing
         has_changed = self._heard.get(address) is not word
         self._heard[address] = word
-        self.standing = TRANSITIONS[before, Side(self.addresses.index(address)), word]
+        self.standing = TRANSITIONS[before, MirrorSide(self.addresses.index(address)), word]
         self._stale.pop(address, None)
         epoch = self._seen[address].epoch
-        if word is Word.CLAIMS_LOWER:
+        if word is MirrorEvent.CLAIMS_LOWER:
             can_catch_up = epoch is not None and self.epoch - epoch <= CATCH_UP_MAX
             self._stale[address] = (
                 f"{address} claims to be the principal with epoch {epoch} after epoch {self.epoch}: a stale copy, or"
                 " one that was restored: if that was meant, ALTER this route with its two addresses exchanged, or"
                 f" restart this instance{f', or fail over past {self.epoch}' if can_catch_up else ''}"
             )
-        elif word in CLAIMS and before is not Standing.NEVER_USED and epoch is not None:
+        elif word in CLAIMS and before is not MirrorState.NEVER_USED and epoch is not None:
             if epoch > self.epoch:
                 self.epoch = epoch
                 self._claimants.clear()
             self._claimants.add(address)
         return self._ask(before, now, has_changed=has_changed)
 
-    def _ask(self, before: Standing, now: float, *, has_changed: bool) -> tuple[Address, ...]:
+    def _ask(self, before: MirrorState, now: float, *, has_changed: bool) -> tuple[Address, ...]:
         if self.standing not in ASKING:
             self._asking.stop()
             return ()
@@ -205,5 +205,5 @@ class MirroredRoute(Generic[Address]):
         return asked
 
 
-def _is_answered(seen: Seen) -> bool:
+def _is_answered(seen: AddressState) -> bool:
     return seen.answered_at is not None and (seen.asked_at is None or seen.answered_at >= seen.asked_at)

@@ -20,14 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 
 LATE = "the answer of role_command came later than role_timeout after it was asked for"
 _NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class RoleAnswer:
     """
     What the source of roles says.
 
@@ -35,7 +35,7 @@ class Word:
     least, 0 = none told.
     """
 
-    role: Role
+    role: MirrorRole
     epoch: int = 0
     problem: str = ""
 
@@ -50,12 +50,12 @@ class Act(Enum):
 
 # By what this instance is, and what the source says it should be.
 ON_WORD = {
-    (Role.PRINCIPAL, Role.PRINCIPAL): Act.STAY,
-    (Role.PRINCIPAL, Role.MIRROR): Act.STEP_DOWN,
-    (Role.PRINCIPAL, Role.UNKNOWN): Act.STAY,
-    (Role.MIRROR, Role.PRINCIPAL): Act.TAKE,
-    (Role.MIRROR, Role.MIRROR): Act.STAY,
-    (Role.MIRROR, Role.UNKNOWN): Act.STAY,
+    (MirrorRole.PRINCIPAL, MirrorRole.PRINCIPAL): Act.STAY,
+    (MirrorRole.PRINCIPAL, MirrorRole.MIRROR): Act.STEP_DOWN,
+    (MirrorRole.PRINCIPAL, MirrorRole.UNKNOWN): Act.STAY,
+    (MirrorRole.MIRROR, MirrorRole.PRINCIPAL): Act.TAKE,
+    (MirrorRole.MIRROR, MirrorRole.MIRROR): Act.STAY,
+    (MirrorRole.MIRROR, MirrorRole.UNKNOWN): Act.STAY,
 }
 
 
@@ -69,7 +69,7 @@ class OwnRole:
     """
 
     def __init__(self, *, hold: float, now: float) -> None:
-        self.role = Role.MIRROR
+        self.role = MirrorRole.MIRROR
         self.epoch = 0
         self.problem = ""
         self.rests_until = now
@@ -90,20 +90,20 @@ class OwnRole:
         """Whether a word that was asked for then says nothing any more."""
         return now - asked_at > self.hold
 
-    def on_word(self, word: Word, asked_at: float, now: float) -> Act:
+    def on_word(self, word: RoleAnswer, asked_at: float, now: float) -> Act:
         """What the source says leads to."""
         if self.is_late(asked_at, now):
-            word = Word(Role.UNKNOWN, problem=word.problem or LATE)
-        has_lapsed = self.role is Role.PRINCIPAL and not self.is_confirmed(now)
-        if word.role is Role.UNKNOWN:
+            word = RoleAnswer(MirrorRole.UNKNOWN, problem=word.problem or LATE)
+        has_lapsed = self.role is MirrorRole.PRINCIPAL and not self.is_confirmed(now)
+        if word.role is MirrorRole.UNKNOWN:
             self.problem = word.problem or self.problem
         act = ON_WORD[self.role, word.role]
-        if self.role is Role.PRINCIPAL:
-            was_another = word.role is Role.PRINCIPAL and word.epoch > self.epoch
-            if word.role is Role.PRINCIPAL and not has_lapsed:
+        if self.role is MirrorRole.PRINCIPAL:
+            was_another = word.role is MirrorRole.PRINCIPAL and word.epoch > self.epoch
+            if word.role is MirrorRole.PRINCIPAL and not has_lapsed:
                 self._confirmed_at, self.problem = asked_at, ""
             return Act.STEP_DOWN if has_lapsed or was_another else act
-        if word.role is Role.MIRROR:
+        if word.role is MirrorRole.MIRROR:
             self.problem = ""
         return act if now >= self.rests_until else Act.STAY
 
@@ -113,7 +113,7 @@ class OwnRole:
 
     def on_taken(self, epoch: int, asked_at: float) -> None:
         """The database is ours, in this epoch; the last word about it was asked for then."""
-        self.role, self.epoch, self.problem = Role.PRINCIPAL, epoch, ""
+        self.role, self.epoch, self.problem = MirrorRole.PRINCIPAL, epoch, ""
         self._confirmed_at = asked_at
 
     def on_kept_out(self, problem: str, now: float, *, pause: float = 0.0) -> None:
@@ -123,12 +123,12 @@ class OwnRole:
 
     def on_stepped_down(self, problem: str, now: float, *, rest: float) -> None:
         """It is not ours any more, and the partner may have it for so long before we try again."""
-        self.role, self.problem = Role.MIRROR, problem
+        self.role, self.problem = MirrorRole.MIRROR, problem
         self._confirmed_at = _NEVER  # whoever is told `mirror` may copy the file, which is open for a while still
         self.rests_until = now + rest
 
     def on_told(self, epoch: int) -> None:
         """What is told beside the file: the epoch of whoever is the principal. A new one ends the rest."""
-        if self.role is Role.MIRROR and epoch > self.epoch:
+        if self.role is MirrorRole.MIRROR and epoch > self.epoch:
             self.epoch = epoch
             self.rests_until = float("-inf")

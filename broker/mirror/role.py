@@ -8,7 +8,7 @@ EPOCH_MAX = 2**63 - 1  # what a database can store
 EPOCH_TOLD_MAX = EPOCH_MAX // 2  # the highest that is believed of a role_command, and so of a peer
 
 
-class Role(StrEnum):
+class MirrorRole(StrEnum):
     """Shape: the texts of PROBE_REPLY."""
 
     PRINCIPAL = "principal"
@@ -16,7 +16,7 @@ class Role(StrEnum):
     UNKNOWN = "unknown"
 
     @classmethod
-    def of(cls, text: str) -> Role:
+    def of(cls, text: str) -> MirrorRole:
         """The role that a text names; any other text is `unknown`, so a later version may say more than this one."""
         try:
             return cls(text)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Standing(Enum):
+class MirrorState(Enum):
     """What is known of the two addresses of a route."""
 
     NEVER_USED = "never used"
@@ -36,7 +36,7 @@ class Standing(Enum):
     SECOND_PRINCIPAL = "second is principal"
 
 
-class Word(Enum):
+class MirrorEvent(Enum):
     """What is heard of one address. A claim is compared with the highest epoch believed before."""
 
     CLAIMS_HIGHER = "claims a higher epoch"
@@ -46,23 +46,23 @@ class Word(Enum):
     LOST = "is out of reach"
 
 
-class Side(Enum):
+class MirrorSide(Enum):
     """Of which address."""
 
     FIRST = 0
     SECOND = 1
 
 
-NU, AB = Standing.NEVER_USED, Standing.ASKING_BOTH
-FD, SD, BD = Standing.FIRST_DECLINED, Standing.SECOND_DECLINED, Standing.BOTH_DECLINED
-FP, SP = Standing.FIRST_PRINCIPAL, Standing.SECOND_PRINCIPAL
+NU, AB = MirrorState.NEVER_USED, MirrorState.ASKING_BOTH
+FD, SD, BD = MirrorState.FIRST_DECLINED, MirrorState.SECOND_DECLINED, MirrorState.BOTH_DECLINED
+FP, SP = MirrorState.FIRST_PRINCIPAL, MirrorState.SECOND_PRINCIPAL
 
 # For each state: what it becomes when the first, and when the second address
 #        claims          is          claims          is
 #        higher      not it          higher      not it
 #            equal       lost            equal       lost
 #                lower                       lower
-_HEARD: dict[Standing, tuple[Standing, ...]] = {
+_HEARD: dict[MirrorState, tuple[MirrorState, ...]] = {
     NU: (NU, NU, NU, NU, NU, NU, NU, NU, NU, NU),
     AB: (FP, FP, FD, FD, FD, SP, SP, SD, SD, SD),
     FD: (FP, FP, FD, FD, FD, SP, SP, BD, BD, BD),
@@ -71,12 +71,12 @@ _HEARD: dict[Standing, tuple[Standing, ...]] = {
     FP: (FP, FP, FD, FD, FD, SP, FP, FP, FP, FP),
     SP: (FP, SP, SP, SP, SP, SP, SP, SD, SD, SD),
 }
-_INPUTS = [(side, word) for side in Side for word in Word]
-TRANSITIONS: dict[tuple[Standing, Side, Word], Standing] = {
+_INPUTS = [(side, word) for side in MirrorSide for word in MirrorEvent]
+TRANSITIONS: dict[tuple[MirrorState, MirrorSide, MirrorEvent], MirrorState] = {
     (before, side, word): after
     for before, row in _HEARD.items()
     for (side, word), after in zip(_INPUTS, row, strict=True)
 }
-ON_USE = {standing: AB if standing is NU else standing for standing in Standing}
+ON_USE = {standing: AB if standing is NU else standing for standing in MirrorState}
 ASKING = frozenset({AB, FD, SD, BD})  # both addresses are asked, with back-off; when it is due again changes no state
-PRINCIPAL = {FP: Side.FIRST, SP: Side.SECOND}
+PRINCIPAL = {FP: MirrorSide.FIRST, SP: MirrorSide.SECOND}

@@ -15,7 +15,7 @@ import structlog
 from broker.net.dialer import Attempts
 from broker.net.servers import Servers
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 
 ASKED_MAX = 10_000  # addresses of which it is noted that they matter; past it all do
 ATTEMPTS_MAX = 10_000  # addresses remembered: with ADDRESS 'TRANSPORT' a peer may invent them
@@ -37,16 +37,16 @@ class Addresses:
         """Every address that was dialled or is served."""
         return self.attempts.keys() | set(self.servers.addresses)
 
-    def health_of(self, address: NetworkAddress) -> Health:
+    def health_of(self, address: NetworkAddress) -> AddressHealth:
         """Whether an address is served, and for how long, was not tried, or did not answer lately; that matters now."""
         if len(self._asked) < ASKED_MAX:
             self._asked.add(address)
         link = self.servers.serving(address)
         if link is not None:
-            return Health.LEAVING if link.is_leaving else Health.CONNECTED
+            return AddressHealth.LEAVING if link.is_leaving else AddressHealth.CONNECTED
         attempts = self.attempts.get(address)
         is_suppressed = attempts is not None and self._loop.time() < attempts.suppressed_until
-        return Health.SUPPRESSED if is_suppressed else Health.UNTRIED
+        return AddressHealth.SUPPRESSED if is_suppressed else AddressHealth.UNTRIED
 
     def answered_by(self, address: NetworkAddress) -> str:
         """The principal that answered when an address was dialled; empty when that is not known."""

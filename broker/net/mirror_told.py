@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.mirror.mirrored_route import MirroredRoute, Seen
+from broker.mirror.mirrored_route import AddressState, MirroredRoute
 from broker.routing.address import NetworkAddress
 
 
@@ -12,7 +12,7 @@ def tell(route: MirroredRoute[NetworkAddress]) -> str:
     return f"{said}; {route.alarm}" if route.alarm else said
 
 
-def _said(seen: Seen) -> str:
+def _said(seen: AddressState) -> str:
     if seen.problem:
         return f"({seen.problem})"
     if seen.role is None:

@@ -26,7 +26,7 @@ from broker.dialog.status import Trouble
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.mirror.mirrored_route import MirroredRoute
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.net.askers import Prove
 from broker.net.link import Link
 from broker.net.mirror_log import MirrorLog
@@ -191,7 +191,7 @@ class Mirrors:
         """What the peer says counts for the addresses that it is served at, and for no other."""
         concerned = self._of.get(reply.broker_instance)
         if concerned:
-            self.answers[Role.of(reply.role)] += 1
+            self.answers[MirrorRole.of(reply.role)] += 1
             self._hear(concerned, self._peers.served_by(link), reply)
 
     def on_rejected(self, link: Link, rejected: Rejected) -> None:

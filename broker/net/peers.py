@@ -47,7 +47,7 @@ from broker.net.stirred import Stirred
 from broker.net.tls import NO_SECURITY, Security
 from broker.net.watcher import Nobody, Watcher
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.supervision import Kept, Supervision
 from broker.wire.connection import Connection, Ended, Event, Leaving, ProbeAnswered, Probed, RejectedBy
 from broker.wire.frame import Hello, Rejected
@@ -139,7 +139,7 @@ class Peers:
         self._departures.wanted(address)
         self.dialling.want(address)
 
-    def health_of(self, address: NetworkAddress) -> Health:
+    def health_of(self, address: NetworkAddress) -> AddressHealth:
         """Whether an address is served, was not tried, or did not answer lately."""
         return self._addresses.health_of(address)
 

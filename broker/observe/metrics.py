@@ -40,7 +40,7 @@ from broker.observe.stored import STORED_METRICS, stored_readers, stored_samples
 from broker.observe.traffic import FORWARDED, TRAFFIC_METRICS, traffic_readers
 from broker.observe.transport import TRANSPORT_METRICS, transport_readers
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.table import RouteTable
 
 OVERFLOW = "broker_metrics_label_overflow_total"
@@ -177,4 +177,4 @@ def _family(metric: Described, samples: Mapping[Labels, float]) -> Metric:
 
 def _is_down(peers: Peers, address: NetworkAddress, attempts: Attempts) -> bool:
     """Whether the last that is known of an address is a failure."""
-    return attempts.failures > 0 and peers.health_of(address) is not Health.CONNECTED
+    return attempts.failures > 0 and peers.health_of(address) is not AddressHealth.CONNECTED

@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
-from broker.mirror.mirrored_route import MirroredRoute, Seen
+from broker.mirror.mirrored_route import AddressState, MirroredRoute
 from broker.net.mirrors import Mirrors
 from broker.observe.described import Described, Reader, single
 from broker.observe.label import Labels
@@ -55,7 +55,7 @@ class MirrorShown:
     state_desc: str
     principal: NetworkAddress | None
     epoch: int
-    seen: tuple[Seen, Seen]
+    seen: tuple[AddressState, AddressState]
     due: float | None
     alarm: str
     zero: float

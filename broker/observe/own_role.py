@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from broker.control.role_keeper import OwnStanding
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.observe.view import DATABASE_MIRRORING, make_row
 
-_ROLES = {Role.PRINCIPAL: (1, "PRINCIPAL"), Role.MIRROR: (2, "MIRROR")}
+_ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR")}
 _SUSPENDED, _PENDING_FAILOVER, _SYNCHRONIZED = (0, "SUSPENDED"), (3, "PENDING_FAILOVER"), (4, "SYNCHRONIZED")
 
 
@@ -27,7 +27,7 @@ def role_rows(standings: Mapping[str, OwnStanding]) -> Iterator[tuple[object, ..
     for name, standing in standings.items():
         is_mirrored = standing.source != "off"
         state, role = _state(standing) if is_mirrored else (None, None), _ROLES[standing.role]
-        partner = standing.principal if standing.role is Role.MIRROR else ""
+        partner = standing.principal if standing.role is MirrorRole.MIRROR else ""
         yield make_row(
             DATABASE_MIRRORING,
             mirroring_guid=None if standing.broker_instance is None else UUID(bytes=standing.broker_instance),

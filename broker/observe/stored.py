@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.observe.backlog import read_backlog
 from broker.observe.described import Described, Reader, Samples
 from broker.observe.histogram import histogram_samples
@@ -84,7 +84,7 @@ def stored_samples(paths: Mapping[str, Path]) -> dict[str, list[tuple[Labels, fl
 
 def _principal(instance: Running) -> Samples:
     for name, standing in instance.standings().items():
-        yield (name,), standing.role is Role.PRINCIPAL
+        yield (name,), standing.role is MirrorRole.PRINCIPAL
 
 
 def _epoch(instance: Running) -> Samples:

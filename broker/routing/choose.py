@@ -20,12 +20,12 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from broker.routing.address import LOCAL, NetworkAddress, transport_address
-from broker.routing.facts import Facts, Hosted
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.match import score
 from broker.routing.route import Identity, MirroredPair, Route
 
 
-class Health(IntEnum):
+class AddressHealth(IntEnum):
     """What is remembered of an address; the lower is preferred."""
 
     CONNECTED = 0
@@ -34,7 +34,7 @@ class Health(IntEnum):
     SUPPRESSED = 3
 
 
-HealthOf = Callable[[NetworkAddress], Health]
+HealthOf = Callable[[NetworkAddress], AddressHealth]
 Principals = Mapping[MirroredPair, NetworkAddress]
 """Where the principal of each mirrored pair is, as far as it is known."""
 NOBODY: Principals = MappingProxyType({})
@@ -54,10 +54,10 @@ class Candidate(Struct, frozen=True):
 
     address: NetworkAddress
     route: Route
-    health: Health
+    health: AddressHealth
 
 
-class Choice(Struct, frozen=True):
+class RouteChoice(Struct, frozen=True):
     """
     The class taken.
 
@@ -73,20 +73,20 @@ class Choice(Struct, frozen=True):
 def choose(
     routes: Iterable[Route],
     hosted: Hosted,
-    facts: Facts,
+    facts: RoutingFacts,
     health_of: HealthOf,
     *,
     unusable: Container[NetworkAddress] = frozenset(),
     principals: Principals = NOBODY,
-) -> Choice | None:
+) -> RouteChoice | None:
     """The first class that has a member and works, none of its addresses `unusable`; None when none does."""
     distinct = distinct_routes(routes)
     mirrored = tuple(route for route in distinct if class_of(route) is RouteClass.MIRRORED)
     if mirrored:
-        return Choice(RouteClass.MIRRORED, mirrored, _principal(mirrored, principals, health_of))
+        return RouteChoice(RouteClass.MIRRORED, mirrored, _principal(mirrored, principals, health_of))
     local = tuple(route for route in distinct if class_of(route) is RouteClass.LOCAL and is_here(route, hosted, facts))
     if local:
-        return Choice(RouteClass.LOCAL, local)
+        return RouteChoice(RouteClass.LOCAL, local)
     for route_class in (RouteClass.NETWORK, RouteClass.TRANSPORT):
         members = [(next_hop(route, facts), route) for route in distinct if class_of(route) is route_class]
         usable = [(hop, route) for hop, route in members if hop is not None and hop not in unusable]
@@ -112,26 +112,26 @@ def class_of(route: Route) -> RouteClass:
     return RouteClass.LOCAL if route.address == LOCAL else RouteClass.TRANSPORT
 
 
-def next_hop(route: Route, facts: Facts) -> NetworkAddress | None:
+def next_hop(route: Route, facts: RoutingFacts) -> NetworkAddress | None:
     """Where a route leads on: its address, or the one that the service name holds; None when that holds none (R3.6)."""
     return route.address if isinstance(route.address, NetworkAddress) else transport_address(facts.to_service)
 
 
-def wanted_instance(route: Route, facts: Facts) -> bytes | None:
+def wanted_instance(route: Route, facts: RoutingFacts) -> bytes | None:
     """The broker instance that decides the database: the conversation's, else the route's, else None (R4.1)."""
     if not facts.is_open:
         return facts.to_broker_instance
     return route.broker_instance.bytes if route.broker_instance is not None else None
 
 
-def is_here(route: Route, hosted: Hosted, facts: Facts) -> bool:
+def is_here(route: Route, hosted: Hosted, facts: RoutingFacts) -> bool:
     """Whether LOCAL works: the service exists here and, where one is named, so does the broker instance (R3.7)."""
     instance = wanted_instance(route, facts)
     is_database_here = instance is None or instance in hosted.services_of
     return is_database_here and facts.to_service in hosted.databases_with
 
 
-def preference(address: NetworkAddress, facts: Facts) -> float:
+def preference(address: NetworkAddress, facts: RoutingFacts) -> float:
     """How much a conversation prefers an address among equally healthy ones: the higher wins (R3.5)."""
     return score(facts.conversation_id, str(address).encode())
 
@@ -146,8 +146,8 @@ def _principal(routes: Iterable[Route], principals: Principals, health_of: Healt
 
 
 def _forwarded(
-    route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: Facts, health_of: HealthOf
-) -> Choice:
+    route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: RoutingFacts, health_of: HealthOf
+) -> RouteChoice:
     by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
     candidates = sorted(by_address.values(), key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
-    return Choice(route_class, tuple(route for _, route in pairs), tuple(candidates))
+    return RouteChoice(route_class, tuple(route for _, route in pairs), tuple(candidates))

@@ -17,8 +17,17 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Candidate, Choice, Health, HealthOf, Principals, RouteClass, choose, wanted_instance
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import (
+    AddressHealth,
+    Candidate,
+    HealthOf,
+    Principals,
+    RouteChoice,
+    RouteClass,
+    choose,
+    wanted_instance,
+)
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.match import ASKING_STEP, DELAYED_STEP, Match, match, score
 from broker.routing.route import Route
 from broker.routing.table import RouteTable
@@ -44,7 +53,7 @@ class Decision(Struct, frozen=True):
     is_by_conversation: bool = False
 
 
-class Surroundings(Struct, frozen=True):
+class RoutingContext(Struct, frozen=True):
     """
     Everything about this instance that a decision depends on; swapped whole when any of it changes.
 
@@ -60,7 +69,7 @@ class Surroundings(Struct, frozen=True):
     own: AbstractSet[NetworkAddress] = frozenset()
     principals: Principals = field(default_factory=dict)
 
-    def with_table(self, table: RouteTable) -> Surroundings:
+    def with_table(self, table: RouteTable) -> RoutingContext:
         """The same, with another table that is searched."""
         return replace(self, table=table)
 
@@ -68,14 +77,14 @@ class Surroundings(Struct, frozen=True):
 class Pass(Struct, frozen=True):
     """One time through matching and choosing; a self-addressed route makes a second one. `matched` None for a reply."""
 
-    facts: Facts
+    facts: RoutingFacts
     table: RouteTable
     matched: Match | None
-    choice: Choice | None
+    choice: RouteChoice | None
     decision: Decision
 
 
-def decide(facts: Facts, here: Surroundings, passes: list[Pass] | None = None) -> Decision:
+def decide(facts: RoutingFacts, here: RoutingContext, passes: list[Pass] | None = None) -> Decision:
     """
     Decide what becomes of a frame.
 
@@ -88,8 +97,8 @@ def decide(facts: Facts, here: Surroundings, passes: list[Pass] | None = None) -
         Nothing. Every outcome is a value.
     """
 
-    def health_of(address: NetworkAddress) -> Health:
-        return Health.CONNECTED if address in here.own else here.health_of(address)
+    def health_of(address: NetworkAddress) -> AddressHealth:
+        return AddressHealth.CONNECTED if address in here.own else here.health_of(address)
 
     first = _decide(facts, here, here.table, health_of, frozenset())
     if passes is not None:
@@ -106,7 +115,11 @@ def decide(facts: Facts, here: Surroundings, passes: list[Pass] | None = None) -
 
 
 def _decide(
-    facts: Facts, here: Surroundings, table: RouteTable, health_of: HealthOf, unusable: AbstractSet[NetworkAddress]
+    facts: RoutingFacts,
+    here: RoutingContext,
+    table: RouteTable,
+    health_of: HealthOf,
+    unusable: AbstractSet[NetworkAddress],
 ) -> Pass:
     """Reply, match, choose, locate."""
     if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in here.hosted.services_of:
@@ -124,7 +137,7 @@ def _decide(
     return Pass(facts, table, matched, choice, _take(choice, matched, facts, here))
 
 
-def _take(choice: Choice, matched: Match, facts: Facts, here: Surroundings) -> Decision:
+def _take(choice: RouteChoice, matched: Match, facts: RoutingFacts, here: RoutingContext) -> Decision:
     """What the class that works leads to."""
     route = choice.routes[0]
     if choice.route_class is RouteClass.LOCAL:
@@ -141,7 +154,7 @@ def _take(choice: Choice, matched: Match, facts: Facts, here: Surroundings) -> D
     return _forward(choice, matched)
 
 
-def _forward(choice: Choice, matched: Match) -> Decision:
+def _forward(choice: RouteChoice, matched: Match) -> Decision:
     best = choice.candidates[0]
     return Decision(
         Disposition.FORWARDED,
@@ -152,7 +165,7 @@ def _forward(choice: Choice, matched: Match) -> Decision:
     )
 
 
-def _locate(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
     """Which database: the named one, else the sender's own, else one picked by the conversation (R4.1, R4.2)."""
     instance = wanted_instance(route, facts)
     if instance is not None:
@@ -168,7 +181,7 @@ def _locate(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decis
     )
 
 
-def _locate_principal(route: Route, matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+def _locate_principal(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
     """This very instance is the principal, so what arrived has come to the end of its way."""
     instance = wanted_instance(route, facts)
     if instance in hosted.services_of:
@@ -179,7 +192,7 @@ def _locate_principal(route: Route, matched: Match, facts: Facts, hosted: Hosted
     return Decision(why, matched.step, route, is_by_conversation=matched.is_balanced)
 
 
-def _nothing_works(matched: Match, facts: Facts, hosted: Hosted) -> Decision:
+def _nothing_works(matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
     """No class works: the service of a LOCAL route is not here, or what is left holds no address but our own."""
     if matched.step == DELAYED_STEP:
         return Decision(Disposition.NO_ROUTE, DELAYED_STEP)

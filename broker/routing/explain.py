@@ -21,7 +21,7 @@ from msgspec import Struct, field, structs
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.choose import RouteClass, class_of, distinct_routes, is_here, next_hop, preference, wanted_instance
-from broker.routing.decide import Decision, Pass, Surroundings, decide
+from broker.routing.decide import Decision, Pass, RoutingContext, decide
 from broker.routing.explanation import (
     CandidateShown,
     ClassTried,
@@ -33,7 +33,7 @@ from broker.routing.explanation import (
     Score,
     Step,
 )
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.routing.hint import hints_for
 from broker.routing.match import NEVER_ASKED_ABOUT, pick_instance, score
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
@@ -55,7 +55,7 @@ TITLES = (
 )
 
 
-class Names(Struct, frozen=True):
+class DisplayNames(Struct, frozen=True):
     """
     What people call things here.
 
@@ -76,7 +76,7 @@ class Names(Struct, frozen=True):
         return MSDB if one.facts.database is None else self.database(one.facts.database)
 
 
-def explain(facts: Facts, here: Surroundings, names: Names) -> Explanation:
+def explain(facts: RoutingFacts, here: RoutingContext, names: DisplayNames) -> Explanation:
     """The decision that `decide` takes, with every reason."""
     passes: list[Pass] = []
     decision = decide(facts, here, passes)
@@ -102,7 +102,7 @@ def explain(facts: Facts, here: Surroundings, names: Names) -> Explanation:
     )
 
 
-def outcome_of(decision: Decision, facts: Facts) -> Outcome:
+def outcome_of(decision: Decision, facts: RoutingFacts) -> Outcome:
     """What a decision means for a message with these facts (R2.7, R3.1)."""
     if decision.disposition is Disposition.FORWARDED:
         return Outcome.FORWARDED
@@ -116,7 +116,7 @@ def outcome_of(decision: Decision, facts: Facts) -> Outcome:
 class _PassTeller:
     """Tells one pass."""
 
-    def __init__(self, one: Pass, here: Surroundings, names: Names, *, is_first: bool) -> None:
+    def __init__(self, one: Pass, here: RoutingContext, names: DisplayNames, *, is_first: bool) -> None:
         self._facts, self._table, self._matched, self._choice = one.facts, one.table, one.matched, one.choice
         self._here, self._names, self._is_first = here, names, is_first
         self._table_name = names.table(one)
@@ -328,7 +328,7 @@ class _PassTeller:
 # --- sentences ----------------------------------------------------------------------------------------------
 
 
-def sentence(decision: Decision, outcome: Outcome, names: Names) -> str:
+def sentence(decision: Decision, outcome: Outcome, names: DisplayNames) -> str:
     """A decision in one sentence."""
     by = "" if decision.route is None or not decision.route.name else f" by route {decision.route.name}"
     reason = f"{decision.disposition} ({decision.disposition.number})"
@@ -344,7 +344,7 @@ def sentence(decision: Decision, outcome: Outcome, names: Names) -> str:
     return f"dropped{by}: {reason}; the sender keeps the message and sends it again"
 
 
-def _absent(facts: Facts) -> str:
+def _absent(facts: RoutingFacts) -> str:
     """What a database does with a message for a service that it does not have (R4.1)."""
     answer = "drops it" if facts.is_from_target else "answers with the error -8490"
     return f"; it has no service {facts.to_service!r} and {answer}"

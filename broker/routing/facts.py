@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from broker.wire.layout import NO_GUID
 
 
-class Facts(Struct, frozen=True):
+class RoutingFacts(Struct, frozen=True):
     """
     What a frame, or a conversation about to send one, says about where it wants to go.
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Decision, Pass, Surroundings, decide
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import Decision, Pass, RoutingContext, decide
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.match import pick_instance
 from broker.routing.route import Route
 from broker.routing.table import RouteTable
@@ -52,7 +52,7 @@ class Site(Struct, frozen=True, eq=False):
     has_all_instances: bool = True
 
 
-class Outcome(Enum):
+class JourneyOutcome(Enum):
     """How a way ends."""
 
     DELIVERED = auto()
@@ -69,7 +69,7 @@ class Leg(Struct, frozen=True):
     route: Route | None
 
 
-class End(Struct, frozen=True):
+class JourneyEnd(Struct, frozen=True):
     """
     The end of one way.
 
@@ -77,7 +77,7 @@ class End(Struct, frozen=True):
     the one it was delivered to; `disposition` what the last site said.
     """
 
-    outcome: Outcome
+    outcome: JourneyOutcome
     legs: tuple[Leg, ...]
     disposition: Disposition
     database: bytes | None = None
@@ -90,7 +90,7 @@ class End(Struct, frozen=True):
     @property
     def circle(self) -> tuple[Leg, ...]:
         """The part of the way that repeats, the site where it closes at both ends; empty when nothing does."""
-        if self.outcome is not Outcome.CIRCLE:
+        if self.outcome is not JourneyOutcome.CIRCLE:
             return ()
         first = next(n for n, leg in enumerate(self.legs) if leg.database is None and leg.site is self.legs[-1].site)
         return self.legs[first:]
@@ -110,7 +110,7 @@ class Network:
         """Whether some site has this address."""
         return address in self._at
 
-    def follow(self, facts: Facts, start: Site) -> list[End]:
+    def follow(self, facts: RoutingFacts, start: Site) -> list[JourneyEnd]:
         """
         Every end of what is sent with these facts.
 
@@ -122,7 +122,9 @@ class Network:
         """
         return list(self._walk(facts, start, (), set()))
 
-    def _walk(self, facts: Facts, site: Site, before: tuple[Leg, ...], visited: set[Site]) -> Iterator[End]:
+    def _walk(
+        self, facts: RoutingFacts, site: Site, before: tuple[Leg, ...], visited: set[Site]
+    ) -> Iterator[JourneyEnd]:
         if facts.is_incoming:
             visited.add(site)
         decision, so_far = _decide(facts, site, before)
@@ -130,10 +132,10 @@ class Network:
             legs = (*so_far[:-1], replace(so_far[-1], route=route))
             nexts = self._at.get(address, [])
             if not nexts:
-                yield End(Outcome.UNKNOWN, legs, decision.disposition)
+                yield JourneyEnd(JourneyOutcome.UNKNOWN, legs, decision.disposition)
             for following in nexts:
                 if any(leg.database is None and leg.site is following for leg in legs):
-                    yield End(Outcome.CIRCLE, (*legs, Leg(following, None, None)), decision.disposition)
+                    yield JourneyEnd(JourneyOutcome.CIRCLE, (*legs, Leg(following, None, None)), decision.disposition)
                 elif following not in visited:
                     yield from self._walk(replace(facts, database=None), following, legs, visited)
         if not _hops(decision, site):
@@ -155,11 +157,11 @@ def conversations(service: str, tables: Iterable[RouteTable]) -> list[bytes]:
     return list(won.values())
 
 
-def _decide(facts: Facts, site: Site, before: tuple[Leg, ...]) -> tuple[Decision, tuple[Leg, ...]]:
+def _decide(facts: RoutingFacts, site: Site, before: tuple[Leg, ...]) -> tuple[Decision, tuple[Leg, ...]]:
     """The decision, and the way up to here; a route to the site's own address is a leg of its own."""
     table = site.msdb if facts.database is None else site.databases[facts.database]
-    here = Surroundings(
-        table, site.hosted, lambda _: Health.UNTRIED, site.is_forwarding, msdb=site.msdb, own=site.addresses
+    here = RoutingContext(
+        table, site.hosted, lambda _: AddressHealth.UNTRIED, site.is_forwarding, msdb=site.msdb, own=site.addresses
     )
     passes: list[Pass] = []
     decision = decide(facts, here, passes)
@@ -177,12 +179,14 @@ def _hops(decision: Decision, site: Site) -> list[tuple[NetworkAddress, Route]]:
     return []
 
 
-def _end(decision: Decision, facts: Facts, legs: tuple[Leg, ...]) -> End:
+def _end(decision: Decision, facts: RoutingFacts, legs: tuple[Leg, ...]) -> JourneyEnd:
     site, disposition, database = legs[-1].site, decision.disposition, decision.database
     if database is not None:
         if site.has_all_services and facts.to_service not in site.hosted.services_of.get(database, ()):
-            return End(Outcome.LOST, legs, Disposition.SERVICE_NOT_FOUND)  # that database answers with an error (R4.1)
-        return End(Outcome.DELIVERED, legs, disposition, database)
+            return JourneyEnd(
+                JourneyOutcome.LOST, legs, Disposition.SERVICE_NOT_FOUND
+            )  # that database answers with an error (R4.1)
+        return JourneyEnd(JourneyOutcome.DELIVERED, legs, disposition, database)
     match disposition:
         case Disposition.SERVICE_NOT_HERE:
             is_certain = site.has_all_services
@@ -192,4 +196,4 @@ def _end(decision: Decision, facts: Facts, legs: tuple[Leg, ...]) -> End:
             is_certain = site.has_all_services and site.has_all_instances
         case _:
             is_certain = disposition not in _ASKS
-    return End(Outcome.LOST if is_certain else Outcome.UNKNOWN, legs, disposition)
+    return JourneyEnd(JourneyOutcome.LOST if is_certain else JourneyOutcome.UNKNOWN, legs, disposition)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from broker.routing.address import LOCAL
-from broker.routing.facts import Facts, Hosted
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import RouteTable
 
@@ -41,10 +41,10 @@ class Match(Struct, frozen=True):
     is_balanced: bool = False
 
 
-Step = Callable[[RouteTable, Hosted, Facts], Match | None]
+Step = Callable[[RouteTable, Hosted, RoutingFacts], Match | None]
 
 
-def match(table: RouteTable, hosted: Hosted, facts: Facts) -> Match:
+def match(table: RouteTable, hosted: Hosted, facts: RoutingFacts) -> Match:
     """
     The routes of the first step that has any.
 
@@ -57,7 +57,7 @@ def match(table: RouteTable, hosted: Hosted, facts: Facts) -> Match:
     return Match(DELAYED_STEP)
 
 
-def _exact(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+def _exact(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
     """Step 1: service name and broker instance, when the dialog names one (R2.1)."""
     if facts.is_open:
         return None
@@ -65,13 +65,13 @@ def _exact(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
     return Match(1, routes) if routes else None
 
 
-def _any_instance(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+def _any_instance(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
     """Step 2: the service name among routes without broker instance (R2.2)."""
     routes = table.routes(facts.to_service)
     return Match(2, routes) if routes else None
 
 
-def _balanced(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+def _balanced(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
     """Step 3: an open dialog picks one of the broker instances that have routes (R2.3)."""
     weights = table.instances(facts.to_service) if facts.is_open else {}
     if not weights:
@@ -80,7 +80,7 @@ def _balanced(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
     return Match(3, table.routes(facts.to_service, instance), is_balanced=len(weights) > 1)
 
 
-def _ask(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
+def _ask(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
     """Step 4: a route to the configuration service exists, so it is asked (R2.4); nobody asks it about itself."""
     if facts.to_service in NEVER_ASKED_ABOUT:
         return None
@@ -88,13 +88,13 @@ def _ask(table: RouteTable, _hosted: Hosted, facts: Facts) -> Match | None:
     return Match(ASKING_STEP, routes) if routes else None
 
 
-def _last_resort(table: RouteTable, _hosted: Hosted, _facts: Facts) -> Match | None:
+def _last_resort(table: RouteTable, _hosted: Hosted, _facts: RoutingFacts) -> Match | None:
     """Step 5: routes that name neither service nor broker instance (R2.5)."""
     routes = table.routes(None)
     return Match(5, routes) if routes else None
 
 
-def _implicit_local(_table: RouteTable, hosted: Hosted, facts: Facts) -> Match | None:
+def _implicit_local(_table: RouteTable, hosted: Hosted, facts: RoutingFacts) -> Match | None:
     """Step 6: a named broker instance, and some database here has a service of that name (R2.6), or is its mirror."""
     is_here = facts.to_service in hosted.databases_with or facts.to_broker_instance in hosted.mirrors
     if facts.is_open or not is_here:

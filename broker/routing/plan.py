@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts, Hosted
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.fate import HARMFUL, UNCHANGED, Fate
 from broker.routing.route import Route
 from broker.routing.table import RouteChange
@@ -33,7 +33,7 @@ _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class PlannedFlow:
     """
     A conversation, or all that share a route key, as a plan looks at it.
 
@@ -42,16 +42,16 @@ class Flow:
     """
 
     name: str
-    facts: Facts
+    facts: RoutingFacts
     has_sent: bool
     from_service: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Consequence:
+class FlowConsequence:
     """What becomes of one flow."""
 
-    flow: Flow
+    flow: PlannedFlow
     fate: Fate
     before: Decision
     after: Decision
@@ -68,15 +68,15 @@ class Consequence:
 
 
 @dataclass(slots=True)
-class Plan:
+class RoutePlan:
     """Shape: `fates` how many flows have each; `consequences` those that change, harm first, `kept` of them at most."""
 
     fates: Counter[Fate] = field(default_factory=Counter)
     harmed: int = 0
-    consequences: list[Consequence] = field(default_factory=list)
+    consequences: list[FlowConsequence] = field(default_factory=list)
 
 
-def plan(flows: Iterable[tuple[Flow, Surroundings, Surroundings]], *, kept: int) -> Plan:
+def plan(flows: Iterable[tuple[PlannedFlow, RoutingContext, RoutingContext]], *, kept: int) -> RoutePlan:
     """
     Compare what holds for each flow now with what would hold.
 
@@ -86,8 +86,8 @@ def plan(flows: Iterable[tuple[Flow, Surroundings, Surroundings]], *, kept: int)
 
     Cost: two decisions for each route key, or for each flow where the conversation has a say.
     """
-    made = Plan()
-    harmless: list[Consequence] = []
+    made = RoutePlan()
+    harmless: list[FlowConsequence] = []
     for one in _consequences(flows):
         made.fates[one.fate] += 1
         if one.is_harm:
@@ -100,9 +100,9 @@ def plan(flows: Iterable[tuple[Flow, Surroundings, Surroundings]], *, kept: int)
     return made
 
 
-def _consequences(flows: Iterable[tuple[Flow, Surroundings, Surroundings]]) -> Iterator[Consequence]:
+def _consequences(flows: Iterable[tuple[PlannedFlow, RoutingContext, RoutingContext]]) -> Iterator[FlowConsequence]:
     """One for each flow; those that are alike are decided once."""
-    alike: dict[tuple[object, ...], Consequence] = {}
+    alike: dict[tuple[object, ...], FlowConsequence] = {}
     for flow, before, after in flows:
         facts = flow.facts
         key = facts.database, facts.to_service, facts.to_broker_instance, facts.is_from_target, flow.from_service
@@ -116,16 +116,16 @@ def _consequences(flows: Iterable[tuple[Flow, Surroundings, Surroundings]]) -> I
         yield one
 
 
-def consequence(flow: Flow, before: Surroundings, after: Surroundings) -> Consequence:
+def consequence(flow: PlannedFlow, before: RoutingContext, after: RoutingContext) -> FlowConsequence:
     """What becomes of one flow."""
     was, will = decide(flow.facts, before), decide(flow.facts, after)
     if _is_served(flow, before.hosted) and not _is_served(flow, after.hosted):
-        return Consequence(flow, Fate.FAILS, was, will)
+        return FlowConsequence(flow, Fate.FAILS, was, will)
     had, has = _places(was, flow.facts, before.hosted), _places(will, flow.facts, after.hosted)
-    return Consequence(flow, _fate(flow.facts, (was, had), (will, has)), was, will)
+    return FlowConsequence(flow, _fate(flow.facts, (was, had), (will, has)), was, will)
 
 
-def _is_served(flow: Flow, hosted: Hosted) -> bool:
+def _is_served(flow: PlannedFlow, hosted: Hosted) -> bool:
     """Whether the service at this end is there to take what the far side says."""
     database = flow.facts.database
     return flow.from_service is None or (
@@ -133,7 +133,9 @@ def _is_served(flow: Flow, hosted: Hosted) -> bool:
     )
 
 
-def _fate(facts: Facts, before: tuple[Decision, frozenset[Place]], after: tuple[Decision, frozenset[Place]]) -> Fate:
+def _fate(
+    facts: RoutingFacts, before: tuple[Decision, frozenset[Place]], after: tuple[Decision, frozenset[Place]]
+) -> Fate:
     (was, had), (will, has) = before, after
     if not had:
         return Fate.FINDS if has else Fate.STAYS_LOST
@@ -144,7 +146,7 @@ def _fate(facts: Facts, before: tuple[Decision, frozenset[Place]], after: tuple[
     return Fate.KEEPS if had == has else Fate.OTHER_PATHS
 
 
-def _places(decision: Decision, facts: Facts, hosted: Hosted) -> frozenset[Place]:
+def _places(decision: Decision, facts: RoutingFacts, hosted: Hosted) -> frozenset[Place]:
     """
     Where a decision may lead; empty when nowhere, or to a database without the service.
 
@@ -159,13 +161,13 @@ def _places(decision: Decision, facts: Facts, hosted: Hosted) -> frozenset[Place
     return frozenset(candidate.address for candidate in decision.candidates)
 
 
-def _is_declared(facts: Facts, decision: Decision) -> bool:
+def _is_declared(facts: RoutingFacts, decision: Decision) -> bool:
     """Whether the route itself says that the broker instance which a conversation names is there."""
     route = decision.route
     return not facts.is_open and route is not None and route.broker_instance is not None
 
 
-def _instance(facts: Facts, decision: Decision) -> bytes | None:
+def _instance(facts: RoutingFacts, decision: Decision) -> bytes | None:
     """The broker instance that a decision leads to; None when the way does not tell."""
     if not facts.is_open:
         return facts.to_broker_instance
@@ -179,7 +181,7 @@ def _instance(facts: Facts, decision: Decision) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteEdit:
+class PlannedEdit:
     """One route before and after a whole script. Shape: one of the two may be None, and they differ."""
 
     name: str
@@ -187,7 +189,7 @@ class RouteEdit:
     after: Route | None
 
 
-def edits(changes: Iterable[RouteChange]) -> list[RouteEdit]:
+def edits(changes: Iterable[RouteChange]) -> list[PlannedEdit]:
     """What a script does to routes in the end, by name; steps on the way are folded."""
     first: dict[str, Route | None] = {}
     last: dict[str, Route | None] = {}
@@ -199,4 +201,4 @@ def edits(changes: Iterable[RouteChange]) -> list[RouteEdit]:
             last[old.name] = None
         if new is not None:
             last[new.name] = new
-    return [RouteEdit(name, first[name], last[name]) for name in sorted(first) if first[name] != last[name]]
+    return [PlannedEdit(name, first[name], last[name]) for name in sorted(first) if first[name] != last[name]]

@@ -9,7 +9,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.wire.frame import GoAway, Hello, Ping, Pong, decode_dialog
 from tests.support.loopback import accepted, instance, message, numbers, raw, raw_listener, until
 
@@ -116,7 +116,10 @@ async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
         near.route(far=gone)
         await peer.say(message("//far", 7))
         await until(lambda: near.peers.attempts.get(gone) and near.peers.attempts[gone].failures >= 2)
-        assert (Health.SUPPRESSED, "Connection refused") == (near.peers.health_of(gone), near.peers.problem_of(gone))
+        assert (AddressHealth.SUPPRESSED, "Connection refused") == (
+            near.peers.health_of(gone),
+            near.peers.problem_of(gone),
+        )
 
         async with instance(service="//far", port=port) as far:
             await until(lambda: far.delivered)
@@ -137,7 +140,7 @@ async def test_address_that_nobody_needs_is_reached_again() -> None:
         await until(lambda: near.peers.attempts[gone].failures >= 2)
 
         async with instance(service="//far", port=port):
-            await until(lambda: near.peers.health_of(gone) is Health.CONNECTED)
+            await until(lambda: near.peers.health_of(gone) is AddressHealth.CONNECTED)
 
             assert ("", 0) == (near.peers.problem_of(gone), near.peers.attempts[gone].failures)
 

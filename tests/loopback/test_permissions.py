@@ -17,7 +17,7 @@ from broker.flow import Disposition
 from broker.forwarding.kernel_choice import KERNELS
 from broker.net.tls import NO_SECURITY
 from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -107,7 +107,7 @@ async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(str
     send(orders, [message("//far")])
     await until(lambda: MISSING in orders.peers.problem_of(billing.address))
 
-    assert Health.SUPPRESSED is orders.peers.health_of(billing.address)
+    assert AddressHealth.SUPPRESSED is orders.peers.health_of(billing.address)
     assert f"FATAL from the peer: CN=orders may not connect: {MISSING}" == orders.peers.problem_of(billing.address)
     closed = [(one["log_level"], one["reason"]) for one in logs if one["event"] == "link closed"]
     assert ("warning", f"CN=orders may not connect: {MISSING}") in closed
@@ -255,7 +255,7 @@ async def test_link_whose_grant_is_gone_is_closed_and_one_that_has_it_stays(stre
     await until(lambda: "may not connect" in houses[1].peers.problem_of(here.address))
 
     assert {"CN=stays"} == {link.permit.who.name for link in here.peers.links.values() if link.can_send}
-    assert Health.CONNECTED is houses[0].peers.health_of(here.address)
+    assert AddressHealth.CONNECTED is houses[0].peers.health_of(here.address)
 
 
 async def test_instance_that_dials_itself_needs_no_grant_for_itself(street: Street) -> None:

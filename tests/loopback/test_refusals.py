@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security, load_security
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.wire.frame import Fatal
 from tests.support.certificates import DAY, Pair, authority, make, security
 from tests.support.loopback import SECONDS, instance, raw, until
@@ -108,7 +108,7 @@ async def test_listener_with_a_wrong_certificate_is_refused_and_told(wrong: str,
         await until(lambda: far.peers.faults["TlsRefusedError"] and near.peers.problem_of(far.address))
 
         assert ours in near.peers.problem_of(far.address)
-        assert Health.CONNECTED is not near.peers.health_of(far.address)
+        assert AddressHealth.CONNECTED is not near.peers.health_of(far.address)
     assert theirs in reasons(logs)
 
 
@@ -253,14 +253,14 @@ async def test_removed_ca_ends_open_links_tells_them_and_lets_nobody_in_again(
     ):
         for one in (near, left):
             one.peers.want(far.address)
-            await until(lambda one=one: one.peers.health_of(far.address) is Health.CONNECTED)  # type: ignore[misc]
+            await until(lambda one=one: one.peers.health_of(far.address) is AddressHealth.CONNECTED)  # type: ignore[misc]
         await until(lambda: ["LOGGED_IN", "LOGGED_IN"] == far.states())
 
         far.peers.entrance.secure(without(both, tmp_path, pair, sides.ca), far.peers.links.values())
         await until(lambda: left.peers.problem_of(far.address))
 
         assert "your certificate is not trusted any more" in left.peers.problem_of(far.address)
-        assert Health.CONNECTED is near.peers.health_of(far.address)
+        assert AddressHealth.CONNECTED is near.peers.health_of(far.address)
         await until(lambda: ["LOGGED_IN"] == far.states())
         left.peers.want(far.address)
         await until(lambda: "does not trust this instance's" in left.peers.problem_of(far.address))

@@ -24,7 +24,7 @@ from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
 from broker.observe.connection import connection_samples
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Fatal, Hello, encode_link
@@ -114,7 +114,9 @@ async def test_each_pair_of_settings_speaks_tls_plain_text_or_nothing(
     ):
         near.route(far=far.address)
         near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED or near.peers.problem_of(far.address))
+        await until(
+            lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED or near.peers.problem_of(far.address)
+        )
 
         assert (expected is None) == bool(near.peers.problem_of(far.address))
         assert ({expected} if expected is not None else set()) == {
@@ -144,11 +146,11 @@ async def test_three_instances_forward_over_tls_in_order(tmp_path: Path, ca: Pai
 async def test_plain_answer_is_remembered_for_a_while(tmp_path: Path, here: Pair, logs: list[Any]) -> None:
     async with instance() as far, instance(security=endpoint(tmp_path, SUPPORTED, here)) as near:
         near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+        await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
         for link in list(near.peers.links.values()):
             link.close("the test")
         near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+        await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
 
     assert 1 == [entry["event"] for entry in logs].count("peer has no TLS, dialling in plain text")
 
@@ -184,7 +186,7 @@ async def test_certificate_that_is_not_trusted_ends_it_on_either_side(
         judge = far if is_near_wrong else near
         await until(lambda: judge.peers.faults["TlsRefusedError"])
 
-        assert near.peers.health_of(far.address) is not Health.CONNECTED
+        assert near.peers.health_of(far.address) is not AddressHealth.CONNECTED
         assert not any(link.agreement for link in far.peers.links.values())
     said = " ".join(str(entry.get("reason")) for entry in logs)
     told = {"other CA": "not trusted", "expired": "expired", "not yet": "not valid yet", "server only": "clientAuth"}
@@ -207,7 +209,9 @@ async def test_instance_that_asks_for_no_certificate_shows_its_own(tmp_path: Pat
         instance(security=endpoint(tmp_path, REQUIRED, here)) as near,
     ):
         near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED and far.states() == ["LOGGED_IN"])
+        await until(
+            lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED and far.states() == ["LOGGED_IN"]
+        )
 
         assert [here.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
         assert [None] == [link.transport.identity for link in near.peers.links.values()]
@@ -232,7 +236,7 @@ async def test_exact_certificate_is_trusted_whatever_it_is_called(tmp_path: Path
         instance(security=endpoint(tmp_path, REQUIRED, other, one)) as near,
     ):
         near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+        await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
 
         assert [other.fingerprint] == [link.transport.identity.fingerprint for link in far.peers.links.values()]  # type: ignore[union-attr]
 
@@ -291,7 +295,7 @@ async def test_inbound_link_stands_in_for_an_address_only_if_its_certificate_cov
         near.peers.want(host.address)
         await until(lambda: host.states() == ["LOGGED_IN"])
 
-        assert (Health.CONNECTED if is_covered else Health.UNTRIED) is host.peers.health_of(near.address)
+        assert (AddressHealth.CONNECTED if is_covered else AddressHealth.UNTRIED) is host.peers.health_of(near.address)
 
 
 @asynccontextmanager
@@ -301,7 +305,7 @@ async def neighbour(tmp_path: Path, ca: Pair, address: NetworkAddress, at: Netwo
     async with instance(security=endpoint(tmp_path, REQUIRED, pair, ca), service="//far") as one:
         one.peers.hello = msgspec.structs.replace(one.peers.hello, addresses=(str(address),))
         one.peers.want(at)
-        await until(lambda: one.peers.health_of(at) is Health.CONNECTED)
+        await until(lambda: one.peers.health_of(at) is AddressHealth.CONNECTED)
         yield one
 
 
@@ -316,9 +320,9 @@ async def test_neighbour_does_not_get_what_is_for_a_peer_of_the_same_host_that_i
         async with instance(security=peer, service="//far") as far:
             near.route(far=far.address)
             near.peers.want(far.address)
-            await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED)
+            await until(lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED)
         async with neighbour(tmp_path, ca, far.address, near.address) as other:
-            assert near.peers.health_of(far.address) is not Health.CONNECTED
+            assert near.peers.health_of(far.address) is not AddressHealth.CONNECTED
             await source.say(message("//far"))
             await until(lambda: near.forwarder.pool.frames)
             async with instance(security=peer, service="//far", port=far.address.port) as successor:
@@ -444,7 +448,7 @@ async def test_oldest_handshake_makes_room(tmp_path: Path, here: Pair, logs: lis
         near = endpoint(tmp_path, REQUIRED, here)
         async with instance(security=near) as good:
             good.peers.want(one.address)
-            await until(lambda: good.peers.health_of(one.address) is Health.CONNECTED)
+            await until(lambda: good.peers.health_of(one.address) is AddressHealth.CONNECTED)
             await first.end()
 
     assert any("too many TLS handshakes" in entry.get("reason", "") for entry in logs)
@@ -535,7 +539,9 @@ async def test_drained_link_hears_the_peer_out_behind_its_own_end(tmp_path: Path
     async with instance(security=far_side, service="//far") as far, instance(security=near_side) as near:
         near.route(far=far.address)
         near.peers.want(far.address)
-        await until(lambda: near.peers.health_of(far.address) is Health.CONNECTED and far.states() == ["LOGGED_IN"])
+        await until(
+            lambda: near.peers.health_of(far.address) is AddressHealth.CONNECTED and far.states() == ["LOGGED_IN"]
+        )
         [link], [back] = near.peers.links.values(), far.peers.links.values()
         frames = [message("//far", n, os.urandom(20_000)) for n in range(20)]
 

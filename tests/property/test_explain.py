@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given, settings
 
 from broker.routing.choose import class_of
-from broker.routing.decide import Pass, Surroundings, decide
-from broker.routing.explain import Names, explain
+from broker.routing.decide import Pass, RoutingContext, decide
+from broker.routing.explain import DisplayNames, explain
 from broker.routing.explanation import Explanation, PassShown, Progress, RouteFate
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.routing.route import Route
 from tests.property.test_routing import facts, surroundings
 from tests.support.tiers import examples
@@ -25,25 +25,25 @@ def telling(route: Route) -> Told:
     return route.name, route.address_text, None if route.broker_instance is None else str(route.broker_instance)
 
 
-def both(facts: Facts, here: Surroundings) -> list[tuple[Pass, PassShown]]:
+def both(facts: RoutingFacts, here: RoutingContext) -> list[tuple[Pass, PassShown]]:
     """Each pass of the decision beside the one that is shown."""
     passes: list[Pass] = []
     decide(facts, here, passes)
-    return list(zip(passes, explain(facts, here, Names()).passes, strict=True))
+    return list(zip(passes, explain(facts, here, DisplayNames()).passes, strict=True))
 
 
 @given(facts, surroundings)
 @settings(max_examples=examples(500))
-def test_the_explanation_is_the_decision(facts: Facts, here: Surroundings) -> None:
+def test_the_explanation_is_the_decision(facts: RoutingFacts, here: RoutingContext) -> None:
     decision = decide(facts, here)
 
-    explanation = explain(facts, here, Names())
+    explanation = explain(facts, here, DisplayNames())
 
     assert (decision.disposition, decision.disposition.number) == (explanation.disposition, explanation.number)
     assert decision.step == explanation.step
     assert (decision.route and decision.route.name) == explanation.route
     assert (str(decision.candidates[0].address) if decision.candidates else None) == explanation.next_hop
-    assert (decision.database and Names().database(decision.database)) == explanation.database
+    assert (decision.database and DisplayNames().database(decision.database)) == explanation.database
     assert decision.is_by_conversation == explanation.is_by_conversation
     assert (decision.database is None or facts.to_service in here.hosted.services_of[decision.database]) == (
         explanation.is_service_there
@@ -51,7 +51,7 @@ def test_the_explanation_is_the_decision(facts: Facts, here: Surroundings) -> No
 
 
 @given(facts, surroundings)
-def test_exactly_what_matched_is_marked_in_the_step_that_matched(facts: Facts, here: Surroundings) -> None:
+def test_exactly_what_matched_is_marked_in_the_step_that_matched(facts: RoutingFacts, here: RoutingContext) -> None:
     for one, shown in both(facts, here):
         [matched] = [step for step in shown.steps if step.progress is Progress.MATCHED]
         taken = [told(fate) for step in shown.steps for fate in step.routes if fate.is_taken]
@@ -64,7 +64,7 @@ def test_exactly_what_matched_is_marked_in_the_step_that_matched(facts: Facts, h
 
 
 @given(facts, surroundings)
-def test_every_route_to_the_service_is_told_once_with_its_reason(facts: Facts, here: Surroundings) -> None:
+def test_every_route_to_the_service_is_told_once_with_its_reason(facts: RoutingFacts, here: RoutingContext) -> None:
     for one, shown in both(facts, here):
         fates = [fate for step in shown.steps if step.step in {1, 2, 3} for fate in step.routes]
 
@@ -76,7 +76,9 @@ def test_every_route_to_the_service_is_told_once_with_its_reason(facts: Facts, h
 
 
 @given(facts, surroundings)
-def test_the_class_taken_and_its_candidates_are_those_of_the_decision(facts: Facts, here: Surroundings) -> None:
+def test_the_class_taken_and_its_candidates_are_those_of_the_decision(
+    facts: RoutingFacts, here: RoutingContext
+) -> None:
     for one, shown in both(facts, here):
         taken = [tried.route_class for tried in shown.classes if tried.progress is Progress.MATCHED]
         members = {tried.route_class: len(tried.routes) for tried in shown.classes}
@@ -92,7 +94,7 @@ def test_the_class_taken_and_its_candidates_are_those_of_the_decision(facts: Fac
 
 
 @given(facts, surroundings)
-def test_the_draw_is_won_by_the_highest_score(facts: Facts, here: Surroundings) -> None:
+def test_the_draw_is_won_by_the_highest_score(facts: RoutingFacts, here: RoutingContext) -> None:
     for one, shown in both(facts, here):
         for step in shown.steps:
             picked = [score for score in step.scores if score.is_picked]
@@ -105,15 +107,15 @@ def test_the_draw_is_won_by_the_highest_score(facts: Facts, here: Surroundings) 
 
 
 @given(facts, surroundings)
-def test_json_and_back_is_the_same_explanation(facts: Facts, here: Surroundings) -> None:
-    explanation = explain(facts, here, Names())
+def test_json_and_back_is_the_same_explanation(facts: RoutingFacts, here: RoutingContext) -> None:
+    explanation = explain(facts, here, DisplayNames())
 
     assert explanation == msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation)
 
 
 @given(facts, surroundings)
-def test_whoever_finds_no_way_is_told_why_in_one_line(facts: Facts, here: Surroundings) -> None:
-    explanation = explain(facts, here, Names())
+def test_whoever_finds_no_way_is_told_why_in_one_line(facts: RoutingFacts, here: RoutingContext) -> None:
+    explanation = explain(facts, here, DisplayNames())
 
     assert explanation.sentence.startswith(explanation.outcome)
     if explanation.outcome not in {"forwarded", "delivered"}:

@@ -23,9 +23,9 @@ from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings, decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext, decide
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import (
@@ -91,8 +91,8 @@ class Wire:
 
 
 HOSTED = hosted({HERE: ["//here"]})
-HERE_IS = Surroundings(
-    build_table(ROUTES, now=datetime.now(UTC)), HOSTED, health_of=lambda _: Health.UNTRIED, is_forwarding=True
+HERE_IS = RoutingContext(
+    build_table(ROUTES, now=datetime.now(UTC)), HOSTED, health_of=lambda _: AddressHealth.UNTRIED, is_forwarding=True
 )
 
 
@@ -201,7 +201,7 @@ def judge_slowly(frame: bytes, outcome: Outcome) -> None:
     elif header.time_consumed >= header.time_to_live:
         disposition = Disposition.LIFETIME_EXCEEDED
     elif is_text(name):
-        facts = Facts(
+        facts = RoutingFacts(
             name.decode(), header.to_broker_instance, header.conversation_id, is_from_target=header.is_from_target
         )
         decision = decide(facts, HERE_IS)

@@ -24,7 +24,7 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -160,7 +160,7 @@ class Relay(RuleBasedStateMachine):
             limits,
             deliver=deliver_nothing,
             want=lambda _: None,
-            health_of=lambda _: Health.UNTRIED,
+            health_of=lambda _: AddressHealth.UNTRIED,
             kernel=KERNELS[self.kernel_name],
             ring=self.ring,
         )

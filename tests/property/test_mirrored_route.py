@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.mirror.mirrored_route import MirroredRoute, MirroredRouteState
-from broker.mirror.role import EPOCH_TOLD_MAX, Role
-from broker.mirror.standing import Standing
+from broker.mirror.role import EPOCH_TOLD_MAX, MirrorRole
+from broker.mirror.standing import MirrorState
 
 ADDRESSES = ("a:4022", "b:4022")
 PACE = 0.2
@@ -76,7 +76,7 @@ class Prober(RuleBasedStateMachine):
         principal = self.route.principal
         if principal is not None:
             assert self.route.epoch == self.claims[principal]
-            assert Role.PRINCIPAL is self.route.seen[principal].role
+            assert MirrorRole.PRINCIPAL is self.route.seen[principal].role
             assert not self.route.seen[principal].problem
 
     @invariant()
@@ -86,7 +86,7 @@ class Prober(RuleBasedStateMachine):
 
     @invariant()
     def somebody_is_asked_on_exactly_while_nobody_is_principal(self) -> None:
-        is_used = self.route.standing is not Standing.NEVER_USED
+        is_used = self.route.standing is not MirrorState.NEVER_USED
         assert (is_used and self.route.principal is None) == (self.route.due is not None)
         assert self.route.due is None or self.route.due <= self.now + LONGEST_WAIT
 
@@ -101,12 +101,12 @@ class Prober(RuleBasedStateMachine):
     @invariant()
     def state_says_what_is_known(self) -> None:
         state, partner = self.route.state, [one for one in ADDRESSES if one != self.route.principal]
-        assert (state is MirroredRouteState.NOT_USED) == (self.route.standing is Standing.NEVER_USED)
+        assert (state is MirroredRouteState.NOT_USED) == (self.route.standing is MirrorState.NEVER_USED)
         assert (self.route.principal is not None) == (
             state in {MirroredRouteState.OPERATIONAL, MirroredRouteState.PRINCIPAL_ONLY}
         )
         if state is MirroredRouteState.OPERATIONAL:
-            assert (Role.MIRROR, "") == (self.route.seen[partner[0]].role, self.route.seen[partner[0]].problem)
+            assert (MirrorRole.MIRROR, "") == (self.route.seen[partner[0]].role, self.route.seen[partner[0]].problem)
 
 
 TestProber = Prober.TestCase

@@ -21,11 +21,11 @@ from msgspec import structs
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
-from broker.routing.choose import Health
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.explain import Names, explain
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.explain import DisplayNames, explain
 from broker.routing.explanation import Explanation, Progress
-from broker.routing.facts import Facts, hosted
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.wire.layout import NO_GUID
@@ -49,18 +49,18 @@ NOT_HERE = {Disposition.SERVICE_NOT_HERE, Disposition.INSTANCE_NOT_HERE}
 class Situation:
     """A message, and the instance that has to route it."""
 
-    facts: Facts
+    facts: RoutingFacts
     here: Instance
 
 
-def surroundings(situation: Situation) -> Surroundings:
+def surroundings(situation: Situation) -> RoutingContext:
     """The same situation in the router's own words."""
     facts, here = situation.facts, situation.here
     msdb = build_table(here.msdb, now=here.now)
-    return Surroundings(
+    return RoutingContext(
         table=msdb if facts.database is None else build_table(here.routes[facts.database], now=here.now),
         hosted=hosted(here.services),
-        health_of=lambda address: here.health.get(address, Health.UNTRIED),
+        health_of=lambda address: here.health.get(address, AddressHealth.UNTRIED),
         is_forwarding=here.is_forwarding,
         msdb=msdb,
         own=here.own,
@@ -75,7 +75,7 @@ def assert_agrees(answer: Answer, decision: Decision) -> None:
     assert decision.database in (answer.databases or [None])
 
 
-def assert_explains(answer: Answer, facts: Facts, explanation: Explanation) -> None:
+def assert_explains(answer: Answer, facts: RoutingFacts, explanation: Explanation) -> None:
     """What is told is the answer, and so is what is told about each step of the last pass."""
     last = explanation.passes[-1]
     matched = [step for step in last.steps if step.progress is Progress.MATCHED]
@@ -144,7 +144,7 @@ open_or_not = st.sampled_from((NO_GUID,) * 3 + (*DATABASES, NOWHERE))
 conversations = st.binary(min_size=16, max_size=16)
 senders = st.sampled_from((None,) * 3 + DATABASES)
 services_hosted = st.dictionaries(st.sampled_from(DATABASES), st.frozensets(named_services, max_size=3))
-healths = st.dictionaries(st.sampled_from(ADDRESSES), st.sampled_from(Health))
+healths = st.dictionaries(st.sampled_from(ADDRESSES), st.sampled_from(AddressHealth))
 own_addresses = st.sampled_from(((), (HOST1,), (HOST2, HOST3), ADDRESSES)).map(frozenset)
 
 
@@ -169,7 +169,7 @@ TABLES = {service: tables(service) for service in SERVICES}
 @st.composite
 def situations(draw: st.DrawFn) -> Situation:
     """A message that comes from outside or from one of the databases here, to anywhere."""
-    facts = Facts(draw(services), draw(open_or_not), draw(conversations), draw(st.booleans()), draw(senders))
+    facts = RoutingFacts(draw(services), draw(open_or_not), draw(conversations), draw(st.booleans()), draw(senders))
     table = TABLES[facts.to_service]
     here = Instance(
         now=NOW,
@@ -202,7 +202,7 @@ def test_explaining_tells_what_the_prose_says(situation: Situation) -> None:
     """Explaining agrees with the oracle, and so with the data path."""
     answer = answer_of(situation.facts, situation.here)
 
-    assert_explains(answer, situation.facts, explain(situation.facts, surroundings(situation), Names()))
+    assert_explains(answer, situation.facts, explain(situation.facts, surroundings(situation), DisplayNames()))
 
 
 @st.composite
@@ -296,14 +296,14 @@ def test_the_random_situations_reach_every_outcome_of_every_step() -> None:
 # --- cases by hand ------------------------------------------------------------------------------------------
 
 
-def sent(to: str = "Orders", instance: bytes = NO_GUID) -> Facts:
+def sent(to: str = "Orders", instance: bytes = NO_GUID) -> RoutingFacts:
     """A message of a conversation begun in the database."""
-    return Facts(to, instance, CONVERSATION, database=DB)
+    return RoutingFacts(to, instance, CONVERSATION, database=DB)
 
 
-def arrived(to: str = "Orders", instance: bytes = NO_GUID, *, is_from_target: bool = False) -> Facts:
+def arrived(to: str = "Orders", instance: bytes = NO_GUID, *, is_from_target: bool = False) -> RoutingFacts:
     """A message from outside."""
-    return Facts(to, instance, CONVERSATION, is_from_target)
+    return RoutingFacts(to, instance, CONVERSATION, is_from_target)
 
 
 def instance(*table: Route, msdb: Iterable[Route] = (), **more: Any) -> Instance:
@@ -415,7 +415,7 @@ CASES = {
             sent(),
             instance(
                 *(by_name(name, host) for name, host in zip("abc", (HOST1, HOST2, HOST3), strict=True)),
-                health={HOST2: Health.SUPPRESSED, HOST3: Health.CONNECTED},
+                health={HOST2: AddressHealth.SUPPRESSED, HOST3: AddressHealth.CONNECTED},
             ),
         ),
         forwarded(2, "c", HOST3, HOST1, HOST2),
@@ -467,7 +467,7 @@ CASES = {
     "R3.9 an own address counts as connected": (
         (
             sent(),
-            instance(TO_SELF, by_name("a", HOST2), own=frozenset({HOST1}), health={HOST1: Health.SUPPRESSED}),
+            instance(TO_SELF, by_name("a", HOST2), own=frozenset({HOST1}), health={HOST1: AddressHealth.SUPPRESSED}),
         ),
         Answer(Disposition.NO_ROUTE, 7, passes=2),
     ),
@@ -504,7 +504,7 @@ by_hand = pytest.mark.parametrize(("situation", "expected"), CASES.values(), ids
 
 
 @by_hand
-def test_the_oracle_knows_the_case(situation: tuple[Facts, Instance], expected: Answer) -> None:
+def test_the_oracle_knows_the_case(situation: tuple[RoutingFacts, Instance], expected: Answer) -> None:
     """The answer is the one worked out by hand."""
     facts, here = situation
 
@@ -512,7 +512,7 @@ def test_the_oracle_knows_the_case(situation: tuple[Facts, Instance], expected: 
 
 
 @by_hand
-def test_the_router_knows_the_case(situation: tuple[Facts, Instance], expected: Answer) -> None:
+def test_the_router_knows_the_case(situation: tuple[RoutingFacts, Instance], expected: Answer) -> None:
     """The same, without the oracle between."""
     facts, here = situation
 

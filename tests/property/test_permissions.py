@@ -15,9 +15,9 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.explain import Names, explain
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.explain import DisplayNames, explain
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.permitted import with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -62,7 +62,7 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
         Limits(1 << 20, 1 << 16, 16),
         deliver=lambda *_: None,
         want=lambda _: None,
-        health_of=lambda _: Health.UNTRIED,
+        health_of=lambda _: AddressHealth.UNTRIED,
         kernel=kernel,
     )
     forwarder.surround(table=TABLE, hosted=Hosted(), is_forwarding=True)
@@ -79,7 +79,7 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
         for place, service in enumerate(services):
             conversation = (1000 * number + place).to_bytes(16, "big")
             slab += encode_dialog(Header(Kind.MESSAGE, 0, conversation, conversation, service, "from", bytes(16)), b"")
-            told = explain(Facts(service, NO_GUID, conversation), forwarder.here, Names())
+            told = explain(RoutingFacts(service, NO_GUID, conversation), forwarder.here, DisplayNames())
             is_permitted = with_permissions(told, who_is(peer), grants).permissions[1].is_permitted
             expected += [told.disposition if is_permitted else "not permitted"]
 

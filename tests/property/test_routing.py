@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.match import pick_instance, score
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
@@ -39,19 +39,19 @@ routes = st.builds(
     weight=st.integers(1, 1000),
 )
 facts = st.builds(
-    Facts,
+    RoutingFacts,
     to_service=services,
     to_broker_instance=st.one_of(st.just(NO_GUID), st.sampled_from([i.bytes for i in INSTANCES]), guids),
     conversation_id=guids,
     is_from_target=st.booleans(),
     database=st.none() | st.sampled_from([i.bytes for i in INSTANCES]),
 )
-healths = st.fixed_dictionaries({address: st.sampled_from(Health) for address in ADDRESSES})
+healths = st.fixed_dictionaries({address: st.sampled_from(AddressHealth) for address in ADDRESSES})
 surroundings = st.builds(
-    lambda routes, databases, health, is_forwarding, msdb, own: Surroundings(
+    lambda routes, databases, health, is_forwarding, msdb, own: RoutingContext(
         build_table(routes, now=NOW),
         hosted(databases),
-        lambda address: health.get(address, Health.UNTRIED),
+        lambda address: health.get(address, AddressHealth.UNTRIED),
         is_forwarding,
         msdb=build_table(msdb, now=NOW),
         own=own,
@@ -72,7 +72,7 @@ def _target(decision: Decision) -> tuple[object, ...]:
 
 
 @given(facts, surroundings)
-def test_every_decision_is_whole(facts: Facts, here: Surroundings) -> None:
+def test_every_decision_is_whole(facts: RoutingFacts, here: RoutingContext) -> None:
     """FORWARDED has candidates, DELIVERED a database here or one that answers, and nothing else has either."""
     decision = decide(facts, here)
 
@@ -84,7 +84,7 @@ def test_every_decision_is_whole(facts: Facts, here: Surroundings) -> None:
 
 
 @given(facts, surroundings)
-def test_nothing_from_outside_is_forwarded_while_forwarding_is_off(facts: Facts, here: Surroundings) -> None:
+def test_nothing_from_outside_is_forwarded_while_forwarding_is_off(facts: RoutingFacts, here: RoutingContext) -> None:
     decision = decide(replace(facts, database=None), replace(here, is_forwarding=False))
 
     assert not decision.candidates
@@ -92,7 +92,7 @@ def test_nothing_from_outside_is_forwarded_while_forwarding_is_off(facts: Facts,
 
 
 @given(facts, surroundings)
-def test_candidates_come_best_first_and_each_address_once(facts: Facts, here: Surroundings) -> None:
+def test_candidates_come_best_first_and_each_address_once(facts: RoutingFacts, here: RoutingContext) -> None:
     candidates = decide(facts, here).candidates
 
     assert sorted(candidate.health for candidate in candidates) == [candidate.health for candidate in candidates]
@@ -101,7 +101,7 @@ def test_candidates_come_best_first_and_each_address_once(facts: Facts, here: Su
 
 @given(facts, surroundings, st.lists(guids, min_size=1, max_size=5))
 def test_decision_not_by_conversation_is_that_of_every_conversation(
-    facts: Facts, here: Surroundings, others: list[bytes]
+    facts: RoutingFacts, here: RoutingContext, others: list[bytes]
 ) -> None:
     """What a cache keeps for a route key must hold for all frames with that key."""
     decision = decide(facts, here)
@@ -113,7 +113,7 @@ def test_decision_not_by_conversation_is_that_of_every_conversation(
 
 @given(facts, surroundings, guids)
 def test_by_conversation_or_not_does_not_depend_on_the_conversation_that_asked(
-    facts: Facts, here: Surroundings, other: bytes
+    facts: RoutingFacts, here: RoutingContext, other: bytes
 ) -> None:
     """A cache that learnt from one dialog must not be misled about the next."""
     decision = decide(facts, here)
@@ -122,7 +122,7 @@ def test_by_conversation_or_not_does_not_depend_on_the_conversation_that_asked(
 
 
 @given(facts, surroundings)
-def test_same_facts_give_the_same_decision(facts: Facts, here: Surroundings) -> None:
+def test_same_facts_give_the_same_decision(facts: RoutingFacts, here: RoutingContext) -> None:
     assert decide(facts, here) == decide(facts, here)
 
 

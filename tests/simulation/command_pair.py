@@ -21,8 +21,8 @@ from typing import Any
 
 from broker.application.dialog import Dialog
 from broker.control.role_keeper import RoleKeeper
-from broker.mirror.own_role import Word
-from broker.mirror.role import Role
+from broker.mirror.own_role import RoleAnswer
+from broker.mirror.role import MirrorRole
 from broker.supervision import Supervision
 from broker.wire.frame import Probe, ProbeReply
 from tests.simulation.application import Application
@@ -102,31 +102,31 @@ class Arbiter:
 
     # --- what it is asked ---
 
-    def ask(self, name: str) -> asyncio.Future[Word]:
+    def ask(self, name: str) -> asyncio.Future[RoleAnswer]:
         """What the command prints that this partner has started; nothing is kept from it by the partner's standing."""
-        answer: asyncio.Future[Word] = self.loop.create_future()
+        answer: asyncio.Future[RoleAnswer] = self.loop.create_future()
         self._later(partial(self._decide, name, answer))
         return answer
 
     def _later(self, do: Callable[[], None]) -> None:
         self.loop.call_later(self.chance.uniform(0.0, self.answer / 2), do, context=self.loop.net.context)
 
-    def _decide(self, name: str, answer: asyncio.Future[Word]) -> None:
+    def _decide(self, name: str, answer: asyncio.Future[RoleAnswer]) -> None:
         if self.is_mute and self.chance.random() < 0.8:
             if self.chance.random() < 0.5:
                 return  # it does not end
-            word = Word(Role.UNKNOWN, problem="the command has failed")
+            word = RoleAnswer(MirrorRole.UNKNOWN, problem="the command has failed")
         elif self.named == name:
             self._said_at = self.loop.time()
             self._heard.discard(name)
-            word = Word(Role.PRINCIPAL, self._epoch if self.story.is_told else 0)
+            word = RoleAnswer(MirrorRole.PRINCIPAL, self._epoch if self.story.is_told else 0)
         else:
-            word = Word(Role.MIRROR)
+            word = RoleAnswer(MirrorRole.MIRROR)
         self._later(partial(_give, answer, word))
 
-    def on_heard(self, name: str, word: Word) -> None:
+    def on_heard(self, name: str, word: RoleAnswer) -> None:
         """A partner has heard it."""
-        if word.role is Role.MIRROR:
+        if word.role is MirrorRole.MIRROR:
             self._heard.add(name)
 
     # --- what it does ---
@@ -151,7 +151,7 @@ class Arbiter:
         keeper = self.instances[old].keeper
         if keeper is None:
             return True  # it is gone
-        has_stepped_down = old in self._heard and keeper.standing.role is not Role.PRINCIPAL
+        has_stepped_down = old in self._heard and keeper.standing.role is not MirrorRole.PRINCIPAL
         return has_stepped_down or self.loop.time() > self._said_at + self.story.hold
 
     async def keep_application(self) -> None:
@@ -162,7 +162,11 @@ class Arbiter:
             is_standing = stall is not None and stall.is_standing
             if self.application.is_away and self.named is not None and not is_standing:
                 one = self.instances[self.named]
-                if one.endpoint is not None and one.keeper is not None and one.keeper.standing.role is Role.PRINCIPAL:
+                if (
+                    one.endpoint is not None
+                    and one.keeper is not None
+                    and one.keeper.standing.role is MirrorRole.PRINCIPAL
+                ):
                     self.application.enter(self.paths[self.named])
 
     def check(self, name: str, what: str) -> None:
@@ -183,13 +187,13 @@ class PlayedCommand:
         self._who = who
         self._arbiter = arbiter
 
-    async def ask(self) -> Word:
+    async def ask(self) -> RoleAnswer:
         """Run it once."""
         try:
             async with asyncio.timeout(self.hold):
                 word = await self._arbiter.ask(self._who)
         except TimeoutError:
-            return Word(Role.UNKNOWN, problem="the command has not ended in time")
+            return RoleAnswer(MirrorRole.UNKNOWN, problem="the command has not ended in time")
         self._arbiter.on_heard(self._who, word)
         return word
 
@@ -230,12 +234,12 @@ class CommandInstance(Instance):
 
     def _prove(self, probe: Probe) -> ProbeReply:
         reply = super()._prove(probe)
-        if reply.role == Role.PRINCIPAL.value:
+        if reply.role == MirrorRole.PRINCIPAL.value:
             self.arbiter.check(self.part.name, "claims to be it")
         return reply
 
 
-def _give(answer: asyncio.Future[Word], word: Word) -> None:
+def _give(answer: asyncio.Future[RoleAnswer], word: RoleAnswer) -> None:
     if not answer.done():
         answer.set_result(word)
 

@@ -26,9 +26,9 @@ import structlog
 from broker.net.addresses import Addresses
 from broker.net.dialling import Dialling
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings, decide
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext, decide
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NO_GUID
@@ -88,17 +88,17 @@ def distribution(size: Size, seed: int = 1) -> dict[str, Any]:
     chance = random.Random(seed)
     gone: set[NetworkAddress] = set()
 
-    def health_of(address: NetworkAddress) -> Health:
-        return Health.SUPPRESSED if address in gone else Health.CONNECTED
+    def health_of(address: NetworkAddress) -> AddressHealth:
+        return AddressHealth.SUPPRESSED if address in gone else AddressHealth.CONNECTED
 
     asked = []
     for _ in range(size.endpoints):
         table = table_to(*chance.sample(range(size.gateways), 3))
-        asked.append((Facts("Billing", NO_GUID, chance.randbytes(16), database=b"d" * 16), table))
+        asked.append((RoutingFacts("Billing", NO_GUID, chance.randbytes(16), database=b"d" * 16), table))
 
     def chosen() -> list[NetworkAddress]:
         return [
-            decide(facts, Surroundings(table, Hosted(), health_of, is_forwarding=False)).candidates[0].address
+            decide(facts, RoutingContext(table, Hosted(), health_of, is_forwarding=False)).candidates[0].address
             for facts, table in asked
         ]
 

@@ -22,8 +22,8 @@ import structlog
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
 from broker.forwarding.way import Origin
-from broker.routing.decide import Surroundings, decide
-from broker.routing.facts import Facts, Hosted, hosted
+from broker.routing.decide import RoutingContext, decide
+from broker.routing.facts import Hosted, RoutingFacts, hosted
 from broker.routing.route import RouteProperties
 from broker.wire.frame import Hello, decode_dialog, encode_link
 from broker.wire.layout import Flag, Kind
@@ -270,10 +270,10 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random,
         far_service=far.part.service,
         far_broker_instance=far.broker_instance,
     )
-    facts = Facts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
+    facts = RoutingFacts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
     origin = _Nobody()
     for start in range(0, messages, batch):
-        here = Surroundings(near.own_routes, Hosted(), near.peers.health_of, is_forwarding=False)
+        here = RoutingContext(near.own_routes, Hosted(), near.peers.health_of, is_forwarding=False)
         frames = []
         for sequence in range(start, min(messages, start + batch)):
             way = near.forwarder.way_for(decide(facts, here), Kind.MESSAGE)

@@ -29,7 +29,7 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Origin
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.net.departures import has_parted
 from broker.net.housekeeping import Housekeeping
 from broker.net.limits import Timeouts
@@ -264,13 +264,13 @@ class Instance:
             origin.reject(frame, Disposition.DATABASE_IS_MIRROR)
 
     def _prove(self, probe: Probe) -> ProbeReply:
-        role, epoch = Role.UNKNOWN, 0
+        role, epoch = MirrorRole.UNKNOWN, 0
         if self.part.path is not None and probe.broker_instance == self.broker_instance:
-            role = Role.PRINCIPAL
+            role = MirrorRole.PRINCIPAL
             if self.keeper is not None:
                 role, epoch = self.keeper.standing.role, self.keeper.standing.epoch
             if self.claimed is not None and self.endpoint is None:
-                role, epoch = Role.PRINCIPAL, self.claimed
+                role, epoch = MirrorRole.PRINCIPAL, self.claimed
         return ProbeReply(probe.id, probe.broker_instance, role.value, epoch)
 
     # --- the database; `Hosting` of the keeper ---

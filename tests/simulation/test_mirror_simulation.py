@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.mirror.standing import TRANSITIONS, Side, Standing, Word
+from broker.mirror.standing import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 from tests.simulation.mirror_play import play
 from tests.simulation.mirror_story import BLOWS, draw, smaller
 from tests.simulation.simulate import trouble
@@ -53,16 +53,18 @@ def test_receivers_that_are_not_held_to_the_epoch_are_found_out() -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        (Word.CLAIMS_LOWER, "a stale copy"),
-        (Word.LOST, "which claims nothing"),
+        (MirrorEvent.CLAIMS_LOWER, "a stale copy"),
+        (MirrorEvent.LOST, "which claims nothing"),
     ],
 )
-def test_probers_that_believe_too_much_are_found_out(word: Word, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probers_that_believe_too_much_are_found_out(
+    word: MirrorEvent, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The judge can fail: a stale copy believed, or the partner used without a claim."""
     for (before, side, heard), _ in list(TRANSITIONS.items()):
-        if heard is word and before is not Standing.NEVER_USED:
-            is_first = (side is Side.FIRST) == (word is Word.CLAIMS_LOWER)
-            wrong = Standing.FIRST_PRINCIPAL if is_first else Standing.SECOND_PRINCIPAL
+        if heard is word and before is not MirrorState.NEVER_USED:
+            is_first = (side is MirrorSide.FIRST) == (word is MirrorEvent.CLAIMS_LOWER)
+            wrong = MirrorState.FIRST_PRINCIPAL if is_first else MirrorState.SECOND_PRINCIPAL
             monkeypatch.setitem(TRANSITIONS, (before, side, heard), wrong)
 
     assert told in first_trouble()

@@ -14,7 +14,7 @@ from broker.net.link import Link
 from broker.net.link_state import LinkState
 from broker.net.transport import PlainTransport
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -55,7 +55,7 @@ class LinkEnds:
             Limits(pool_bytes=pool_bytes, max_frame=MAX_FRAME, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
             want=lambda _: None,
-            health_of=lambda _: Health.UNTRIED,
+            health_of=lambda _: AddressHealth.UNTRIED,
         )
         self.forwarder.surround(
             table=build_table(ROUTES, now=datetime.now(UTC)),

@@ -27,7 +27,7 @@ from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Origin, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
@@ -243,9 +243,9 @@ class Node:
         if self.endpoint is not None:
             self.endpoint.arrive(frames, origin)
 
-    def _health_of(self, address: NetworkAddress) -> Health:
+    def _health_of(self, address: NetworkAddress) -> AddressHealth:
         is_connected = self.forwarder.outbox(address).outlet is not None
-        return Health.CONNECTED if is_connected else Health.SUPPRESSED
+        return AddressHealth.CONNECTED if is_connected else AddressHealth.SUPPRESSED
 
 
 class Network:

@@ -25,8 +25,8 @@ from msgspec import structs
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.facts import Facts
+from broker.routing.choose import AddressHealth
+from broker.routing.facts import RoutingFacts
 from broker.routing.route import Route
 
 DYNAMIC_ROUTING_SERVICE = "SQL/ServiceBroker/BrokerConfiguration"
@@ -34,7 +34,7 @@ SERVICE_THAT_ASKS = "http://schemas.microsoft.com/SQL/ServiceBroker/ServiceBroke
 
 _ADDRESS_AT_THE_BEGINNING = re.compile(r"tcp://([a-z0-9_.-]+)(?::([0-9]+))?(?:/.*)?", re.IGNORECASE | re.DOTALL)
 _PORT_OF_SERVICE_BROKER = 4022
-_BEST_FIRST = (Health.CONNECTED, Health.LEAVING, Health.UNTRIED, Health.SUPPRESSED)
+_BEST_FIRST = (AddressHealth.CONNECTED, AddressHealth.LEAVING, AddressHealth.UNTRIED, AddressHealth.SUPPRESSED)
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Instance:
     msdb: tuple[Route, ...] = ()
     routes: Mapping[bytes, tuple[Route, ...]] = field(default_factory=dict)
     services: Mapping[bytes, frozenset[str]] = field(default_factory=dict)
-    health: Mapping[NetworkAddress, Health] = field(default_factory=dict)
+    health: Mapping[NetworkAddress, AddressHealth] = field(default_factory=dict)
     own: frozenset[NetworkAddress] = frozenset()
     is_forwarding: bool = True
 
-    def health_of(self, address: NetworkAddress) -> Health:
+    def health_of(self, address: NetworkAddress) -> AddressHealth:
         """What is remembered of an address; this instance always reaches itself (R3.9)."""
-        return Health.CONNECTED if address in self.own else self.health.get(address, Health.UNTRIED)
+        return AddressHealth.CONNECTED if address in self.own else self.health.get(address, AddressHealth.UNTRIED)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Answer:
     passes: int = 1
 
 
-def answer_of(facts: Facts, here: Instance) -> Answer:
+def answer_of(facts: RoutingFacts, here: Instance) -> Answer:
     """
     R3.9.
 
@@ -94,7 +94,7 @@ def answer_of(facts: Facts, here: Instance) -> Answer:
     return replace(_classify(structs.replace(facts, database=None), here, leads_back=here.own), passes=2)
 
 
-def outcome_of(facts: Facts, answer: Answer) -> str:
+def outcome_of(facts: RoutingFacts, answer: Answer) -> str:
     """
     R2.7, R3.1: what becomes of it in one word.
 
@@ -108,7 +108,7 @@ def outcome_of(facts: Facts, answer: Answer) -> str:
     return "dropped" if facts.is_incoming else "delayed"
 
 
-def _classify(facts: Facts, here: Instance, *, leads_back: frozenset[NetworkAddress]) -> Answer:
+def _classify(facts: RoutingFacts, here: Instance, *, leads_back: frozenset[NetworkAddress]) -> Answer:
     """R2, R3: "first, finding matching routes; second, choosing a route; third, locating the destination service"."""
     if _is_reply_to_a_database_here(facts, here):
         return Answer(Disposition.DELIVERED, 0, databases=frozenset({facts.to_broker_instance}))
@@ -127,7 +127,7 @@ def _classify(facts: Facts, here: Instance, *, leads_back: frozenset[NetworkAddr
 # --- reply messages from a target service -------------------------------------------------------------------
 
 
-def _is_reply_to_a_database_here(facts: Facts, here: Instance) -> bool:
+def _is_reply_to_a_database_here(facts: RoutingFacts, here: Instance) -> bool:
     """
     R2.0.
 
@@ -140,7 +140,7 @@ def _is_reply_to_a_database_here(facts: Facts, here: Instance) -> bool:
 # --- finding matching routes --------------------------------------------------------------------------------
 
 
-def _live_routes(facts: Facts, here: Instance) -> list[Route]:
+def _live_routes(facts: RoutingFacts, here: Instance) -> list[Route]:
     """
     R1.1, R1.4.
 
@@ -153,7 +153,7 @@ def _live_routes(facts: Facts, here: Instance) -> list[Route]:
     return sorted(live, key=lambda route: route.name)
 
 
-def _find_matching_routes(facts: Facts, live: list[Route], here: Instance) -> tuple[int, list[Route]]:
+def _find_matching_routes(facts: RoutingFacts, live: list[Route], here: Instance) -> tuple[int, list[Route]]:
     """R2: "at each step, if one or more routes match, the matching process ends"."""
     steps = (
         _same_service_and_instance(facts, live),
@@ -169,7 +169,7 @@ def _find_matching_routes(facts: Facts, live: list[Route], here: Instance) -> tu
     return 7, []
 
 
-def _same_service_and_instance(facts: Facts, live: list[Route]) -> list[Route]:
+def _same_service_and_instance(facts: RoutingFacts, live: list[Route]) -> list[Route]:
     """
     R2.1.
 
@@ -182,12 +182,12 @@ def _same_service_and_instance(facts: Facts, live: list[Route]) -> list[Route]:
     return [r for r in live if r.remote_service_name == facts.to_service and r.broker_instance == wanted]
 
 
-def _same_service_without_instance(facts: Facts, live: list[Route]) -> list[Route]:
+def _same_service_without_instance(facts: RoutingFacts, live: list[Route]) -> list[Route]:
     """R2.2: "an exact match for the service name among routes that do not specify a service broker identifier"."""
     return [r for r in live if r.remote_service_name == facts.to_service and r.broker_instance is None]
 
 
-def _same_service_one_of_the_instances(facts: Facts, live: list[Route]) -> list[Route]:
+def _same_service_one_of_the_instances(facts: RoutingFacts, live: list[Route]) -> list[Route]:
     """
     R2.3.
 
@@ -230,7 +230,7 @@ def _score(hashed: bytes, weight: int) -> Decimal:
         return Decimal(weight) / -((h + Decimal("0.5")) / Decimal(2**64)).ln()
 
 
-def _dynamic_routing_service(facts: Facts, live: list[Route]) -> list[Route]:
+def _dynamic_routing_service(facts: RoutingFacts, live: list[Route]) -> list[Route]:
     """
     R2.4: "if a route to a dynamic routing service is present ... mark the conversation delayed and request routing
     information from that service".
@@ -247,7 +247,7 @@ def _neither_service_nor_instance(live: list[Route]) -> list[Route]:
     return [r for r in live if r.remote_service_name is None and r.broker_instance is None]
 
 
-def _as_though_local(facts: Facts, here: Instance) -> list[Route]:
+def _as_though_local(facts: RoutingFacts, here: Instance) -> list[Route]:
     """
     R2.6.
 
@@ -274,7 +274,9 @@ def _different(matching: Iterable[Route]) -> list[Route]:
     return list(different.values())
 
 
-def _choose(facts: Facts, routes: list[Route], here: Instance, leads_back: frozenset[NetworkAddress]) -> list[Route]:
+def _choose(
+    facts: RoutingFacts, routes: list[Route], here: Instance, leads_back: frozenset[NetworkAddress]
+) -> list[Route]:
     """R3: "at each step, the process continues if there are no routes that match the address specification"."""
     return (
         _mirrored(routes)
@@ -289,7 +291,7 @@ def _mirrored(routes: list[Route]) -> list[Route]:
     return [r for r in routes if r.mirror_address is not None]
 
 
-def _local_and_here(facts: Facts, routes: list[Route], here: Instance) -> list[Route]:
+def _local_and_here(facts: RoutingFacts, routes: list[Route], here: Instance) -> list[Route]:
     """
     R3.2: "the routes that specify 'LOCAL'. If this instance does not contain a service that matches the name specified
     in the conversation, continue".
@@ -306,13 +308,13 @@ def _network(routes: list[Route], leads_back: frozenset[NetworkAddress]) -> list
     return [r for r in routes if isinstance(r.address, NetworkAddress) and r.address not in leads_back]
 
 
-def _transport(facts: Facts, routes: list[Route], leads_back: frozenset[NetworkAddress]) -> list[Route]:
+def _transport(facts: RoutingFacts, routes: list[Route], leads_back: frozenset[NetworkAddress]) -> list[Route]:
     """R3.4, R3.6: "the routes that specify 'TRANSPORT'": "the transport layer deduces the address from the name"."""
     address = _address_in(facts.to_service)
     return [r for r in routes if r.address == TRANSPORT and address is not None and address not in leads_back]
 
 
-def _follow(facts: Facts, chosen: list[Route], here: Instance) -> Answer:
+def _follow(facts: RoutingFacts, chosen: list[Route], here: Instance) -> Answer:
     """
     R3.8.
 
@@ -331,7 +333,7 @@ def _follow(facts: Facts, chosen: list[Route], here: Instance) -> Answer:
     return _pass_to_the_transport(facts, chosen, here)
 
 
-def _pass_to_the_transport(facts: Facts, chosen: list[Route], here: Instance) -> Answer:
+def _pass_to_the_transport(facts: RoutingFacts, chosen: list[Route], here: Instance) -> Answer:
     """
     R3.5: "broker passes all matching routes to the underlying transport layer".
 
@@ -365,7 +367,7 @@ def _address_in(service_name: str) -> NetworkAddress | None:
     return NetworkAddress(found[1].lower(), port) if 1 <= port <= 65535 else None
 
 
-def _nothing_works(facts: Facts, routes: list[Route], here: Instance) -> Answer:
+def _nothing_works(facts: RoutingFacts, routes: list[Route], here: Instance) -> Answer:
     """
     R3.7, R4.1, R4.3: the reason why no route among those that matched can be used.
 
@@ -390,7 +392,7 @@ def _local(routes: list[Route]) -> list[Route]:
 # --- locating the destination service -----------------------------------------------------------------------
 
 
-def _locate(facts: Facts, route: Route, here: Instance) -> frozenset[bytes]:
+def _locate(facts: RoutingFacts, route: Route, here: Instance) -> frozenset[bytes]:
     """
     R4.1: "when a service broker identifier exists in either the conversation or the route, deliver to the database
     identified by it".
@@ -407,7 +409,7 @@ def _locate(facts: Facts, route: Route, here: Instance) -> frozenset[bytes]:
     return databases
 
 
-def _named_instance(facts: Facts, route: Route) -> bytes | None:
+def _named_instance(facts: RoutingFacts, route: Route) -> bytes | None:
     """R4.1: the service broker identifier "in either the conversation or the route"."""
     if not facts.is_open:
         return facts.to_broker_instance

@@ -14,8 +14,8 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import NotAskedError
 from broker.admin.why import Severity, SideShown, WhyAnswer, WhyFinding
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -69,7 +69,7 @@ def place(name: str, number: int, to: str | None, *, service: str = "S", problem
     routes = [] if to == "" else [Route("r", LOCAL if to is None else NetworkAddress(to))]
     table = build_table(routes, now=AT)
     known = hosted({UUID(int=0xFA).bytes: (service,)} if to is None else {})
-    here = Surroundings(table, known, lambda _: Health.UNTRIED, is_forwarding=True, msdb=table)
+    here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
     return Place(name, UUID(int=number).bytes, here, {}, lambda _: problem)
 
 

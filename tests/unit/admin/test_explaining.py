@@ -33,8 +33,8 @@ from broker.errors import SettingsError, UnknownNameError
 from broker.net.certificate import identify
 from broker.net.dialer import Attempts
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -57,7 +57,9 @@ def place(*names: str, files: dict[str, Path] | None = None) -> Place:
     """An instance with these databases; each has a route to a host of its own name, msdb to the host msdb."""
     known = {"orders": ORDERS, "stock": STOCK}
     homes = {name: Home(known[name].bytes, table(name), (files or {}).get(name, Path("none"))) for name in names}
-    here = Surroundings(table("msdb"), hosted({}), lambda _: Health.UNTRIED, is_forwarding=True, msdb=table("msdb"))
+    here = RoutingContext(
+        table("msdb"), hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table("msdb")
+    )
     return Place("one", GUID.bytes, here, homes)
 
 
@@ -365,6 +367,9 @@ async def test_frozen_place_stays_as_it_was(instance: Instance) -> None:
     frozen, live = frozen_place(instance), running_place(instance)
     del known[far]
 
-    assert (frozen.surroundings.health_of(far), frozen.problem_of(far)) == (Health.SUPPRESSED, "Connection refused")
-    assert (live.surroundings.health_of(far), live.problem_of(far)) == (Health.UNTRIED, "")
-    assert frozen.surroundings.health_of(NetworkAddress("new", 1)) is Health.UNTRIED
+    assert (frozen.surroundings.health_of(far), frozen.problem_of(far)) == (
+        AddressHealth.SUPPRESSED,
+        "Connection refused",
+    )
+    assert (live.surroundings.health_of(far), live.problem_of(far)) == (AddressHealth.UNTRIED, "")
+    assert frozen.surroundings.health_of(NetworkAddress("new", 1)) is AddressHealth.UNTRIED

@@ -12,8 +12,8 @@ from broker.admin.following import Followed, Loop, follow_plan
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, NotAskedError
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
@@ -37,7 +37,7 @@ class Net:
 
     def _place(self, name: str, number: int, to: str | None) -> Place:
         known = hosted({TARGET.bytes: ["S", "T"]} if to is None else {})
-        here = Surroundings(table(to), known, lambda _: Health.UNTRIED, is_forwarding=True, msdb=table(to))
+        here = RoutingContext(table(to), known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table(to))
         homes = {"orders": Home(ORDERS.bytes, table(to), None)} if name == "a" else {}  # type: ignore[arg-type]
         return Place(name, UUID(int=number).bytes, here, homes)
 

@@ -15,7 +15,7 @@ from aiohttp.test_utils import make_mocked_request
 from broker.admin.health import WITHHELD, Check, checks_of, observe_app
 from broker.control.role_keeper import OwnStanding
 from broker.daemon import Instance
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.net.certificate import Identity
 from broker.net.dialer import Attempts
 from broker.net.tls import Encryption, Security
@@ -80,7 +80,7 @@ async def test_store_that_fails_is_told_and_stops_nothing(instance: Instance) ->
 
 
 async def test_role_in_doubt_is_told(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    standing = OwnStanding(None, Role.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
+    standing = OwnStanding(None, MirrorRole.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
     monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
     checks = checks_of(instance)["/readyz"]()

@@ -26,9 +26,9 @@ from broker.ddl.parser import parse_script
 from broker.errors import StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.routing.fate import Fate
-from broker.routing.plan import Flow
+from broker.routing.plan import PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import Flag
@@ -476,9 +476,9 @@ async def test_a_plan_that_nobody_waits_for_ends(
     """However many conversations there are."""
     reading, is_over = threading.Event(), threading.Event()
 
-    def endless(_: sqlite3.Connection, instance: bytes) -> Iterator[Flow]:
+    def endless(_: sqlite3.Connection, instance: bytes) -> Iterator[PlannedFlow]:
         while not is_over.is_set():
-            yield Flow("", Facts(FAR, bytes(16), GUID.bytes, database=instance), has_sent=True)
+            yield PlannedFlow("", RoutingFacts(FAR, bytes(16), GUID.bytes, database=instance), has_sent=True)
             reading.set()
 
     monkeypatch.setattr(module, "flows_of_database", endless)

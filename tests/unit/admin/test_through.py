@@ -17,8 +17,8 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, Directory, End, NotAskedError, Way, ask, follow
 from broker.errors import DaemonUnreachableError
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -39,7 +39,7 @@ class Net:
     def _place(self, name: str, number: int, to: str | None) -> Place:
         table = build_table([Route("r", LOCAL if to is None else NetworkAddress(to))], now=NOW)
         known = hosted({FAR.bytes: self._services} if to is None else {})
-        here = Surroundings(table, known, lambda _: Health.UNTRIED, is_forwarding=True, msdb=table)
+        here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
         return Place(name, UUID(int=number).bytes, here, {})
 
     def ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:

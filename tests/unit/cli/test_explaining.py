@@ -14,8 +14,8 @@ import pytest
 from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -28,7 +28,7 @@ GUID = UUID(int=9)
 def place(*routes: Route) -> Place:
     """A gateway with these routes."""
     table = build_table(routes, now=NOW)
-    here = Surroundings(table, hosted({}), lambda _: Health.UNTRIED, is_forwarding=True, msdb=table)
+    here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
     return Place("one", GUID.bytes, here, {})
 
 

@@ -14,8 +14,8 @@ import pytest
 from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainRequest, PlanAnswer, PlannedRoute, RouteEdit
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import hosted
 from broker.routing.fate import Fate
 from broker.routing.route import Route
@@ -38,7 +38,7 @@ HARMFUL = msgspec.structs.replace(HARMLESS, fates={Fate.LOSES.value: 1}, harmed=
 def explained(name: str, to: str) -> Any:
     """What a gateway with one route answers."""
     table = build_table([Route("r", NetworkAddress(to))], now=NOW)
-    here = Surroundings(table, hosted({}), lambda _: Health.UNTRIED, is_forwarding=True, msdb=table)
+    here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
     place = Place(name, UUID(int=ord(name[0])).bytes, here, {})
     return answer(place, ExplainRequest("S", conversation=UUID(int=9), incoming=True))
 

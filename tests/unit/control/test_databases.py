@@ -27,8 +27,8 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer
-from broker.mirror.role import Role
-from broker.routing.choose import Health
+from broker.mirror.role import MirrorRole
+from broker.routing.choose import AddressHealth
 from broker.store.database import lock_store, open_store
 from broker.store.fence import RECORD
 from broker.store.role_file import role_path
@@ -68,7 +68,7 @@ class Running:
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=self.databases.deliver,
             want=lambda _: None,
-            health_of=lambda _: Health.UNTRIED,
+            health_of=lambda _: AddressHealth.UNTRIED,
         )
         names = (MSDB, *self.databases.own)
         for name in names:
@@ -139,7 +139,7 @@ async def test_what_is_free_comes_with_its_scripts_and_is_told(settings: Setting
         told = [(reply.role, reply.epoch) for reply in map(first.prove, (ALONE, SHARED, SHARED[::-1]))]
         assert [("principal", 0), ("principal", 1), ("unknown", 0)] == told
         standing = first.databases.standings()["alone"]
-        assert (Role.PRINCIPAL, "off", "") == (standing.role, standing.source, standing.problem)
+        assert (MirrorRole.PRINCIPAL, "off", "") == (standing.role, standing.source, standing.problem)
 
 
 async def test_what_somebody_else_has_is_a_mirror_and_stays_closed(settings: Settings) -> None:

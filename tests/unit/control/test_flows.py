@@ -11,8 +11,8 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.control.flows import flows_of_database, flows_of_passage
 from broker.conversation.state import State
-from broker.routing.facts import Facts, hosted
-from broker.routing.plan import Flow
+from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.plan import PlannedFlow
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service
 from broker.wire.layout import NO_GUID
@@ -37,7 +37,7 @@ def begin(db: sqlite3.Connection, *, messages: int = 0, far: UUID | None = None)
     return dialog.conversation_handle
 
 
-def read(db: sqlite3.Connection) -> list[Flow]:
+def read(db: sqlite3.Connection) -> list[PlannedFlow]:
     return list(flows_of_database(db, broker_instance(db)))
 
 
@@ -47,8 +47,8 @@ def test_a_dialog_is_known_by_its_handle_and_sends_from_its_database(db: sqlite3
     [flow] = read(db)
 
     (conversation,) = db.execute("SELECT conversation_id FROM broker_conversation").fetchone()
-    facts = Facts("//far", FAR.bytes, conversation, is_from_target=False, database=HOME.bytes)
-    assert Flow(str(handle), facts, has_sent=True, from_service="//near") == flow
+    facts = RoutingFacts("//far", FAR.bytes, conversation, is_from_target=False, database=HOME.bytes)
+    assert PlannedFlow(str(handle), facts, has_sent=True, from_service="//near") == flow
 
 
 def test_a_dialog_that_names_nobody_is_open(db: sqlite3.Connection) -> None:
@@ -94,20 +94,23 @@ def test_conversations_come_in_the_order_in_which_they_began(db: sqlite3.Connect
 
 def test_what_passes_by_its_service_alone_has_no_name_and_one_of_several_its_id() -> None:
     conversation = uuid4()
-    passed = [Facts("//far", NO_GUID, NO_GUID), Facts("//far", FAR.bytes, conversation.bytes)]
+    passed = [RoutingFacts("//far", NO_GUID, NO_GUID), RoutingFacts("//far", FAR.bytes, conversation.bytes)]
 
     flows = list(flows_of_passage(passed, NOBODY))
 
-    assert [Flow("", passed[0], has_sent=True), Flow(str(conversation), passed[1], has_sent=True)] == flows
+    assert [
+        PlannedFlow("", passed[0], has_sent=True),
+        PlannedFlow(str(conversation), passed[1], has_sent=True),
+    ] == flows
 
 
 @pytest.mark.parametrize(
     ("facts", "is_there"),
     [
-        (Facts("//near", HOME.bytes, NO_GUID, is_from_target=True), False),
-        (Facts("//near", HOME.bytes, NO_GUID), True),
-        (Facts("//near", FAR.bytes, NO_GUID, is_from_target=True), True),
+        (RoutingFacts("//near", HOME.bytes, NO_GUID, is_from_target=True), False),
+        (RoutingFacts("//near", HOME.bytes, NO_GUID), True),
+        (RoutingFacts("//near", FAR.bytes, NO_GUID, is_from_target=True), True),
     ],
 )
-def test_replies_to_databases_here_need_no_route(facts: Facts, *, is_there: bool) -> None:
+def test_replies_to_databases_here_need_no_route(facts: RoutingFacts, *, is_there: bool) -> None:
     assert is_there == bool(list(flows_of_passage([facts], hosted({HOME.bytes: ["//near"]}))))

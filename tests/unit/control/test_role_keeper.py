@@ -18,8 +18,8 @@ from broker.control import role_keeper
 from broker.control.role_keeper import RoleKeeper
 from broker.control.role_source import LockSource
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
-from broker.mirror.own_role import LATE, Word
-from broker.mirror.role import Role
+from broker.mirror.own_role import LATE, RoleAnswer
+from broker.mirror.role import MirrorRole
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path, write_reign
 from broker.store.transaction import LAPSED
@@ -83,12 +83,12 @@ class Said:
     hold = 1000.0
     is_ours = False
 
-    def __init__(self, word: Word) -> None:
+    def __init__(self, word: RoleAnswer) -> None:
         self.word = word
         self.asked = 0
         self.thinks: Callable[[], object] = lambda: None
 
-    async def ask(self) -> Word:
+    async def ask(self) -> RoleAnswer:
         self.asked += 1
         said = self.word
         self.thinks()
@@ -138,13 +138,13 @@ async def until(is_so: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def role(keeper: RoleKeeper) -> tuple[Role, int]:
+def role(keeper: RoleKeeper) -> tuple[MirrorRole, int]:
     return keeper.standing.role, keeper.standing.epoch
 
 
 async def test_one_is_principal_and_the_other_is_told_by_whom(storage: Storage) -> None:
     async with keeping("a", storage) as first, keeping("b", storage) as second:
-        assert ((Role.PRINCIPAL, 1), (Role.MIRROR, 1)) == (role(first), role(second))
+        assert ((MirrorRole.PRINCIPAL, 1), (MirrorRole.MIRROR, 1)) == (role(first), role(second))
         assert (INSTANCE, "a", "lock") == (
             second.standing.broker_instance,
             second.standing.principal,
@@ -157,7 +157,7 @@ async def test_what_is_free_is_taken_over(storage: Storage) -> None:
     async with keeping("a", storage), keeping("b", storage) as second:
         storage.holder = ""  # as if the first had been killed
 
-        await until(lambda: role(second) == (Role.PRINCIPAL, 2))
+        await until(lambda: role(second) == (MirrorRole.PRINCIPAL, 2))
 
         assert ["b opens", "b announces"] == storage.log[-2:]
 
@@ -170,7 +170,7 @@ async def test_what_is_handed_over_is_refused_announced_and_closed_in_this_order
 
         assert "database orders handed over: b is the principal, epoch 2" == told
         assert ["a refuses", "a announces", "a closes", "b opens", "b announces"] == storage.log
-        assert ((Role.MIRROR, 2), (Role.PRINCIPAL, 2)) == (role(first), role(second))
+        assert ((MirrorRole.MIRROR, 2), (MirrorRole.PRINCIPAL, 2)) == (role(first), role(second))
         with pytest.raises(StatementError, match="say this to its principal, 'b'") as caught:
             await first.fail_over()
         assert 1470 == caught.value.number
@@ -183,7 +183,7 @@ async def test_whoever_handed_over_takes_over_at_once_when_the_new_principal_is_
         await second.close()
         rests_until = asyncio.get_running_loop().time() + role_keeper.REST_SECONDS / 2
 
-        await until(lambda: role(first) == (Role.PRINCIPAL, 3))
+        await until(lambda: role(first) == (MirrorRole.PRINCIPAL, 3))
 
         assert (False, "", "b") == (between.is_resting, between.problem, between.principal)
         assert asyncio.get_running_loop().time() < rests_until
@@ -212,7 +212,7 @@ async def test_while_a_failover_is_under_way_another_one_is_refused_and_told_so(
 async def test_what_nobody_takes_over_comes_back(storage: Storage) -> None:
     async with keeping("a", storage) as alone:
         handing_over = asyncio.create_task(alone.fail_over())
-        await until(lambda: alone.standing.role is Role.MIRROR)
+        await until(lambda: alone.standing.role is MirrorRole.MIRROR)
         between = alone.standing
 
         told = await handing_over
@@ -220,7 +220,7 @@ async def test_what_nobody_takes_over_comes_back(storage: Storage) -> None:
         assert (True, "handed over by SET PARTNER FAILOVER") == (between.is_resting, between.problem)
         assert told.startswith("database orders: nobody took it over within 0.5 s, so this instance is the principal")
         assert told.endswith("; why not is told at its partner, by the log and sys.database_mirroring")
-        assert (Role.PRINCIPAL, 2) == role(alone)
+        assert (MirrorRole.PRINCIPAL, 2) == role(alone)
         assert "" == alone.standing.problem
 
 
@@ -234,7 +234,7 @@ async def test_what_nobody_can_take_over_is_told_as_well(storage: Storage) -> No
         assert "nobody has taken it over yet, and this instance goes on trying" in told
         assert "store orders.db: the disk is full" == alone.standing.problem
         storage.error = None
-        await until(lambda: alone.standing.role is Role.PRINCIPAL)
+        await until(lambda: alone.standing.role is MirrorRole.PRINCIPAL)
 
 
 async def test_whoever_is_fenced_off_refuses_at_once_and_rests(storage: Storage) -> None:
@@ -246,7 +246,7 @@ async def test_whoever_is_fenced_off_refuses_at_once_and_rests(storage: Storage)
         await until(lambda: "a closes" in storage.log)
 
         assert ["a refuses"] == at_once
-        assert (Role.MIRROR, True, "its epoch is 7") == (
+        assert (MirrorRole.MIRROR, True, "its epoch is 7") == (
             fenced.standing.role,
             fenced.standing.is_resting,
             fenced.standing.problem,
@@ -272,22 +272,22 @@ async def test_what_stands_in_the_way_later_is_told_once_and_tried_again(storage
             told = [one["problem"] for one in logs if one["event"] == "database role in doubt"]
 
             storage.error = None
-            await until(lambda: role(second) == (Role.PRINCIPAL, 2))
+            await until(lambda: role(second) == (MirrorRole.PRINCIPAL, 2))
 
             assert ["databases.orders.path: is a copy"] == told
             assert "" == second.standing.problem
 
 
 async def test_a_word_of_another_makes_and_ends_a_principal(storage: Storage) -> None:
-    source = Said(Word(Role.MIRROR))
+    source = Said(RoleAnswer(MirrorRole.MIRROR))
     async with keeping("a", storage, source) as keeper:
-        source.word = Word(Role.PRINCIPAL, 12)
-        await until(lambda: role(keeper) == (Role.PRINCIPAL, 12))
+        source.word = RoleAnswer(MirrorRole.PRINCIPAL, 12)
+        await until(lambda: role(keeper) == (MirrorRole.PRINCIPAL, 12))
 
-        source.word = Word(Role.PRINCIPAL, 15)  # somebody else was it in between
-        await until(lambda: role(keeper) == (Role.PRINCIPAL, 15))
-        source.word = Word(Role.MIRROR)
-        await until(lambda: keeper.standing.role is Role.MIRROR)
+        source.word = RoleAnswer(MirrorRole.PRINCIPAL, 15)  # somebody else was it in between
+        await until(lambda: role(keeper) == (MirrorRole.PRINCIPAL, 15))
+        source.word = RoleAnswer(MirrorRole.MIRROR)
+        await until(lambda: keeper.standing.role is MirrorRole.MIRROR)
 
         assert not keeper.standing.is_resting
         with pytest.raises(StatementError, match="fail over where that gets them from") as caught:
@@ -299,38 +299,38 @@ async def test_whoever_stood_still_is_no_principal_from_then_on_and_takes_over_a
     """Although its source names it still: somebody else may have been the principal meanwhile."""
     clock = Clock()
     with structlog.testing.capture_logs() as logs:
-        async with keeping("a", storage, Said(Word(Role.PRINCIPAL)), clock) as keeper:
+        async with keeping("a", storage, Said(RoleAnswer(MirrorRole.PRINCIPAL)), clock) as keeper:
             before = keeper.is_confirmed(), role(keeper)
             clock.jump()
             at_once = keeper.is_confirmed(), role(keeper)
-            await until(lambda: role(keeper) == (Role.PRINCIPAL, 2))
+            await until(lambda: role(keeper) == (MirrorRole.PRINCIPAL, 2))
 
-            assert (True, (Role.PRINCIPAL, 1)) == before
-            assert (False, (Role.MIRROR, 1)) == at_once
+            assert (True, (MirrorRole.PRINCIPAL, 1)) == before
+            assert (False, (MirrorRole.MIRROR, 1)) == at_once
             assert ["a refuses", "a announces", "a closes", "a opens", "a announces"] == storage.log[2:]
     assert [LAPSED] == [one["reason"] for one in logs if one["event"] == "database demoted"][:1]
 
 
 async def test_a_word_that_was_asked_for_before_standing_still_is_not_followed(storage: Storage) -> None:
-    clock, source = Clock(), Said(Word(Role.PRINCIPAL))
+    clock, source = Clock(), Said(RoleAnswer(MirrorRole.PRINCIPAL))
     source.thinks = clock.jump
     async with keeping("a", storage, source, clock) as keeper:
-        assert (Role.MIRROR, LATE) == (keeper.standing.role, keeper.standing.problem)
+        assert (MirrorRole.MIRROR, LATE) == (keeper.standing.role, keeper.standing.problem)
         assert [] == storage.log
 
 
 @pytest.mark.parametrize(
     ("word", "log"),
     [
-        (Word(Role.PRINCIPAL), ["a opens", "a announces"]),
-        (Word(Role.MIRROR), ["a opens", "a refuses", "a announces", "a closes"]),
-        (Word(Role.UNKNOWN), ["a opens", "a refuses", "a announces", "a closes"]),
+        (RoleAnswer(MirrorRole.PRINCIPAL), ["a opens", "a announces"]),
+        (RoleAnswer(MirrorRole.MIRROR), ["a opens", "a refuses", "a announces", "a closes"]),
+        (RoleAnswer(MirrorRole.UNKNOWN), ["a opens", "a refuses", "a announces", "a closes"]),
     ],
 )
 async def test_a_takeover_that_took_longer_than_a_word_counts_is_confirmed_before_it_is_told(
-    storage: Storage, word: Word, log: list[str]
+    storage: Storage, word: RoleAnswer, log: list[str]
 ) -> None:
-    clock, source = Clock(), Said(Word(Role.PRINCIPAL))
+    clock, source = Clock(), Said(RoleAnswer(MirrorRole.PRINCIPAL))
 
     def take_long() -> None:
         clock.jump()
@@ -338,12 +338,12 @@ async def test_a_takeover_that_took_longer_than_a_word_counts_is_confirmed_befor
 
     storage.opens = take_long
     async with keeping("a", storage, source, clock) as keeper:
-        assert (word.role is Role.PRINCIPAL) == (keeper.standing.role is Role.PRINCIPAL)
+        assert (word.role is MirrorRole.PRINCIPAL) == (keeper.standing.role is MirrorRole.PRINCIPAL)
         assert log == storage.log[: len(log)]
 
 
 async def test_whoever_has_taken_over_asks_again_at_once(storage: Storage) -> None:
-    source = Said(Word(Role.PRINCIPAL))
+    source = Said(RoleAnswer(MirrorRole.PRINCIPAL))
     source.interval = 1000.0
     async with keeping("a", storage, source):
         await until(lambda: source.asked > 1)
@@ -354,7 +354,7 @@ async def test_roles_that_come_by_the_lock_need_no_clock(storage: Storage) -> No
     async with keeping("a", storage, clock=clock) as keeper:
         clock.now += 1e9
 
-        assert (True, (Role.PRINCIPAL, 1)) == (keeper.is_confirmed(), role(keeper))
+        assert (True, (MirrorRole.PRINCIPAL, 1)) == (keeper.is_confirmed(), role(keeper))
 
 
 def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
@@ -364,9 +364,9 @@ def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
 
 
 async def test_a_word_against_the_lock_is_a_problem(storage: Storage) -> None:
-    async with keeping("a", storage), keeping("b", storage, Said(Word(Role.PRINCIPAL))) as second:
+    async with keeping("a", storage), keeping("b", storage, Said(RoleAnswer(MirrorRole.PRINCIPAL))) as second:
         assert f"store orders: {HELD}" == second.standing.problem
-        assert Role.MIRROR is second.standing.role
+        assert MirrorRole.MIRROR is second.standing.role
 
 
 async def test_what_is_told_and_damaged_is_a_problem(storage: Storage) -> None:
@@ -374,7 +374,7 @@ async def test_what_is_told_and_damaged_is_a_problem(storage: Storage) -> None:
         role_path(storage.path).write_text("{", encoding="utf-8")
 
         await until(lambda: "it does not hold what the principal wrote" in second.standing.problem)
-        assert (Role.MIRROR, 1) == role(second)
+        assert (MirrorRole.MIRROR, 1) == role(second)
 
 
 @pytest.mark.parametrize("since", ["1e300", "Infinity"])
@@ -387,7 +387,7 @@ async def test_what_is_told_and_cannot_be_is_not_believed(storage: Storage, sinc
         await until(lambda: "it does not hold what the principal wrote" in second.standing.problem)
         assert before == replace(second.standing, problem="")
         storage.holder = ""
-        await until(lambda: role(second) == (Role.PRINCIPAL, 2))
+        await until(lambda: role(second) == (MirrorRole.PRINCIPAL, 2))
 
 
 async def test_the_configured_broker_instance_wins_and_the_difference_is_told(storage: Storage) -> None:
@@ -398,7 +398,7 @@ async def test_the_configured_broker_instance_wins_and_the_difference_is_told(st
         await mirror.start()
         told = mirror.standing
         storage.holder = ""
-        await until(lambda: role(mirror) == (Role.PRINCIPAL, 2))
+        await until(lambda: role(mirror) == (MirrorRole.PRINCIPAL, 2))
         await mirror.close()
 
         assert (INSTANCE, 0, "") == (told.broker_instance, told.epoch, told.principal)
@@ -407,15 +407,15 @@ async def test_the_configured_broker_instance_wins_and_the_difference_is_told(st
 
 @pytest.mark.usefixtures("quick")
 async def test_a_bug_is_told_once_and_the_next_look_may_go_well(storage: Storage) -> None:
-    source = Said(Word(Role.MIRROR))
+    source = Said(RoleAnswer(MirrorRole.MIRROR))
     with structlog.testing.capture_logs() as logs:
         async with keeping("a", storage, source) as keeper:
             source.word = "principal"  # type: ignore[assignment]
             await until(lambda: "keeping the role failed with AttributeError" in keeper.standing.problem)
             await asyncio.sleep(0.1)
 
-            source.word = Word(Role.PRINCIPAL)
-            await until(lambda: keeper.standing.role is Role.PRINCIPAL)
+            source.word = RoleAnswer(MirrorRole.PRINCIPAL)
+            await until(lambda: keeper.standing.role is MirrorRole.PRINCIPAL)
 
             assert "" == keeper.standing.problem
             assert 1 == len([one for one in logs if one["log_level"] == "error"])
@@ -432,7 +432,7 @@ async def test_a_principal_that_fails_to_step_down_tries_again(
             await until(lambda: "keeping the role failed" in keeper.standing.problem)
 
         await until(lambda: "a closes" in storage.log)
-        assert (Role.MIRROR, "a test says so") == (keeper.standing.role, keeper.standing.problem)
+        assert (MirrorRole.MIRROR, "a test says so") == (keeper.standing.role, keeper.standing.problem)
 
 
 class Slow:
@@ -446,11 +446,11 @@ class Slow:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def ask(self) -> Word:
+    async def ask(self) -> RoleAnswer:
         self.asked += 1
         if self.asked > 1:
             await asyncio.Event().wait()
-        return Word(Role.PRINCIPAL)
+        return RoleAnswer(MirrorRole.PRINCIPAL)
 
 
 async def test_nobody_waits_for_a_source_that_does_not_answer(storage: Storage) -> None:
@@ -459,7 +459,7 @@ async def test_nobody_waits_for_a_source_that_does_not_answer(storage: Storage) 
         await until(lambda: source.asked > 1)
 
         keeper.on_demoted("its epoch is 7")
-        await until(lambda: keeper.standing.role is Role.MIRROR)
+        await until(lambda: keeper.standing.role is MirrorRole.MIRROR)
 
 
 async def test_closing_leaves_the_database_to_the_partner_once(storage: Storage) -> None:
@@ -472,5 +472,5 @@ async def test_closing_leaves_the_database_to_the_partner_once(storage: Storage)
         await keeper.close()
 
         assert ["a refuses", "a announces", "a closes"] == storage.log
-        assert Role.MIRROR is keeper.standing.role
+        assert MirrorRole.MIRROR is keeper.standing.role
         handing_over.cancel()

@@ -12,8 +12,8 @@ import pytest
 
 from broker.control.config import Settings
 from broker.control.role_source import CommandSource, LockSource, role_source
-from broker.mirror.own_role import Word
-from broker.mirror.role import EPOCH_MAX, Role
+from broker.mirror.own_role import RoleAnswer
+from broker.mirror.role import EPOCH_MAX, MirrorRole
 
 
 def source(code: str, *, hold: float = 20.0) -> CommandSource:
@@ -33,19 +33,19 @@ def test_what_is_configured_is_what_is_asked(load: Callable[..., Settings]) -> N
 
 
 async def test_whoever_gets_the_lock_should_have_it() -> None:
-    assert Word(Role.PRINCIPAL) == await LockSource().ask()
+    assert RoleAnswer(MirrorRole.PRINCIPAL) == await LockSource().ask()
 
 
 @pytest.mark.parametrize(
     ("printed", "word"),
     [
-        ("principal", Word(Role.PRINCIPAL)),
-        ("principal\n", Word(Role.PRINCIPAL)),
-        (" principal 12 \n", Word(Role.PRINCIPAL, 12)),
-        ("mirror", Word(Role.MIRROR)),
+        ("principal", RoleAnswer(MirrorRole.PRINCIPAL)),
+        ("principal\n", RoleAnswer(MirrorRole.PRINCIPAL)),
+        (" principal 12 \n", RoleAnswer(MirrorRole.PRINCIPAL, 12)),
+        ("mirror", RoleAnswer(MirrorRole.MIRROR)),
     ],
 )
-async def test_a_role_is_one_line(printed: str, word: Word) -> None:
+async def test_a_role_is_one_line(printed: str, word: RoleAnswer) -> None:
     assert word == await source(f"print({printed!r}, end='')").ask()
 
 
@@ -65,21 +65,21 @@ async def test_a_role_is_one_line(printed: str, word: Word) -> None:
 async def test_anything_else_says_nothing_and_why(code: str, problem: str) -> None:
     word = await source(code).ask()
 
-    assert (Role.UNKNOWN, 0) == (word.role, word.epoch)
+    assert (MirrorRole.UNKNOWN, 0) == (word.role, word.epoch)
     assert problem.replace("\\\\", "\\") in word.problem
 
 
 async def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
     word = await CommandSource([str(tmp_path / "none")], interval=1.0, hold=1.0).ask()
 
-    assert Role.UNKNOWN is word.role
+    assert MirrorRole.UNKNOWN is word.role
     assert "cannot be started: No such file or directory" in word.problem
 
 
 async def test_no_shell_reads_the_command() -> None:
     word = await CommandSource(["echo", "principal; echo mirror"], interval=1.0, hold=20.0).ask()
 
-    assert Role.UNKNOWN is word.role
+    assert MirrorRole.UNKNOWN is word.role
 
 
 async def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_what_a_command_leaves_behind_is_ended_and_its_answer_counts(tmp_p
 
     word = await CommandSource(["sh", "-c", script], interval=1.0, hold=20.0).ask()
 
-    assert Word(Role.PRINCIPAL, 7) == word
+    assert RoleAnswer(MirrorRole.PRINCIPAL, 7) == word
     assert await is_gone(int(started.read_text()))
 
 

@@ -19,7 +19,7 @@ from broker.conversation.frames import (
     message_frame,
     place,
 )
-from broker.routing.facts import Facts
+from broker.routing.facts import RoutingFacts
 from broker.wire.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
 from broker.wire.layout import NO_GUID, Flag, Kind
 
@@ -89,11 +89,11 @@ def header(kind: Kind, flags: int = 0, **more: Any) -> Header:
 
 
 def test_open_dialog_names_no_database() -> None:
-    assert Facts("Billing", NO_GUID, CONVERSATION, is_from_target=False, database=OURS) == INITIATOR.facts()
+    assert RoutingFacts("Billing", NO_GUID, CONVERSATION, is_from_target=False, database=OURS) == INITIATOR.facts()
 
 
 def test_target_names_the_database_of_the_initiator() -> None:
-    assert Facts("Billing", THEIRS, CONVERSATION, is_from_target=True, database=OURS) == TARGET.facts()
+    assert RoutingFacts("Billing", THEIRS, CONVERSATION, is_from_target=True, database=OURS) == TARGET.facts()
 
 
 def test_bound_contact_differs_in_the_far_database_only() -> None:

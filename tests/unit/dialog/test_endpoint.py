@@ -41,7 +41,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store
@@ -158,7 +158,7 @@ class Shop:
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda database, frames, origin: None,
             want=lambda _: None,
-            health_of=lambda _: Health.CONNECTED,
+            health_of=lambda _: AddressHealth.CONNECTED,
         )
         self.link = Link()
         self.forwarder.outbox(GATEWAY).outlet = self.link

@@ -22,8 +22,8 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sqlite_store import SqliteStore
@@ -68,13 +68,13 @@ class Shop:
     """A database with the service Orders; `asked` what another table than its own has to ask for."""
 
     def __init__(self, path: Path, *routes: Route) -> None:
-        self.asked: list[Facts] = []
+        self.asked: list[RoutingFacts] = []
         self.link = Link()
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda database, frames, origin: None,
             want=lambda _: None,
-            health_of=lambda _: Health.CONNECTED,
+            health_of=lambda _: AddressHealth.CONNECTED,
             ask=self.asked.append,
         )
         for address in (DIRECTORY, FAR):

@@ -25,7 +25,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
@@ -59,7 +59,7 @@ class Instance:
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=self.deliver,
             want=lambda _: None,
-            health_of=lambda _: Health.CONNECTED,
+            health_of=lambda _: AddressHealth.CONNECTED,
             ring=self.ring,
         )
         self.endpoints: dict[str, Endpoint] = {}

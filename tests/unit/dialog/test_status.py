@@ -19,7 +19,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Destination
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Candidate, Health
+from broker.routing.choose import AddressHealth, Candidate
 from broker.routing.decide import Decision
 from broker.wire.layout import Flag
 
@@ -52,7 +52,7 @@ class Here:
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda *_: None,
             want=lambda _: None,
-            health_of=lambda _: Health.CONNECTED,
+            health_of=lambda _: AddressHealth.CONNECTED,
         )
 
     def connect(self, *, can_send: bool = True) -> Here:
@@ -83,7 +83,7 @@ def sent(fragments: int = 1, **more: Any) -> Sender:
 
 
 def forwarded() -> Decision:
-    return Decision(Disposition.FORWARDED, 1, candidates=(Candidate(HOP, None, Health.CONNECTED),))  # type: ignore[arg-type]
+    return Decision(Disposition.FORWARDED, 1, candidates=(Candidate(HOP, None, AddressHealth.CONNECTED),))  # type: ignore[arg-type]
 
 
 def delayed(disposition: Disposition, **more: Any) -> Decision:

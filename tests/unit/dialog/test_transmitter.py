@@ -44,7 +44,7 @@ from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Buffer, Way, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Candidate, Health
+from broker.routing.choose import AddressHealth, Candidate
 from broker.routing.decide import Decision
 from broker.routing.facts import Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
@@ -75,10 +75,10 @@ from tests.support.virtual_time import virtual_time
 # Going round an address that does not answer: which one is next, and which are never taken.
 
 
-C, U, S = Health.CONNECTED, Health.UNTRIED, Health.SUPPRESSED
+C, U, S = AddressHealth.CONNECTED, AddressHealth.UNTRIED, AddressHealth.SUPPRESSED
 
 
-def decision(*healths: Health) -> Decision:
+def decision(*healths: AddressHealth) -> Decision:
     """Addresses 1, 2, .. in this order, each of a route that is called like its port."""
     addresses = [NetworkAddress("host", port) for port in range(1, len(healths) + 1)]
     candidates = tuple(
@@ -114,7 +114,7 @@ def order(one: Decision) -> list[int]:
         ((C, C, U, S), [[1, 2, 3, 4], [2, 3, 1, 4], [3, 1, 2, 4]]),
     ],
 )
-def test_each_usable_address_is_in_front_once(healths: tuple[Health, ...], expected: list[list[int]]) -> None:
+def test_each_usable_address_is_in_front_once(healths: tuple[AddressHealth, ...], expected: list[list[int]]) -> None:
     assert expected == [order(one) for one in alternatives(decision(*healths))]
 
 
@@ -140,7 +140,7 @@ def test_the_first_alternative_is_the_decision_and_the_route_is_that_of_the_addr
     ],
 )
 def test_detours_take_turns_among_those_that_are_as_good_as_the_best(
-    healths: tuple[Health, ...], fronts: list[int]
+    healths: tuple[AddressHealth, ...], fronts: list[int]
 ) -> None:
     one = decision(*healths)
     taken = []
@@ -435,7 +435,7 @@ class Stage:
     wanted: list[Want] = field(default_factory=list)
     asked: list[NetworkAddress] = field(default_factory=list)
     delivered: list[bytes] = field(default_factory=list)
-    health: dict[NetworkAddress, Health] = field(default_factory=dict)
+    health: dict[NetworkAddress, AddressHealth] = field(default_factory=dict)
     told: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
     answers_by_itself: bool = True
 
@@ -444,7 +444,7 @@ class Stage:
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
             deliver=lambda _database, frames, _origin: self.delivered.extend(frames),
             want=self.asked.append,
-            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
         )
         settings = DialogSettings(Backoff(FIRST_WAIT, 8.0), Travel(), self.window, self.fragment_size)
         self.transmitter = Transmitter(
@@ -1047,7 +1047,7 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     (healthy,) = links.keys() - {broken}
 
     stage.forwarder.outbox(broken).outlet = None
-    stage.health[broken] = Health.SUPPRESSED
+    stage.health[broken] = AddressHealth.SUPPRESSED
     stage.forwarder.changed()
     stage.transmitter.on_paths()
     await settle()
@@ -1059,7 +1059,7 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
 @virtual_time
 async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_stays_there() -> None:
     stage = Stage()
-    stage.health = {GATEWAY: Health.CONNECTED, OTHER: Health.CONNECTED}
+    stage.health = {GATEWAY: AddressHealth.CONNECTED, OTHER: AddressHealth.CONNECTED}
     stage.reroute(str(GATEWAY), str(OTHER))
     links = [stage.link, stage.connect(OTHER)]
     stage.send(1, b"a")
@@ -1077,7 +1077,7 @@ async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_st
 @virtual_time
 async def test_address_that_was_not_tried_is_asked_for_and_not_waited_for_when_no_answer_comes() -> None:
     stage = Stage()
-    stage.health[GATEWAY] = Health.CONNECTED
+    stage.health[GATEWAY] = AddressHealth.CONNECTED
     stage.reroute(str(GATEWAY), str(OTHER))
     stage.send(1, b"a")
 
@@ -1132,7 +1132,7 @@ async def test_resting_transmitter_sends_nothing_new() -> None:
 async def test_other_addresses_are_dialled_while_the_next_hop_is_about_to_leave_and_still_used() -> None:
     stage = Stage()
     stage.transmitter.table = table(str(GATEWAY), str(OTHER))
-    stage.health = {GATEWAY: Health.LEAVING}
+    stage.health = {GATEWAY: AddressHealth.LEAVING}
 
     stage.send(1, b"a")
     await settle()

@@ -16,9 +16,9 @@ from broker.forwarding.places import Places, key_of
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
-from broker.routing.facts import Facts, Hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.layout import Kind
@@ -33,7 +33,7 @@ class Station:
     def __init__(self, *more: Route) -> None:
         self.places = Places()
         self.dead: set[NetworkAddress] = set()
-        self.asked: list[Facts] = []
+        self.asked: list[RoutingFacts] = []
         self.reported: list[Exception] = []
         self.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=lambda _: None, deliver=lambda *_: None)
         self.decider = Decider(
@@ -45,10 +45,10 @@ class Station:
         )
         routes = (Route("West", WEST, "//far"), Route("East", EAST, "//far"), Route("North", NORTH, "//north"), *more)
         table = build_table(routes, now=datetime.now(UTC))
-        self.decider.here = Surroundings(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
+        self.decider.here = RoutingContext(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
 
-    def health_of(self, address: NetworkAddress) -> Health:
-        return Health.SUPPRESSED if address in self.dead else Health.UNTRIED
+    def health_of(self, address: NetworkAddress) -> AddressHealth:
+        return AddressHealth.SUPPRESSED if address in self.dead else AddressHealth.UNTRIED
 
     def resolve(self, service: str) -> tuple[Any, bool | None]:
         way, is_by_conversation = self.decider.resolve(key(service), CONVERSATION, Kind.MESSAGE, False)
@@ -118,7 +118,7 @@ def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() 
     wanted: list[NetworkAddress] = []
     station.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
     station.decider._ways = station.ways
-    health = {WEST: Health.LEAVING, EAST: Health.UNTRIED}
+    health = {WEST: AddressHealth.LEAVING, EAST: AddressHealth.UNTRIED}
     station.decider.here = replace(station.decider.here, health_of=lambda address: health[address])
 
     assert WEST == station.resolve("//far")[0]
@@ -130,7 +130,7 @@ def test_nobody_is_dialled_while_the_best_next_hop_stays() -> None:
     wanted: list[NetworkAddress] = []
     station.ways = Ways(Pool(0), Ports(drop=lambda *_: None), want=wanted.append, deliver=lambda *_: None)
     station.decider._ways = station.ways
-    health = {WEST: Health.CONNECTED, EAST: Health.UNTRIED}
+    health = {WEST: AddressHealth.CONNECTED, EAST: AddressHealth.UNTRIED}
     station.decider.here = replace(station.decider.here, health_of=lambda address: health[address])
 
     station.resolve("//far")

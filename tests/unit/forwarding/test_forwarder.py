@@ -24,9 +24,9 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
 from broker.forwarding.ways import OTHER_KIND
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.decide import decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.security.grants import OPEN
@@ -89,7 +89,7 @@ class Station:
             Limits(pool_bytes=10_000, max_frame=65536, max_hops=16),
             deliver=lambda *what: self.delivered.append(what),
             want=self.wanted.append,
-            health_of=lambda _: Health.UNTRIED,
+            health_of=lambda _: AddressHealth.UNTRIED,
             kernel=KERNELS[self.kernel_name],
         )
         self.surround(*ROUTES, is_forwarding=is_forwarding)
@@ -126,9 +126,9 @@ def hopped(*frames: bytes) -> bytes:
     return b"".join(later)
 
 
-def facts_of(frame: bytes, *, database: bytes | None = None) -> Facts:
+def facts_of(frame: bytes, *, database: bytes | None = None) -> RoutingFacts:
     header: Header = decode_dialog(frame)[0]
-    return Facts(header.to_service, header.to_broker_instance, header.conversation_id, database=database)
+    return RoutingFacts(header.to_service, header.to_broker_instance, header.conversation_id, database=database)
 
 
 def test_slab_takes_the_largest_frame_and_a_read_behind_it() -> None:
@@ -370,7 +370,7 @@ class Crossing(Station):
 
     def __init__(self, *more: Route) -> None:
         super().__init__(wired=())
-        self.health: dict[NetworkAddress, Health] = {}
+        self.health: dict[NetworkAddress, AddressHealth] = {}
         self.failed: set[NetworkAddress] = set()
         self.agains = 0
         self.reported: list[tuple[Outlet | None, Exception]] = []
@@ -378,7 +378,7 @@ class Crossing(Station):
             Limits(pool_bytes=2_000_000, max_frame=65536, max_hops=16),
             deliver=lambda *what: self.delivered.append(what),
             want=self.wanted.append,
-            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
             kernel=KERNELS[self.kernel_name],
             again=self._again,
             report=lambda outlet, error: self.reported.append((outlet, error)),
@@ -389,13 +389,13 @@ class Crossing(Station):
         self.agains += 1
 
     def connect(self, address: NetworkAddress) -> Wire:
-        self.health[address] = Health.CONNECTED
+        self.health[address] = AddressHealth.CONNECTED
         self.wires[address] = self.forwarder.outbox(address).outlet = Wire()
         self.forwarder.changed()
         return self.wires[address]
 
     def cut(self, address: NetworkAddress) -> None:
-        self.health[address] = Health.SUPPRESSED
+        self.health[address] = AddressHealth.SUPPRESSED
         self.failed.add(address)
         self.forwarder.outbox(address).outlet = None
         self.forwarder.changed()
@@ -426,7 +426,7 @@ def test_held_frames_leave_by_the_other_way_when_theirs_breaks_before_what_comes
     station = Crossing()
     *frames, late = far_frames(make_frame, 7)
     station.hold(WEST, *frames)
-    station.health[EAST] = Health.SUPPRESSED
+    station.health[EAST] = AddressHealth.SUPPRESSED
 
     station.cut(WEST)
     east = station.connect(EAST)
@@ -485,7 +485,7 @@ def test_held_frames_do_not_go_to_and_fro_between_dead_addresses(make_frame: Mak
     station.cut(WEST)
     station.cut(EAST)
 
-    for health in [Health.SUPPRESSED, Health.UNTRIED] * 2:
+    for health in [AddressHealth.SUPPRESSED, AddressHealth.UNTRIED] * 2:
         station.health[EAST] = health
         station.mend()
 
@@ -498,7 +498,7 @@ def test_held_frames_of_a_link_that_may_come_back_at_once_stay(make_frame: MakeF
     station.hold(WEST, *frames)
 
     station.cut(WEST)
-    station.health[WEST] = Health.UNTRIED
+    station.health[WEST] = AddressHealth.UNTRIED
     station.mend()
 
     assert [hopped(frame) for frame in frames] == station.held(WEST)
@@ -572,14 +572,14 @@ def test_copy_is_dropped_where_the_first_one_waits_whatever_way_is_best_now(make
 
 def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: MakeFrame) -> None:
     station = Crossing()
-    station.health = {WEST: Health.SUPPRESSED, EAST: Health.SUPPRESSED}
+    station.health = {WEST: AddressHealth.SUPPRESSED, EAST: AddressHealth.SUPPRESSED}
     station.failed = {WEST, EAST}
     frames = [make_frame(to_service="//far", conversation_id=bytes([n % 8]) * 16, sequence_number=n) for n in range(64)]
 
     for at in range(0, 64, 16):
         # Now this one, now that one is preferred, as back-off ends now here and now there.
-        station.health[(WEST, EAST)[at // 16 % 2]] = Health.UNTRIED
-        station.health[(EAST, WEST)[at // 16 % 2]] = Health.SUPPRESSED
+        station.health[(WEST, EAST)[at // 16 % 2]] = AddressHealth.UNTRIED
+        station.health[(EAST, WEST)[at // 16 % 2]] = AddressHealth.SUPPRESSED
         station.forwarder.changed()
         station.take(*frames[at : at + 16])
         station.mend()
@@ -598,7 +598,7 @@ def test_those_who_wait_want_a_link_to_any_address_that_leads_on(make_frame: Mak
     station = Crossing()
     station.hold(WEST, *far_frames(make_frame))
     station.failed.add(EAST)
-    station.health[EAST] = Health.SUPPRESSED
+    station.health[EAST] = AddressHealth.SUPPRESSED
     station.cut(WEST)
 
     station.mend()
@@ -721,12 +721,15 @@ def test_what_passed_lately_is_remembered_the_latest_last(
     by_conversation = make_frame(to_service="//two ways", conversation_id=b"c" * 16, flags=Flag.FROM_TARGET)
 
     station.take(by_key, by_conversation, make_frame(kind=Kind.ACK, to_service="//north"))
-    kept = [Facts("//two ways", NO_GUID, b"c" * 16, is_from_target=True), Facts("//north", NO_GUID, NO_GUID)]
+    kept = [
+        RoutingFacts("//two ways", NO_GUID, b"c" * 16, is_from_target=True),
+        RoutingFacts("//north", NO_GUID, NO_GUID),
+    ]
     assert kept == list(station.forwarder.passed)
 
     station.forwarder.changed()
     station.take(by_conversation, make_frame(to_service="//south"))
-    assert [kept[0], Facts("//south", NO_GUID, NO_GUID)] == list(station.forwarder.passed)
+    assert [kept[0], RoutingFacts("//south", NO_GUID, NO_GUID)] == list(station.forwarder.passed)
 
 
 # --- what peers may invent ---

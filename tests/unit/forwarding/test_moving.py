@@ -15,7 +15,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -65,12 +65,12 @@ class Station:
     def __init__(self, pool_bytes: int = 1 << 20) -> None:
         self.turns = 0
         self.numbers: Counter[int] = Counter()
-        self.health: dict[NetworkAddress, Health] = {}
+        self.health: dict[NetworkAddress, AddressHealth] = {}
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16),
             deliver=lambda *_: None,
             want=lambda _: None,
-            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
             again=self._again,
         )
         self.lead(Route("West", WEST, "//far"))

@@ -19,8 +19,8 @@ from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.way import surface
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
 from broker.routing.facts import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -46,18 +46,18 @@ class Yard:
 
     def __init__(self) -> None:
         self.wanted: list[NetworkAddress] = []
-        self.health: dict[NetworkAddress, Health] = {}
+        self.health: dict[NetworkAddress, AddressHealth] = {}
         self.moves = Moves()
         self.ways = Ways(Pool(1 << 20), Ports(drop=lambda *_: None), want=self.wanted.append, deliver=lambda *_: None)
         places = Places()
         self.decider = Decider(self.ways, places, health_of=self.health_of, ask=lambda _: None, report=surface)
         routes = [Route("n", NORTH, "//both"), Route("s", SOUTH, "//both")]
         table = build_table(routes, now=datetime.now(UTC))
-        self.decider.here = Surroundings(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
+        self.decider.here = RoutingContext(table, Hosted(), self.health_of, is_forwarding=True, msdb=table)
         self.rerouting = Rerouting(self.decider, self.ways, cast("Any", self.moves))
 
-    def health_of(self, address: NetworkAddress) -> Health:
-        return self.health.get(address, Health.UNTRIED)
+    def health_of(self, address: NetworkAddress) -> AddressHealth:
+        return self.health.get(address, AddressHealth.UNTRIED)
 
     def wait(self, address: NetworkAddress, hop_count: int = 1) -> Outbox:
         """A frame for //both waits for an address."""
@@ -94,13 +94,15 @@ def test_change_of_routes_has_all_looked_at_that_waits(yard: Yard) -> None:
 
 @pytest.mark.parametrize(
     ("health", "has_failed", "moves"),
-    [(Health.CONNECTED, True, True), (Health.UNTRIED, False, True), (Health.UNTRIED, True, False)],
+    [(AddressHealth.CONNECTED, True, True), (AddressHealth.UNTRIED, False, True), (AddressHealth.UNTRIED, True, False)],
 )
-def test_better_address_has_what_waits_looked_at(yard: Yard, health: Health, has_failed: bool, moves: bool) -> None:  # noqa: FBT001 - a table
+def test_better_address_has_what_waits_looked_at(
+    yard: Yard, health: AddressHealth, has_failed: bool, moves: bool
+) -> None:  # noqa: FBT001 - a table
     """One that is connected, or was not tried; while there is none, each is wanted."""
     outbox = yard.wait(NORTH)
     outbox.alternatives.add(SOUTH)
-    yard.health = {NORTH: Health.SUPPRESSED, SOUTH: health}
+    yard.health = {NORTH: AddressHealth.SUPPRESSED, SOUTH: health}
 
     yard.rerouting.by_health(lambda _: has_failed)
 
@@ -137,7 +139,7 @@ def test_new_principal_is_wanted_and_of_ourselves_what_waits_is_decided_anew(yar
         yard.rerouting.by_principals(changes)
     assert ([NORTH], {}) == (yard.wanted, yard.moves.begun)
 
-    yard.decider.here = Surroundings(
+    yard.decider.here = RoutingContext(
         yard.decider.here.table, Hosted(), yard.health_of, is_forwarding=True, own=frozenset({SOUTH})
     )
     yard.rerouting.by_principals({PAIR: SOUTH})

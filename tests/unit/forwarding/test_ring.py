@@ -22,9 +22,9 @@ from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Record, Ring, decode, hea
 from broker.forwarding.sample import Sample
 from broker.forwarding.way import Arrival, Buffer, Nobody, Origin, Queued, Way
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.decide import decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import decode_dialog
@@ -85,13 +85,13 @@ class Station:
     def __init__(self, sample: float = 1, *, capacity: int = 1 << 20, pool_bytes: int = 100_000) -> None:
         self.asked: list[str] = []
         self.ring = Ring(capacity, sample=sample, adjacent_of=self.name_of)
-        self.health: dict[NetworkAddress, Health] = {}
+        self.health: dict[NetworkAddress, AddressHealth] = {}
         self.given: list[list[tuple[bytes, Arrival]]] = []
         self.forwarder = Forwarder(
             Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16, share_percent=100),
             deliver=self.deliver,
             want=lambda _: None,
-            health_of=lambda address: self.health.get(address, Health.UNTRIED),
+            health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
             kernel=KERNELS[self.kernel_name],
             ring=self.ring,
         )
@@ -106,13 +106,13 @@ class Station:
         return self.asked[-1]
 
     def connect(self, address: NetworkAddress, room: int = 1 << 30) -> Wire:
-        self.health[address] = Health.CONNECTED
+        self.health[address] = AddressHealth.CONNECTED
         wire = self.forwarder.outbox(address).outlet = Wire(room)
         self.forwarder.changed()
         return wire
 
     def cut(self, address: NetworkAddress) -> None:
-        self.health[address] = Health.SUPPRESSED
+        self.health[address] = AddressHealth.SUPPRESSED
         self.forwarder.outbox(address).outlet = None
         self.forwarder.changed()
 
@@ -123,7 +123,7 @@ class Station:
         assert self.forwarder.unaccounted == 0
 
     def mend(self, now: float) -> None:
-        self.forwarder.mend(now, lambda address: self.health.get(address) is Health.SUPPRESSED)
+        self.forwarder.mend(now, lambda address: self.health.get(address) is AddressHealth.SUPPRESSED)
         assert self.forwarder.unaccounted == 0
 
     def records(self) -> list[Record]:
@@ -247,7 +247,7 @@ def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, i
     forwarder, frame = station.forwarder, make_frame(to_service="//north")
     wire = station.connect(NORTH, 1 << 20 if is_served else 0)
     way = forwarder.way_for(
-        decide(Facts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE), forwarder.here),
+        decide(RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE), forwarder.here),
         Kind.MESSAGE,
     )
 
@@ -725,7 +725,7 @@ def test_how_long_frames_of_a_database_were_queued_goes_with_their_arrival(make_
     station.connect(NORTH)
     frame = make_frame(to_service="//north")
     queued = {decode_dialog(frame)[0].message_id: Queued(5.0, is_resend=True)}
-    facts = Facts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE)
+    facts = RoutingFacts("//north", bytes(16), b"c" * 16, is_from_target=False, database=HERE)
     way = station.forwarder.way_for(decide(facts, station.forwarder.here), Kind.MESSAGE)
 
     station.forwarder.submit([(way, frame)], NOW, Sender("database"), queued)

@@ -10,7 +10,7 @@ from broker.forwarding.outbox import Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import OTHER_KIND, Ways
 from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
-from broker.routing.choose import Candidate, Health
+from broker.routing.choose import AddressHealth, Candidate
 from broker.routing.decide import Decision
 from broker.routing.route import Route
 from broker.wire.layout import Kind
@@ -27,7 +27,7 @@ def ways() -> Ways:
 def on(address: NetworkAddress, by: Keyword | None = None, *others: NetworkAddress) -> Decision:
     """A decision to go on, by a route that names the address, or by ADDRESS 'TRANSPORT'."""
     route = Route("R", by or address)
-    candidates = tuple(Candidate(each, route, Health.UNTRIED) for each in (address, *others))
+    candidates = tuple(Candidate(each, route, AddressHealth.UNTRIED) for each in (address, *others))
     return Decision(Disposition.FORWARDED, 1, route, candidates=candidates)
 
 

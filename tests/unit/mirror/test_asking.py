@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from broker.mirror.asking import FIRST_SECONDS, LAST_SECONDS, LONGEST_STEP, Asking
+from broker.mirror.asking import FIRST_SECONDS, LAST_SECONDS, LONGEST_STEP, ProbeSchedule
 
 NO_CHANCE, MUCH_CHANCE = 0.0, 1.0 - 2**-53
 
 
-def plan(chance: float = NO_CHANCE) -> Asking[str]:
-    return Asking(["a", "b"], lambda: chance)
+def plan(chance: float = NO_CHANCE) -> ProbeSchedule[str]:
+    return ProbeSchedule(["a", "b"], lambda: chance)
 
 
-def waits(asking: Asking[str], times: int) -> list[float]:
+def waits(asking: ProbeSchedule[str], times: int) -> list[float]:
     """Seconds between the questions, each asked when it is due."""
     instants = []
     for _ in range(times):

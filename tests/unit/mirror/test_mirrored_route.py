@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.mirror.mirrored_route import MirroredRoute, MirroredRouteState, Seen
-from broker.mirror.role import EPOCH_MAX, EPOCH_TOLD_MAX, Role
-from broker.mirror.standing import TRANSITIONS, Side, Standing, Word
+from broker.mirror.mirrored_route import AddressState, MirroredRoute, MirroredRouteState
+from broker.mirror.role import EPOCH_MAX, EPOCH_TOLD_MAX, MirrorRole
+from broker.mirror.standing import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 
 A, B = "a:4022", "b:4022"
 S = MirroredRouteState
 WORDS = {
-    Word.CLAIMS_HIGHER: ("principal", 1),
-    Word.CLAIMS_EQUAL: ("principal", 0),
-    Word.CLAIMS_LOWER: ("principal", -1),
-    Word.DENIES: ("mirror", 0),
-    Word.LOST: ("", 0),
+    MirrorEvent.CLAIMS_HIGHER: ("principal", 1),
+    MirrorEvent.CLAIMS_EQUAL: ("principal", 0),
+    MirrorEvent.CLAIMS_LOWER: ("principal", -1),
+    MirrorEvent.DENIES: ("mirror", 0),
+    MirrorEvent.LOST: ("", 0),
 }
 
 
@@ -38,9 +38,9 @@ def settled(epoch: int = 5) -> MirroredRoute[str]:
     return route
 
 
-def say(route: MirroredRoute[str], address: str, word: Word, now: float) -> tuple[str, ...]:
+def say(route: MirroredRoute[str], address: str, word: MirrorEvent, now: float) -> tuple[str, ...]:
     role, more = WORDS[word]
-    if word is Word.LOST:
+    if word is MirrorEvent.LOST:
         return route.on_unreachable(address, "link lost", now)
     return route.on_reply(address, role, route.epoch + more, now)
 
@@ -84,7 +84,7 @@ def test_what_is_heard_before_the_first_use_is_shown_and_not_believed() -> None:
 
     assert () == route.on_reply(A, "principal", 5, 0.0)
     assert (None, 0, S.NOT_USED) == (route.principal, route.epoch, route.state)
-    assert Seen(None, 0.0, Role.PRINCIPAL, 5) == route.seen[A]
+    assert AddressState(None, 0.0, MirrorRole.PRINCIPAL, 5) == route.seen[A]
     assert (A, B) == route.use(1.0)
 
 
@@ -132,7 +132,7 @@ def test_partner_is_used_when_it_claims_and_not_before() -> None:
     route.on_unreachable(A, "link lost", 1.0)
 
     route.on_reply(B, "mirror", 5, 1.1)
-    assert Standing.BOTH_DECLINED is route.standing
+    assert MirrorState.BOTH_DECLINED is route.standing
     route.on_reply(B, "principal", 6, 1.2)
 
     assert (B, 6, None, S.PRINCIPAL_ONLY) == (route.principal, route.epoch, route.due, route.state)
@@ -182,7 +182,7 @@ def test_both_that_deny_are_asked_on_with_back_off() -> None:
         now = route.due
         asks += len(route.on_time(now))
 
-    assert Standing.BOTH_DECLINED is route.standing
+    assert MirrorState.BOTH_DECLINED is route.standing
     assert 30 > asks
 
 
@@ -317,7 +317,10 @@ def test_instances_that_do_not_tell_who_they_are_may_be_two() -> None:
 def test_answers_and_their_times_are_shown() -> None:
     route = settled()
 
-    assert {A: Seen(0.0, 0.01, Role.PRINCIPAL, 5), B: Seen(0.0, 0.02, Role.MIRROR, 5)} == route.seen
+    assert {
+        A: AddressState(0.0, 0.01, MirrorRole.PRINCIPAL, 5),
+        B: AddressState(0.0, 0.02, MirrorRole.MIRROR, 5),
+    } == route.seen
     assert S.OPERATIONAL is route.state
 
 
@@ -326,7 +329,7 @@ def test_problem_is_shown_until_the_next_answer() -> None:
 
     route.on_unreachable(B, "connection refused", 1.0)
     assert (S.PRINCIPAL_ONLY, "connection refused") == (route.state, route.seen[B].problem)
-    assert Role.MIRROR is route.seen[B].role
+    assert MirrorRole.MIRROR is route.seen[B].role
     route.on_reply(B, "mirror", 5, 2.0)
     assert (S.OPERATIONAL, "") == (route.state, route.seen[B].problem)
 
@@ -360,7 +363,7 @@ def test_epoch_that_no_pair_can_have_is_not_believed(epoch: int) -> None:
     route.on_reply(B, "principal", epoch, 1.0)
 
     assert (A, 5, S.PRINCIPAL_ONLY) == (route.principal, route.epoch, route.state)
-    assert Seen(0.0, 1.0, Role.UNKNOWN, None, f"answered with the epoch {epoch}") == route.seen[B]
+    assert AddressState(0.0, 1.0, MirrorRole.UNKNOWN, None, f"answered with the epoch {epoch}") == route.seen[B]
 
 
 def test_highest_epoch_is_believed() -> None:
@@ -389,7 +392,7 @@ def test_text_that_is_no_role_is_unknown() -> None:
 
     route.on_reply(A, "primary", 5, 0.1)
 
-    assert (None, Role.UNKNOWN) == (route.principal, route.seen[A].role)
+    assert (None, MirrorRole.UNKNOWN) == (route.principal, route.seen[A].role)
 
 
 def test_addresses_may_be_in_any_order() -> None:
@@ -409,20 +412,20 @@ def test_two_equal_addresses_make_no_route() -> None:
 # --- the table, walked ---
 
 
-def at(standing: Standing) -> MirroredRoute[str]:
+def at(standing: MirrorState) -> MirroredRoute[str]:
     """A route in this state, with an epoch above 0 behind it."""
     route = unused()
-    if standing is Standing.NEVER_USED:
+    if standing is MirrorState.NEVER_USED:
         return route
     route.use(0.0)
-    if standing is Standing.ASKING_BOTH:
+    if standing is MirrorState.ASKING_BOTH:
         return route
-    first, second = (B, A) if standing in (Standing.SECOND_DECLINED, Standing.SECOND_PRINCIPAL) else (A, B)
+    first, second = (B, A) if standing in (MirrorState.SECOND_DECLINED, MirrorState.SECOND_PRINCIPAL) else (A, B)
     route.on_reply(first, "principal", 5, 0.01)
-    if standing in (Standing.FIRST_PRINCIPAL, Standing.SECOND_PRINCIPAL):
+    if standing in (MirrorState.FIRST_PRINCIPAL, MirrorState.SECOND_PRINCIPAL):
         return route
     route.on_unreachable(first, "link lost", 0.02)
-    if standing is Standing.BOTH_DECLINED:
+    if standing is MirrorState.BOTH_DECLINED:
         route.on_reply(second, "mirror", 5, 0.03)
     return route
 
@@ -433,10 +436,10 @@ def at(standing: Standing) -> MirroredRoute[str]:
         key
         for key in TRANSITIONS
         # Of a route of which nothing was ever believed the epoch is 0, and no claim is lower.
-        if not (key[0] in (Standing.NEVER_USED, Standing.ASKING_BOTH) and key[2] is Word.CLAIMS_LOWER)
+        if not (key[0] in (MirrorState.NEVER_USED, MirrorState.ASKING_BOTH) and key[2] is MirrorEvent.CLAIMS_LOWER)
     ],
 )
-def test_every_step_of_the_table_is_taken(before: Standing, side: Side, word: Word) -> None:
+def test_every_step_of_the_table_is_taken(before: MirrorState, side: MirrorSide, word: MirrorEvent) -> None:
     route = at(before)
     assert before is route.standing
 

@@ -6,11 +6,15 @@ from itertools import product
 
 import pytest
 
-from broker.mirror.own_role import LATE, ON_WORD, Act, OwnRole, Word
-from broker.mirror.role import Role
+from broker.mirror.own_role import LATE, ON_WORD, Act, OwnRole, RoleAnswer
+from broker.mirror.role import MirrorRole
 
 HOLD = 10.0
-PRINCIPAL, MIRROR, SILENT = Word(Role.PRINCIPAL), Word(Role.MIRROR), Word(Role.UNKNOWN, problem="no answer")
+PRINCIPAL, MIRROR, SILENT = (
+    RoleAnswer(MirrorRole.PRINCIPAL),
+    RoleAnswer(MirrorRole.MIRROR),
+    RoleAnswer(MirrorRole.UNKNOWN, problem="no answer"),
+)
 
 
 def principal(now: float = 0.0, *, epoch: int = 3) -> OwnRole:
@@ -19,20 +23,20 @@ def principal(now: float = 0.0, *, epoch: int = 3) -> OwnRole:
     return own
 
 
-def heard(own: OwnRole, word: Word, now: float) -> Act:
+def heard(own: OwnRole, word: RoleAnswer, now: float) -> Act:
     """A word that came as soon as it was asked for."""
     return own.on_word(word, now, now)
 
 
 def test_every_word_has_a_consequence_for_whoever_is_principal_or_mirror() -> None:
-    assert set(product((Role.PRINCIPAL, Role.MIRROR), Role)) == set(ON_WORD)
+    assert set(product((MirrorRole.PRINCIPAL, MirrorRole.MIRROR), MirrorRole)) == set(ON_WORD)
 
 
 @pytest.mark.parametrize(
     ("word", "act"),
-    [(PRINCIPAL, Act.TAKE), (Word(Role.PRINCIPAL, 9), Act.TAKE), (MIRROR, Act.STAY), (SILENT, Act.STAY)],
+    [(PRINCIPAL, Act.TAKE), (RoleAnswer(MirrorRole.PRINCIPAL, 9), Act.TAKE), (MIRROR, Act.STAY), (SILENT, Act.STAY)],
 )
-def test_a_mirror_takes_over_by_a_word_alone(word: Word, act: Act) -> None:
+def test_a_mirror_takes_over_by_a_word_alone(word: RoleAnswer, act: Act) -> None:
     assert act is heard(OwnRole(hold=HOLD, now=0.0), word, 1e6)
 
 
@@ -40,13 +44,13 @@ def test_a_mirror_takes_over_by_a_word_alone(word: Word, act: Act) -> None:
     ("word", "act"),
     [
         (PRINCIPAL, Act.STAY),
-        (Word(Role.PRINCIPAL, 3), Act.STAY),
-        (Word(Role.PRINCIPAL, 4), Act.STEP_DOWN),
+        (RoleAnswer(MirrorRole.PRINCIPAL, 3), Act.STAY),
+        (RoleAnswer(MirrorRole.PRINCIPAL, 4), Act.STEP_DOWN),
         (MIRROR, Act.STEP_DOWN),
         (SILENT, Act.STAY),
     ],
 )
-def test_a_principal_steps_down_for_another_role_or_another_principal_in_between(word: Word, act: Act) -> None:
+def test_a_principal_steps_down_for_another_role_or_another_principal_in_between(word: RoleAnswer, act: Act) -> None:
     assert act is heard(principal(), word, 1.0)
 
 
@@ -70,7 +74,7 @@ def test_a_principal_may_act_for_as_long_as_a_word_counts_from_when_it_was_asked
 
 @pytest.mark.parametrize("is_seen", [True, False])
 @pytest.mark.parametrize("word", [PRINCIPAL, MIRROR, SILENT])
-def test_whoever_has_lapsed_steps_down_whatever_it_hears_then(word: Word, *, is_seen: bool) -> None:
+def test_whoever_has_lapsed_steps_down_whatever_it_hears_then(word: RoleAnswer, *, is_seen: bool) -> None:
     """Somebody else may have been the principal meanwhile, also when a writer thread has not noticed."""
     own = principal()
     if is_seen:
@@ -113,7 +117,7 @@ def test_a_word_by_which_the_database_is_taken_again_confirms(hold: float) -> No
 
 
 @pytest.mark.parametrize("word", [PRINCIPAL, MIRROR, SILENT])
-def test_a_word_that_comes_late_says_nothing(word: Word) -> None:
+def test_a_word_that_comes_late_says_nothing(word: RoleAnswer) -> None:
     """It was read before this process stood still, and what it says was true then."""
     mirror = OwnRole(hold=HOLD, now=0.0)
 
@@ -145,7 +149,7 @@ def test_whoever_stepped_down_rests_before_it_takes_over_again() -> None:
 
     own.on_stepped_down("handed over", 1.0, rest=5.0)
 
-    assert (Role.MIRROR, 3, "handed over", 6.0) == (own.role, own.epoch, own.problem, own.rests_until)
+    assert (MirrorRole.MIRROR, 3, "handed over", 6.0) == (own.role, own.epoch, own.problem, own.rests_until)
     assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL, now) for now in (5.9, 6.0)]
 
 

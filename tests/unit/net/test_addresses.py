@@ -12,7 +12,7 @@ from broker.net.addresses import Addresses
 from broker.net.dialer import Attempts
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 
 NORTH, SOUTH = NetworkAddress("10.0.0.1"), NetworkAddress("10.0.0.2")
 
@@ -27,17 +27,17 @@ class Played:
 async def test_health_goes_by_who_serves_and_then_by_the_last_attempt() -> None:
     addresses = Addresses()
     link: Any = Played()
-    assert (Health.UNTRIED, "") == (addresses.health_of(NORTH), addresses.problem_of(NORTH))
+    assert (AddressHealth.UNTRIED, "") == (addresses.health_of(NORTH), addresses.problem_of(NORTH))
 
     addresses.attempts[NORTH] = Attempts()
     addresses.suppress(NORTH, "Connection refused")
-    assert (Health.SUPPRESSED, "Connection refused") == (addresses.health_of(NORTH), addresses.problem_of(NORTH))
+    assert (AddressHealth.SUPPRESSED, "Connection refused") == (addresses.health_of(NORTH), addresses.problem_of(NORTH))
     addresses.servers.add(link, NORTH)
-    assert Health.CONNECTED is addresses.health_of(NORTH)
+    assert AddressHealth.CONNECTED is addresses.health_of(NORTH)
     addresses.servers.remove(link)
     await asyncio.sleep(1)
 
-    assert Health.UNTRIED is addresses.health_of(NORTH)
+    assert AddressHealth.UNTRIED is addresses.health_of(NORTH)
     assert {NORTH} == addresses.known
 
 
@@ -76,4 +76,4 @@ async def test_address_whose_only_link_leaves_is_better_than_one_not_tried() -> 
     addresses.servers.add(link, NORTH)
     link.is_leaving = True
 
-    assert Health.CONNECTED < addresses.health_of(NORTH) < Health.UNTRIED
+    assert AddressHealth.CONNECTED < addresses.health_of(NORTH) < AddressHealth.UNTRIED

@@ -16,7 +16,7 @@ from broker.net.dialer import BACKOFF_FIRST, DialQueue
 from broker.net.heard import OTHER_PEERS
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.facts import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -48,14 +48,18 @@ async def dialled(near: Neighbourhood, address: NetworkAddress = NORTH, **hello:
 async def test_held_frame_makes_its_address_be_dialled_and_leaves_when_hello_came(near: Neighbourhood) -> None:
     near.reachable.add(NORTH)
     frame = near.send(NORTH)
-    assert Health.UNTRIED is near.peers.health_of(NORTH)
+    assert AddressHealth.UNTRIED is near.peers.health_of(NORTH)
     await asyncio.sleep(0)
     (sock,) = near.socks
     assert ([OWN], b"", [(NORTH, 0.0)]) == (said(sock), sent(sock), near.dialled)
 
     near.greet(sock)
 
-    assert (frame, Health.CONNECTED, "") == (sent(sock), near.peers.health_of(NORTH), near.peers.problem_of(NORTH))
+    assert (frame, AddressHealth.CONNECTED, "") == (
+        sent(sock),
+        near.peers.health_of(NORTH),
+        near.peers.problem_of(NORTH),
+    )
     assert [("tcp://10.0.0.1:4022", False)] == [(link.address, link.is_accept) for link in near.links]
     assert near.forwarder.unaccounted == 0
 
@@ -76,7 +80,10 @@ async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_h
     monkeypatch.setattr("broker.net.dialer.SPREAD", 0.0)
     frame = near.send(NORTH)
     await asyncio.sleep(0)
-    assert (Health.SUPPRESSED, "Connection refused") == (near.peers.health_of(NORTH), near.peers.problem_of(NORTH))
+    assert (AddressHealth.SUPPRESSED, "Connection refused") == (
+        near.peers.health_of(NORTH),
+        near.peers.problem_of(NORTH),
+    )
 
     await asyncio.sleep(2)
     times = [when for _, when in near.dialled]
@@ -85,7 +92,7 @@ async def test_refused_address_is_tried_again_ever_less_often_while_frames_are_h
     await asyncio.sleep(5)
     near.greet(near.socks[0])
 
-    assert (frame, Health.CONNECTED) == (sent(near.socks[0]), near.peers.health_of(NORTH))
+    assert (frame, AddressHealth.CONNECTED) == (sent(near.socks[0]), near.peers.health_of(NORTH))
 
 
 async def test_nobody_is_dialled_when_nothing_waits_any_more(near: Neighbourhood) -> None:
@@ -94,7 +101,7 @@ async def test_nobody_is_dialled_when_nothing_waits_any_more(near: Neighbourhood
     await asyncio.sleep(100)
 
     assert near.dialled[-1][1] < 5
-    assert Health.UNTRIED is near.peers.health_of(NORTH)
+    assert AddressHealth.UNTRIED is near.peers.health_of(NORTH)
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("garbage", 1), ("end", 1), ("silence", 12)])
@@ -121,7 +128,7 @@ async def test_lost_link_is_dialled_again_only_for_what_is_held(near: Neighbourh
 
     sock.end()
     await asyncio.sleep(5)
-    assert (1, Health.UNTRIED) == (len(near.dialled), near.peers.health_of(NORTH))
+    assert (1, AddressHealth.UNTRIED) == (len(near.dialled), near.peers.health_of(NORTH))
     near.send(NORTH)
     await asyncio.sleep(0)
 
@@ -146,7 +153,7 @@ async def test_address_of_a_route_is_dialled_again_whoever_had_opened_the_lost_l
     told = near.peers.health_of(NORTH), near.peers.problem_of(NORTH)
     await asyncio.sleep(2)
 
-    assert (Health.SUPPRESSED, "closed by the peer") == told
+    assert (AddressHealth.SUPPRESSED, "closed by the peer") == told
     assert before + 1 == len(near.dialled)
 
 
@@ -155,7 +162,7 @@ async def test_announced_address_that_no_route_names_is_forgotten_with_its_link(
 
     theirs.end()
 
-    assert (Health.UNTRIED, {}) == (near.peers.health_of(NORTH), near.peers.attempts)
+    assert (AddressHealth.UNTRIED, {}) == (near.peers.health_of(NORTH), near.peers.attempts)
 
 
 async def test_attempt_that_another_link_overtakes_is_not_made(near: Neighbourhood) -> None:
@@ -215,7 +222,7 @@ async def test_socket_that_fails_at_once_counts_as_a_failed_attempt(
 async def test_link_to_this_very_process_is_of_no_use(near: Neighbourhood) -> None:
     await dialled(near, arbitration=OWN.arbitration)
 
-    assert ([], Health.SUPPRESSED) == (near.links, near.peers.health_of(NORTH))
+    assert ([], AddressHealth.SUPPRESSED) == (near.links, near.peers.health_of(NORTH))
     assert "the address leads to this very instance" == near.peers.problem_of(NORTH)
 
 
@@ -347,16 +354,16 @@ async def test_stranger_that_comes_and_goes_makes_nobody_look_for_another_way(ne
 
 async def test_link_that_goes_leaves_nothing_behind(near: Neighbourhood) -> None:
     asked = NetworkAddress("10.2.0.1", 7)
-    assert Health.UNTRIED is near.peers.health_of(asked)
+    assert AddressHealth.UNTRIED is near.peers.health_of(asked)
     before = near.forwarder.generation
     sock = near.accept(addresses=[f"tcp://10.2.0.1:{port}" for port in range(1, 200)])
     assert before < near.forwarder.generation
-    assert (Health.CONNECTED, 64) == (near.peers.health_of(asked), len(near.peers.known_addresses))
+    assert (AddressHealth.CONNECTED, 64) == (near.peers.health_of(asked), len(near.peers.known_addresses))
     before = near.forwarder.generation
 
     sock.end()
 
-    assert ([], set(), Health.UNTRIED) == (near.links, near.peers.known_addresses, near.peers.health_of(asked))
+    assert ([], set(), AddressHealth.UNTRIED) == (near.links, near.peers.known_addresses, near.peers.health_of(asked))
     assert before < near.forwarder.generation
 
 
@@ -449,7 +456,7 @@ async def test_link_opened_by_the_lower_side_stays(
     assert first + second == sent(goes) + sent(stays)
     assert sent(stays).endswith(second)
     goes.end()
-    assert ([LinkState.LOGGED_IN], Health.CONNECTED) == (
+    assert ([LinkState.LOGGED_IN], AddressHealth.CONNECTED) == (
         [link.state for link in near.links], near.peers.health_of(NORTH)
     )  # fmt: skip
 
@@ -507,7 +514,7 @@ async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(nea
 
     leaving.feed(encode_link(GoAway(reason="upgrade", deadline_ms=5000)))
     first = near.send(NORTH, 2)
-    assert (before + first, Health.LEAVING) == (sent(leaving), near.peers.health_of(NORTH))
+    assert (before + first, AddressHealth.LEAVING) == (sent(leaving), near.peers.health_of(NORTH))
     await asyncio.sleep(0.05)
     near.greet(near.socks[-1], arbitration=HIGHER)
     second = near.send(NORTH, 3)
@@ -515,7 +522,7 @@ async def test_leaving_peer_is_sent_frames_until_its_address_is_served_again(nea
 
     assert near.socks[-1] is not leaving
     assert (second, before + first) == (sent(near.socks[-1]), sent(leaving))
-    assert (True, Health.CONNECTED) == (leaving.shut, near.peers.health_of(NORTH))
+    assert (True, AddressHealth.CONNECTED) == (leaving.shut, near.peers.health_of(NORTH))
 
 
 async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_known(
@@ -528,7 +535,7 @@ async def test_leaving_peer_that_nobody_replaces_is_sent_no_more_once_that_is_kn
     leaving.feed(encode_link(GoAway(deadline_ms=5000)))
     await asyncio.sleep(0.15)
 
-    assert (True, Health.SUPPRESSED) == (leaving.shut, near.peers.health_of(NORTH))
+    assert (True, AddressHealth.SUPPRESSED) == (leaving.shut, near.peers.health_of(NORTH))
 
 
 async def test_leaving_peer_is_sent_no_more_behind_its_deadline(near: Neighbourhood) -> None:
@@ -548,7 +555,7 @@ async def test_peer_that_opened_its_link_and_leaves_serves_nothing_more(near: Ne
     sock.feed(encode_link(GoAway()))
     await asyncio.sleep(0.01)
 
-    assert (Health.UNTRIED, True) == (near.peers.health_of(SOUTH), sock.shut)
+    assert (AddressHealth.UNTRIED, True) == (near.peers.health_of(SOUTH), sock.shut)
 
 
 # --- what is counted ---

@@ -14,7 +14,7 @@ from broker.forwarding.limits import Limits
 from broker.net.permissions import Permissions
 from broker.observe.drop import read_drops
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import HEAD_MAX_BYTES, Kind
 
@@ -29,8 +29,8 @@ def instance(gone: dict[Disposition, int] | None = None, **endpoints: Any) -> An
     return SimpleNamespace(forwarder=forwarder, endpoints=endpoints, past=past, peers=peers)
 
 
-def health(_address: object) -> Health:
-    return Health.UNTRIED
+def health(_address: object) -> AddressHealth:
+    return AddressHealth.UNTRIED
 
 
 def endpoint(disposition: Disposition, frames: int, header: Header | None) -> Any:

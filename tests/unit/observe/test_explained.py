@@ -14,11 +14,11 @@ from msgspec import structs
 from broker.observe.explained import render_explanation
 from broker.observe.terminal import Terminal
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
-from broker.routing.explain import Names, explain
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
+from broker.routing.explain import DisplayNames, explain
 from broker.routing.explanation import Explanation
-from broker.routing.facts import Facts, hosted
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.permitted import with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -36,17 +36,17 @@ def tell(
     routes: Iterable[Route], *, msdb: Iterable[Route] = (), instance: bytes = NO_GUID, **facts: Any
 ) -> Explanation:
     """Why a message from the database orders goes where it goes; NEAR has failed, ME is this very instance."""
-    here = Surroundings(
+    here = RoutingContext(
         build_table(routes, now=NOW),
         hosted({ORDERS.bytes: ["Orders"]}),
-        lambda address: Health.SUPPRESSED if address == NEAR else Health.UNTRIED,
+        lambda address: AddressHealth.SUPPRESSED if address == NEAR else AddressHealth.UNTRIED,
         is_forwarding=True,
         msdb=build_table(msdb, now=NOW),
         own=frozenset({ME}),
     )
-    names = Names({ORDERS.bytes: "orders"}, lambda address: "Connection refused" if address == NEAR else "")
+    names = DisplayNames({ORDERS.bytes: "orders"}, lambda address: "Connection refused" if address == NEAR else "")
     asked: dict[str, Any] = {"to_service": "Billing", "database": ORDERS.bytes} | facts
-    return explain(Facts(to_broker_instance=instance, conversation_id=CONVERSATION.bytes, **asked), here, names)
+    return explain(RoutingFacts(to_broker_instance=instance, conversation_id=CONVERSATION.bytes, **asked), here, names)
 
 
 def read(

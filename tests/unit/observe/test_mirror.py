@@ -26,7 +26,7 @@ from broker.observe.mirror import (
 )
 from broker.observe.view import MEMORY_VIEWS, MIRRORS
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
+from broker.routing.choose import AddressHealth
 from broker.routing.route import MirroredPair
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
@@ -149,7 +149,10 @@ def test_metrics_tell_which_address_is_the_principal(mirrors: Any) -> None:
 def test_frames_that_left_are_told_by_the_principal_of_that_time() -> None:
     """And of plain addresses as ever."""
     forwarder = Forwarder(
-        Limits(1 << 20, 1 << 16, 16), deliver=lambda *_: None, want=lambda _: None, health_of=lambda _: Health.UNTRIED
+        Limits(1 << 20, 1 << 16, 16),
+        deliver=lambda *_: None,
+        want=lambda _: None,
+        health_of=lambda _: AddressHealth.UNTRIED,
     )
     ways = forwarder._ways
     pair = ways.to(ways.pairs.outbox(PAIR), Disposition.FORWARDED, "to billing", 0x10)
@@ -174,7 +177,10 @@ def test_frames_that_left_are_told_by_the_principal_of_that_time() -> None:
 def test_frames_that_left_are_told_as_of_the_first_step() -> None:
     """Whatever happens while the others are made: a way more, frames more, another principal."""
     forwarder = Forwarder(
-        Limits(1 << 20, 1 << 16, 16), deliver=lambda *_: None, want=lambda _: None, health_of=lambda _: Health.UNTRIED
+        Limits(1 << 20, 1 << 16, 16),
+        deliver=lambda *_: None,
+        want=lambda _: None,
+        health_of=lambda _: AddressHealth.UNTRIED,
     )
     ways = forwarder._ways
     plain = ways.to(ways.outbox(SOUTH), Disposition.FORWARDED, "plain", 0x10)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from broker.control.role_keeper import OwnStanding
-from broker.mirror.role import Role
+from broker.mirror.role import MirrorRole
 from broker.observe.own_role import role_rows
 from broker.observe.view import DATABASE_MIRRORING, MEMORY_VIEWS
 
 
 def row(**values: Any) -> dict[str, Any]:
-    given = {"broker_instance": b"i" * 16, "role": Role.PRINCIPAL, "epoch": 3, "since": 0.0, "source": "lock"}
+    given = {"broker_instance": b"i" * 16, "role": MirrorRole.PRINCIPAL, "epoch": 3, "since": 0.0, "source": "lock"}
     (found,) = role_rows({"orders": OwnStanding(**{**given, **values})})
     return dict(zip(MEMORY_VIEWS[DATABASE_MIRRORING], found, strict=True))
 
@@ -24,9 +24,9 @@ def row(**values: Any) -> dict[str, Any]:
     [
         ({}, (4, "SYNCHRONIZED"), (1, "PRINCIPAL"), None),
         ({"principal": "us"}, (4, "SYNCHRONIZED"), (1, "PRINCIPAL"), None),
-        ({"role": Role.MIRROR, "principal": "them"}, (4, "SYNCHRONIZED"), (2, "MIRROR"), "them"),
-        ({"role": Role.MIRROR, "is_resting": True, "problem": "x"}, (3, "PENDING_FAILOVER"), (2, "MIRROR"), None),
-        ({"role": Role.MIRROR, "problem": "x"}, (0, "SUSPENDED"), (2, "MIRROR"), None),
+        ({"role": MirrorRole.MIRROR, "principal": "them"}, (4, "SYNCHRONIZED"), (2, "MIRROR"), "them"),
+        ({"role": MirrorRole.MIRROR, "is_resting": True, "problem": "x"}, (3, "PENDING_FAILOVER"), (2, "MIRROR"), None),
+        ({"role": MirrorRole.MIRROR, "problem": "x"}, (0, "SUSPENDED"), (2, "MIRROR"), None),
         ({"source": "off"}, (None, None), (None, None), None),
     ],
 )

@@ -24,9 +24,9 @@ from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, create_route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID
@@ -66,7 +66,7 @@ class Instance:
     own: Iterable[str] = ()
     is_forwarding: bool = True
     address: str = "this"
-    health_of: Callable[[NetworkAddress], Health] = lambda _: Health.UNTRIED
+    health_of: Callable[[NetworkAddress], AddressHealth] = lambda _: AddressHealth.UNTRIED
 
     def begun(self, service: str, instance: UUID | None = None, *, dialog: int = 1) -> str:
         """What becomes of a conversation begun in the sender's database."""
@@ -84,8 +84,8 @@ class Instance:
         """The whole decision for a conversation begun here, now or later."""
         return decide(_facts(service, instance, dialog, SENDER), self._here(self.database, after))
 
-    def _here(self, routes: list[Route], after: timedelta = timedelta(0)) -> Surroundings:
-        return Surroundings(
+    def _here(self, routes: list[Route], after: timedelta = timedelta(0)) -> RoutingContext:
+        return RoutingContext(
             build_table(routes, now=NOW + after),
             hosted({SENDER.bytes: self.own, OTHER.bytes: self.present}),
             self.health_of,
@@ -102,8 +102,8 @@ def _facts(
     database: UUID | None = None,
     *,
     is_from_target: bool = False,
-) -> Facts:
-    return Facts(
+) -> RoutingFacts:
+    return RoutingFacts(
         service,
         NO_GUID if instance is None else instance.bytes,
         dialog.to_bytes(16, "big"),
@@ -385,7 +385,7 @@ def test_case_r7_r8_every_matching_address_is_a_candidate_and_a_lost_one_comes_l
     """R7: gateways to one instance. R8: hosts by name, which may be two targets."""
     kept = next(route.address for route in routes if route.name != lost)
     instance = Instance(
-        routes, health_of=lambda address: Health.SUPPRESSED if address.host == lost else Health.CONNECTED
+        routes, health_of=lambda address: AddressHealth.SUPPRESSED if address.host == lost else AddressHealth.CONNECTED
     )
 
     assert {f"to {kept} or 1 other"} == {instance.begun("S", dialog=dialog) for dialog in DIALOGS}
@@ -594,7 +594,7 @@ def test_databases_with_the_service_share_open_dialogs_and_each_dialog_stays_wit
 # --- cost ---------------------------------------------------------------------------------------------------
 
 
-def _steps(here: Surroundings, facts: Facts) -> int:
+def _steps(here: RoutingContext, facts: RoutingFacts) -> int:
     """How many byte codes a decision takes, all functions together."""
     count = 0
 
@@ -617,13 +617,13 @@ def _steps(here: Surroundings, facts: Facts) -> int:
 @pytest.mark.parametrize("named", [None, ID1])
 @pytest.mark.parametrize("service", ["service 7", "absent"])
 def test_decision_takes_as_many_steps_in_a_large_table_as_in_a_small_one(service: str, named: UUID | None) -> None:
-    def here(size: int) -> Surroundings:
+    def here(size: int) -> RoutingContext:
         services = [Route(f"route {n}", NetworkAddress("far"), f"service {n}") for n in range(size)]
         full = [Route(f"full {n}", NetworkAddress("far"), f"service {n}", ID1) for n in range(size)]
-        return Surroundings(
+        return RoutingContext(
             build_table([AUTO_CREATED_LOCAL, *services, *full], now=NOW),
             hosted({}),
-            lambda _: Health.UNTRIED,
+            lambda _: AddressHealth.UNTRIED,
             is_forwarding=True,
         )
 

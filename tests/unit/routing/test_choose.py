@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import Candidate, Choice, Health, HealthOf, RouteClass, choose, wanted_instance
-from broker.routing.facts import Facts, Hosted, hosted
+from broker.routing.choose import AddressHealth, Candidate, HealthOf, RouteChoice, RouteClass, choose, wanted_instance
+from broker.routing.facts import Hosted, RoutingFacts, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.wire.layout import NO_GUID
 
@@ -25,19 +25,19 @@ TO_TWO = Route("to two", TWO)
 BY_TRANSPORT = Route("by transport", TRANSPORT)
 
 
-def _untried(_address: NetworkAddress) -> Health:
-    return Health.UNTRIED
+def _untried(_address: NetworkAddress) -> AddressHealth:
+    return AddressHealth.UNTRIED
 
 
-def _health(**known: Health) -> HealthOf:
-    return lambda address: known.get(address.host, Health.UNTRIED)
+def _health(**known: AddressHealth) -> HealthOf:
+    return lambda address: known.get(address.host, AddressHealth.UNTRIED)
 
 
-def _facts(service: str = "Orders", instance: UUID | None = None, *, conversation: bytes = DIALOG) -> Facts:
-    return Facts(service, NO_GUID if instance is None else instance.bytes, conversation)
+def _facts(service: str = "Orders", instance: UUID | None = None, *, conversation: bytes = DIALOG) -> RoutingFacts:
+    return RoutingFacts(service, NO_GUID if instance is None else instance.bytes, conversation)
 
 
-def _class(routes: tuple[Route, ...], here: Hosted, facts: Facts) -> RouteClass | None:
+def _class(routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts) -> RouteClass | None:
     choice = choose(routes, here, facts, _untried)
     return None if choice is None else choice.route_class
 
@@ -68,7 +68,7 @@ ADDRESSED = "tcp://three/Orders"
     ],
 )
 def test_first_class_that_has_a_member_and_works_is_taken(
-    routes: tuple[Route, ...], here: Hosted, facts: Facts, expected: RouteClass | None
+    routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts, expected: RouteClass | None
 ) -> None:
     assert expected == _class(routes, here, facts)
 
@@ -77,20 +77,22 @@ def test_mirrored_route_is_taken_with_its_like_only_and_names_no_candidate() -> 
     second = Route("second", THREE, "Orders", EAST, mirror_address=TWO)
     choice = choose([Route("plain", ONE, "Orders", EAST), MIRRORED, second], ORDERS_HERE, _facts(), _untried)
 
-    assert Choice(RouteClass.MIRRORED, (MIRRORED, second)) == choice
+    assert RouteChoice(RouteClass.MIRRORED, (MIRRORED, second)) == choice
 
 
 def test_local_class_holds_only_the_local_routes() -> None:
     choice = choose([TO_ONE, AUTO_CREATED_LOCAL], ORDERS_HERE, _facts(), _untried)
 
-    assert Choice(RouteClass.LOCAL, (AUTO_CREATED_LOCAL,)) == choice
+    assert RouteChoice(RouteClass.LOCAL, (AUTO_CREATED_LOCAL,)) == choice
 
 
 def test_transport_leads_to_the_address_in_the_service_name() -> None:
-    choice = choose([BY_TRANSPORT], NOTHING_HERE, _facts("TCP://Two:5022/Orders"), _health(two=Health.SUPPRESSED))
+    choice = choose(
+        [BY_TRANSPORT], NOTHING_HERE, _facts("TCP://Two:5022/Orders"), _health(two=AddressHealth.SUPPRESSED)
+    )
 
-    candidate = Candidate(NetworkAddress("two", 5022), BY_TRANSPORT, Health.SUPPRESSED)
-    assert Choice(RouteClass.TRANSPORT, (BY_TRANSPORT,), (candidate,)) == choice
+    candidate = Candidate(NetworkAddress("two", 5022), BY_TRANSPORT, AddressHealth.SUPPRESSED)
+    assert RouteChoice(RouteClass.TRANSPORT, (BY_TRANSPORT,), (candidate,)) == choice
 
 
 def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
@@ -110,17 +112,17 @@ def test_one_address_is_one_candidate_whatever_the_number_of_routes_to_it() -> N
 
     choice = choose([by_name, full], NOTHING_HERE, _facts(), _untried)
 
-    assert Choice(RouteClass.NETWORK, (by_name, full), (Candidate(ONE, by_name, Health.UNTRIED),)) == choice
+    assert RouteChoice(RouteClass.NETWORK, (by_name, full), (Candidate(ONE, by_name, AddressHealth.UNTRIED),)) == choice
 
 
 @pytest.mark.parametrize(
     ("health", "expected"),
     [
-        (_health(two=Health.CONNECTED, three=Health.SUPPRESSED), ["two", "one", "three"]),
-        (_health(one=Health.SUPPRESSED, two=Health.SUPPRESSED), ["three", None, None]),
-        (_health(one=Health.SUPPRESSED, two=Health.CONNECTED), ["two", "three", "one"]),
-        (_health(two=Health.LEAVING, three=Health.SUPPRESSED), ["two", "one", "three"]),
-        (_health(one=Health.LEAVING, two=Health.CONNECTED), ["two", "one", "three"]),
+        (_health(two=AddressHealth.CONNECTED, three=AddressHealth.SUPPRESSED), ["two", "one", "three"]),
+        (_health(one=AddressHealth.SUPPRESSED, two=AddressHealth.SUPPRESSED), ["three", None, None]),
+        (_health(one=AddressHealth.SUPPRESSED, two=AddressHealth.CONNECTED), ["two", "three", "one"]),
+        (_health(two=AddressHealth.LEAVING, three=AddressHealth.SUPPRESSED), ["two", "one", "three"]),
+        (_health(one=AddressHealth.LEAVING, two=AddressHealth.CONNECTED), ["two", "one", "three"]),
     ],
 )
 def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expected: list[str | None]) -> None:
@@ -135,10 +137,13 @@ def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expe
 
 
 def test_candidates_tell_their_health() -> None:
-    choice = choose([TO_ONE, TO_TWO], NOTHING_HERE, _facts(), _health(one=Health.CONNECTED))
+    choice = choose([TO_ONE, TO_TWO], NOTHING_HERE, _facts(), _health(one=AddressHealth.CONNECTED))
 
     assert choice is not None
-    assert (Candidate(ONE, TO_ONE, Health.CONNECTED), Candidate(TWO, TO_TWO, Health.UNTRIED)) == choice.candidates
+    assert (
+        Candidate(ONE, TO_ONE, AddressHealth.CONNECTED),
+        Candidate(TWO, TO_TWO, AddressHealth.UNTRIED),
+    ) == choice.candidates
 
 
 def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
@@ -166,7 +171,7 @@ def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
     ],
 )
 def test_dialog_names_the_wanted_instance_before_the_route_does(
-    route: Route, facts: Facts, expected: bytes | None
+    route: Route, facts: RoutingFacts, expected: bytes | None
 ) -> None:
     assert expected == wanted_instance(route, facts)
 
@@ -179,10 +184,10 @@ def test_principal_is_the_only_candidate_of_a_mirrored_route() -> None:
 
     for principals, expected in (
         ({}, ()),
-        (both, (Candidate(TWO, MIRRORED, Health.SUPPRESSED),)),
-        ({second.pair: THREE}, (Candidate(THREE, second, Health.UNTRIED),)),
+        (both, (Candidate(TWO, MIRRORED, AddressHealth.SUPPRESSED),)),
+        ({second.pair: THREE}, (Candidate(THREE, second, AddressHealth.UNTRIED),)),
     ):
         choice = choose(
-            [MIRRORED, second], ORDERS_HERE, _facts(), _health(two=Health.SUPPRESSED), principals=principals
+            [MIRRORED, second], ORDERS_HERE, _facts(), _health(two=AddressHealth.SUPPRESSED), principals=principals
         )
-        assert choice == Choice(RouteClass.MIRRORED, (MIRRORED, second), expected)
+        assert choice == RouteChoice(RouteClass.MIRRORED, (MIRRORED, second), expected)

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, parse_address
-from broker.routing.choose import Health, HealthOf
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.choose import AddressHealth, HealthOf
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID
@@ -46,20 +46,20 @@ def _here(
     sender: Iterable[str] = (),
     other: Iterable[str] = (),
     is_forwarding: bool = True,
-    health_of: HealthOf = lambda _: Health.UNTRIED,
-) -> Surroundings:
+    health_of: HealthOf = lambda _: AddressHealth.UNTRIED,
+) -> RoutingContext:
     databases = hosted({SENDER.bytes: sender, OTHER.bytes: other})
-    return Surroundings(build_table(routes, now=NOW), databases, health_of, is_forwarding)
+    return RoutingContext(build_table(routes, now=NOW), databases, health_of, is_forwarding)
 
 
-def _begun(service: str, instance: UUID | None = None, *, conversation: int = 1) -> Facts:
+def _begun(service: str, instance: UUID | None = None, *, conversation: int = 1) -> RoutingFacts:
     """What a conversation begun in the database SENDER says."""
     return replace(_incoming(service, instance, conversation=conversation), database=SENDER.bytes)
 
 
-def _incoming(service: str, instance: UUID | None = None, *, conversation: int = 1) -> Facts:
+def _incoming(service: str, instance: UUID | None = None, *, conversation: int = 1) -> RoutingFacts:
     """What a frame from outside says."""
-    return Facts(service, NO_GUID if instance is None else instance.bytes, conversation.to_bytes(16, "big"))
+    return RoutingFacts(service, NO_GUID if instance is None else instance.bytes, conversation.to_bytes(16, "big"))
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Case:
     """Shape: `goes_to` the next hop's host or the database; None where it goes nowhere."""
 
     id: str
-    facts: Facts
-    here: Surroundings
+    facts: RoutingFacts
+    here: RoutingContext
     disposition: Disposition
     step: int
     goes_to: str | UUID | None = None
@@ -200,7 +200,7 @@ def test_failed_decision_names_the_local_route_that_did_not_work() -> None:
 # --- 5a, R6: load shared by conversation --------------------------------------------------------------------
 
 
-def _spread(here: Surroundings, dialogs: int = 2000) -> dict[str, float]:
+def _spread(here: RoutingContext, dialogs: int = 2000) -> dict[str, float]:
     """The share of open dialogs to S that each host gets."""
     decided = [decide(_begun("S", conversation=n), here) for n in range(dialogs)]
     hosts = Counter(decision.candidates[0].address.host for decision in decided)
@@ -253,7 +253,7 @@ def test_r7_r8_every_address_is_a_candidate_and_losing_one_leaves_the_other(
     routes: tuple[Route, ...], lost: str
 ) -> None:
     kept = {"one": "two", "two": "one"}[lost]
-    here = _here(routes, health_of=lambda a: Health.SUPPRESSED if a.host == lost else Health.CONNECTED)
+    here = _here(routes, health_of=lambda a: AddressHealth.SUPPRESSED if a.host == lost else AddressHealth.CONNECTED)
 
     for n in range(16):
         decision = decide(_begun("S", conversation=n), here)
@@ -264,7 +264,7 @@ def test_r7_r8_every_address_is_a_candidate_and_losing_one_leaves_the_other(
 
 def test_decision_follows_the_route_of_its_best_candidate() -> None:
     one, two = _to("tcp://one", "S"), _to("tcp://two", "S")
-    here = _here([one, two], health_of=lambda a: Health.CONNECTED if a.host == "two" else Health.UNTRIED)
+    here = _here([one, two], health_of=lambda a: AddressHealth.CONNECTED if a.host == "two" else AddressHealth.UNTRIED)
 
     assert two == decide(_begun("S"), here).route
 
@@ -288,7 +288,7 @@ def test_r5_reply_to_a_database_here_is_delivered_before_any_matching() -> None:
         (replace(_begun("A", OTHER), is_from_target=True), "it did not come from outside"),
     ],
 )
-def test_r5_everything_else_is_matched(facts: Facts, why: str) -> None:
+def test_r5_everything_else_is_matched(facts: RoutingFacts, why: str) -> None:
     decision = decide(facts, _here([_to("tcp://far", "A")]))
 
     assert (decision.disposition, decision.step) == (FORWARDED, 2), why
@@ -348,7 +348,7 @@ def test_database_with_the_service_is_picked_by_the_dialog_when_nothing_names_on
     ],
 )
 def test_balanced_decision_is_by_conversation_whatever_becomes_of_it(
-    first: str, here: Surroundings, expected: set[Disposition]
+    first: str, here: RoutingContext, expected: set[Disposition]
 ) -> None:
     """A drop remembered for one dialog must not drop the dialogs that pick another instance."""
     decided = [decide(_incoming("S", conversation=n), here) for n in range(32)]
@@ -366,7 +366,7 @@ def test_addresses_of_keywords_are_never_candidates() -> None:
 # --- mirrors here -------------------------------------------------------------------------------------------
 
 
-def _with_mirror(here: Surroundings) -> Surroundings:
+def _with_mirror(here: RoutingContext) -> RoutingContext:
     """ID1 is a mirror here."""
     return replace(here, hosted=replace(here.hosted, mirrors=frozenset({ID1.bytes})))
 
@@ -383,7 +383,7 @@ def _with_mirror(here: Surroundings) -> Surroundings:
         (_begun("S", ID1), [ACL], 5),
     ],
 )
-def test_what_is_for_a_mirror_here_is_refused(facts: Facts, routes: list[Route], step: int) -> None:
+def test_what_is_for_a_mirror_here_is_refused(facts: RoutingFacts, routes: list[Route], step: int) -> None:
     """Whether other databases have the service or not."""
     for other in ([], ["S"]):
         decision = decide(facts, _with_mirror(_here(routes, other=other)))
@@ -410,18 +410,18 @@ PAIR = _to("tcp://first", "S", ID1, mirror="second")
 FIRST, SECOND = NetworkAddress("first"), NetworkAddress("second")
 
 
-def _led(here: Surroundings, principal: NetworkAddress, *, own: Iterable[NetworkAddress] = ()) -> Surroundings:
+def _led(here: RoutingContext, principal: NetworkAddress, *, own: Iterable[NetworkAddress] = ()) -> RoutingContext:
     assert PAIR.pair is not None
     return replace(here, principals={PAIR.pair: principal}, own=frozenset(own), msdb=here.table)
 
 
 @pytest.mark.parametrize("facts", [_begun("S", ID1), _begun("S"), _incoming("S", ID1)])
 @pytest.mark.parametrize("principal", [FIRST, SECOND])
-def test_everything_goes_to_the_principal(facts: Facts, principal: NetworkAddress) -> None:
-    decision = decide(facts, _led(_here([PAIR, ACL], health_of=lambda _: Health.SUPPRESSED), principal))
+def test_everything_goes_to_the_principal(facts: RoutingFacts, principal: NetworkAddress) -> None:
+    decision = decide(facts, _led(_here([PAIR, ACL], health_of=lambda _: AddressHealth.SUPPRESSED), principal))
 
     assert (FORWARDED, PAIR) == (decision.disposition, decision.route)
-    assert [(principal, Health.SUPPRESSED)] == [(one.address, one.health) for one in decision.candidates]
+    assert [(principal, AddressHealth.SUPPRESSED)] == [(one.address, one.health) for one in decision.candidates]
     assert not decision.is_by_conversation
 
 
@@ -432,7 +432,7 @@ def test_what_arrives_for_a_principal_elsewhere_is_forwarded_only_where_forwardi
 
 
 @pytest.mark.parametrize("facts", [_begun("S", OTHER), _incoming("S", OTHER), _incoming("S")])
-def test_what_comes_to_the_principal_itself_is_delivered(facts: Facts) -> None:
+def test_what_comes_to_the_principal_itself_is_delivered(facts: RoutingFacts) -> None:
     """Both partners may have the same routes."""
     route = _to("tcp://first", "S", OTHER, mirror="second")
     assert route.pair is not None

@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
-from broker.routing.explain import ROUTES_SHOWN, Names, explain
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
+from broker.routing.explain import ROUTES_SHOWN, DisplayNames, explain
 from broker.routing.explanation import Explanation, Outcome, Progress, Step
-from broker.routing.facts import Facts, hosted
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID
@@ -23,7 +23,7 @@ from broker.wire.layout import NO_GUID
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, BILLING, ELSEWHERE = UUID(int=0x0D), UUID(int=0xB1), UUID(int=0xE1)
 CONVERSATION = UUID(int=1)
-HEALTH = {NetworkAddress("up"): Health.CONNECTED, NetworkAddress("down"): Health.SUPPRESSED}
+HEALTH = {NetworkAddress("up"): AddressHealth.CONNECTED, NetworkAddress("down"): AddressHealth.SUPPRESSED}
 
 
 def to(address: str, service: str | None = None, instance: UUID | None = None, **more: Any) -> Route:
@@ -56,23 +56,23 @@ def tell(**question: Any) -> Explanation:
     """Why a message from the database orders, or from outside, goes where it goes."""
     asked = Question(**question)
     msdb = build_table(asked.msdb, now=NOW)
-    here = Surroundings(
+    here = RoutingContext(
         msdb if asked.incoming else build_table(asked.routes, now=NOW),
         hosted({ORDERS.bytes: (), BILLING.bytes: asked.billing}, mirrors=[one.bytes for one in asked.mirrors]),
-        lambda address: HEALTH.get(address, Health.UNTRIED),
+        lambda address: HEALTH.get(address, AddressHealth.UNTRIED),
         asked.forwarding,
         msdb=msdb,
         own=frozenset(map(NetworkAddress, asked.own)),
         principals={PAIR: NetworkAddress(asked.principal)} if PAIR and asked.principal else {},
     )
-    names = Names(
+    names = DisplayNames(
         {ORDERS.bytes: "orders", BILLING.bytes: "billing"},
-        lambda address: "refused" if HEALTH.get(address) is Health.SUPPRESSED else "",
+        lambda address: "refused" if HEALTH.get(address) is AddressHealth.SUPPRESSED else "",
         lambda _: asked.told,
     )
     instance = NO_GUID if asked.instance is None else asked.instance.bytes
     database = None if asked.incoming else ORDERS.bytes
-    return explain(Facts(asked.service, instance, CONVERSATION.bytes, asked.from_target, database), here, names)
+    return explain(RoutingFacts(asked.service, instance, CONVERSATION.bytes, asked.from_target, database), here, names)
 
 
 def steps(explanation: Explanation) -> list[Step]:
@@ -196,7 +196,7 @@ def test_the_decision_in_one_sentence(question: dict[str, Any], outcome: Outcome
 
 
 def test_a_database_that_nobody_named_goes_by_its_guid() -> None:
-    assert str(ELSEWHERE) == Names().database(ELSEWHERE.bytes)
+    assert str(ELSEWHERE) == DisplayNames().database(ELSEWHERE.bytes)
 
 
 # --- matching -----------------------------------------------------------------------------------------------
@@ -459,10 +459,14 @@ def test_what_is_not_reached_is_bounded_too() -> None:
 
 def test_of_many_databases_with_the_service_a_few_are_named() -> None:
     databases = {UUID(int=n + 1).bytes: ["S"] for n in range(12)}
-    here = Surroundings(build_table([], now=NOW), hosted(databases), lambda _: Health.UNTRIED, is_forwarding=True)
-    names = Names({instance: f"d{number}" for number, instance in enumerate(databases)})
+    here = RoutingContext(
+        build_table([], now=NOW), hosted(databases), lambda _: AddressHealth.UNTRIED, is_forwarding=True
+    )
+    names = DisplayNames({instance: f"d{number}" for number, instance in enumerate(databases)})
 
-    explanation = explain(Facts("S", UUID(int=1).bytes, CONVERSATION.bytes, database=UUID(int=1).bytes), here, names)
+    explanation = explain(
+        RoutingFacts("S", UUID(int=1).bytes, CONVERSATION.bytes, database=UUID(int=1).bytes), here, names
+    )
 
     assert steps(explanation)[6].why.endswith("d8, d9 and 2 more")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.routing.facts import Facts, Hosted, hosted
+from broker.routing.facts import Hosted, RoutingFacts, hosted
 from broker.wire.layout import NO_GUID
 
 EAST, WEST, NORTH = b"e" * 16, b"w" * 16, b"n" * 16
@@ -13,20 +13,20 @@ DIALOG = b"d" * 16
 
 @pytest.mark.parametrize(("to_broker_instance", "is_open"), [(NO_GUID, True), (EAST, False)])
 def test_dialog_is_open_while_it_names_no_broker_instance(to_broker_instance: bytes, is_open: bool) -> None:  # noqa: FBT001  (a table's column)
-    facts = Facts("//shop/Orders", to_broker_instance, DIALOG)
+    facts = RoutingFacts("//shop/Orders", to_broker_instance, DIALOG)
 
     assert is_open == facts.is_open
 
 
 @pytest.mark.parametrize(("database", "is_incoming"), [(None, True), (EAST, False)])
 def test_frame_is_incoming_unless_a_database_here_sends_it(database: bytes | None, is_incoming: bool) -> None:  # noqa: FBT001  (a table's column)
-    facts = Facts("//shop/Orders", NO_GUID, DIALOG, database=database)
+    facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG, database=database)
 
     assert is_incoming == facts.is_incoming
 
 
 def test_facts_are_of_the_initiator_and_incoming_when_nothing_else_is_said() -> None:
-    facts = Facts("//shop/Orders", NO_GUID, DIALOG)
+    facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG)
 
     assert (facts.is_from_target, facts.database) == (False, None)
 

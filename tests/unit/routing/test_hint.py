@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Pass, Surroundings, decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import Pass, RoutingContext, decide
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.hint import EXPIRED_TOLD, hints_for
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -26,9 +26,9 @@ CREATE = "CREATE ROUTE in msdb, with this SERVICE_NAME, or without one for all t
 def hints(*routes: Route, service: str = "Billing", services: Any = (), instance: bytes = NO_GUID) -> list[str]:
     """For a message from outside, at an instance with one database that does not forward."""
     known = hosted({HERE: services})
-    here = Surroundings(build_table(routes, now=NOW), known, lambda _: Health.UNTRIED, is_forwarding=False)
+    here = RoutingContext(build_table(routes, now=NOW), known, lambda _: AddressHealth.UNTRIED, is_forwarding=False)
     passes: list[Pass] = []
-    decide(Facts(service, instance, bytes(16)), here, passes)
+    decide(RoutingFacts(service, instance, bytes(16)), here, passes)
     return list(hints_for(passes[-1], known, "msdb"))
 
 
@@ -75,8 +75,8 @@ def test_who_is_delivered_needs_no_hint() -> None:
 def test_who_leaves_needs_no_hint() -> None:
     known = hosted({HERE: ["billing"]})
     table = build_table([Route("a", FAR)], now=NOW)
-    here = Surroundings(table, known, lambda _: Health.UNTRIED, is_forwarding=True)
+    here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True)
     passes: list[Pass] = []
-    decide(Facts("Billing", NO_GUID, bytes(16)), here, passes)
+    decide(RoutingFacts("Billing", NO_GUID, bytes(16)), here, passes)
 
     assert [] == list(hints_for(passes[-1], known, "msdb"))

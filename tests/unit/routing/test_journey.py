@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.facts import Facts, hosted
-from broker.routing.journey import INSTANCES_MAX, Network, Outcome, Site, conversations
+from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.journey import INSTANCES_MAX, JourneyOutcome, Network, Site, conversations
 from broker.routing.match import pick_instance
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
@@ -46,8 +46,8 @@ def site(
 
 def facts(
     service: str = "S", instance: UUID | None = None, database: UUID | None = None, *, answer: bool = False
-) -> Facts:
-    return Facts(
+) -> RoutingFacts:
+    return RoutingFacts(
         service,
         instance.bytes if instance else NO_GUID,
         bytes(16),
@@ -56,7 +56,7 @@ def facts(
     )
 
 
-def ends(start: Site, *others: Site, sent: Facts) -> list[tuple[str, str, str]]:
+def ends(start: Site, *others: Site, sent: RoutingFacts) -> list[tuple[str, str, str]]:
     found = Network([start, *others]).follow(sent, start)
     return [(end.outcome.name, end.path, str(end.disposition)) for end in found]
 
@@ -70,7 +70,7 @@ def test_a_way_through_a_gateway_ends_in_the_database() -> None:
 
     (end,) = Network([sender, gateway, TARGET]).follow(facts(database=ONE), sender)
 
-    assert (Outcome.DELIVERED, "a -> g -> t", TWO.bytes) == (end.outcome, end.path, end.database)
+    assert (JourneyOutcome.DELIVERED, "a -> g -> t", TWO.bytes) == (end.outcome, end.path, end.database)
     assert [(ONE.bytes, "to tcp://g"), (None, "to tcp://t"), (None, "AutoCreatedLocal")] == [
         (leg.database, leg.route.name if leg.route else None) for leg in end.legs
     ]
@@ -129,13 +129,17 @@ def test_what_waits_for_somebody_elses_answer_is_unknown() -> None:
         (site("a", to("LOCAL", "S", ONE), databases={ONE: ([], [])}), facts(), set()),
     ],
 )
-def test_what_services_and_databases_not_told_could_change_is_unknown(last: Site, sent: Facts, needs: set[str]) -> None:
+def test_what_services_and_databases_not_told_could_change_is_unknown(
+    last: Site, sent: RoutingFacts, needs: set[str]
+) -> None:
     less = {
         "has_all_services": replace(last, has_all_services=False),
         "has_all_instances": replace(last, has_all_instances=False),
     }
 
-    unknown = {flag for flag, one in less.items() if Network([one]).follow(sent, one)[0].outcome is Outcome.UNKNOWN}
+    unknown = {
+        flag for flag, one in less.items() if Network([one]).follow(sent, one)[0].outcome is JourneyOutcome.UNKNOWN
+    }
 
     assert needs == unknown
 
@@ -145,7 +149,7 @@ def test_a_circle_is_told_with_the_part_that_repeats() -> None:
 
     (end,) = Network([start, a, b]).follow(facts(), start)
 
-    assert (Outcome.CIRCLE, "s -> a -> b -> a") == (end.outcome, end.path)
+    assert (JourneyOutcome.CIRCLE, "s -> a -> b -> a") == (end.outcome, end.path)
     assert ["a", "b", "a"] == [leg.site.name for leg in end.circle]
 
 

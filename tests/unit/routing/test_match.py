@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from broker.routing import match as module
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.facts import Facts, Hosted, hosted
+from broker.routing.facts import Hosted, RoutingFacts, hosted
 from broker.routing.match import NEVER_ASKED_ABOUT, Match, match, pick_instance, score
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteTable, build_table
@@ -37,8 +37,8 @@ def _table(routes: Iterable[Route]) -> RouteTable:
     return build_table(routes, now=NOW)
 
 
-def _facts(instance: UUID | None = None, *, service: str = "Orders", conversation: bytes = DIALOG) -> Facts:
-    return Facts(service, NO_GUID if instance is None else instance.bytes, conversation)
+def _facts(instance: UUID | None = None, *, service: str = "Orders", conversation: bytes = DIALOG) -> RoutingFacts:
+    return RoutingFacts(service, NO_GUID if instance is None else instance.bytes, conversation)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def _facts(instance: UUID | None = None, *, service: str = "Orders", conversatio
     ],
 )
 def test_first_step_that_yields_a_route_ends_the_search(
-    facts: Facts, routes: tuple[Route, ...], expected: Match
+    facts: RoutingFacts, routes: tuple[Route, ...], expected: Match
 ) -> None:
     assert expected == match(_table(routes), NOTHING_HERE, facts)
 
@@ -89,7 +89,7 @@ def test_last_resort_ignores_routes_by_name_of_another_service() -> None:
         (_facts(NORTH, service="Billing"), 7),
     ],
 )
-def test_named_instance_and_a_service_here_are_as_if_local(facts: Facts, step: int) -> None:
+def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, step: int) -> None:
     here = hosted({EAST.bytes: ["Orders"]})
 
     found = match(_table([]), here, facts)
@@ -151,7 +151,7 @@ def test_a_live_route_to_the_configuration_service_ends_the_search_before_the_la
 @pytest.mark.parametrize("service", sorted(NEVER_ASKED_ABOUT))
 def test_nobody_asks_about_the_service_that_is_asked_or_the_one_that_asks(service: str) -> None:
     table = _table([Route("ask", LOCAL, BROKER_CONFIGURATION), AUTO_CREATED_LOCAL])
-    facts = Facts(service, NO_GUID, DIALOG)
+    facts = RoutingFacts(service, NO_GUID, DIALOG)
 
     assert match(table, NOTHING_HERE, facts).step == (2 if service == BROKER_CONFIGURATION else 5)
 

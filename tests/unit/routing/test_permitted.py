@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Surroundings
-from broker.routing.explain import Names, explain
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import RoutingContext
+from broker.routing.explain import DisplayNames, explain
 from broker.routing.explanation import Explanation, Outcome
-from broker.routing.facts import Facts, Hosted
+from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.permitted import with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -20,8 +20,8 @@ from broker.wire.layout import NO_GUID
 
 def told() -> Explanation:
     table = build_table([Route("r", NetworkAddress("far"))], now=datetime(2025, 3, 1, tzinfo=UTC))
-    here = Surroundings(table, Hosted(), lambda _: Health.UNTRIED, is_forwarding=True, msdb=table)
-    return explain(Facts("S", NO_GUID, b"c" * 16), here, Names())
+    here = RoutingContext(table, Hosted(), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
+    return explain(RoutingFacts("S", NO_GUID, b"c" * 16), here, DisplayNames())
 
 
 def rules(*permissions: Permission) -> list[Rule]:

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from broker.routing import plan as module
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import Health
-from broker.routing.decide import Decision, Surroundings, decide
-from broker.routing.facts import Facts, hosted
+from broker.routing.choose import AddressHealth
+from broker.routing.decide import Decision, RoutingContext, decide
+from broker.routing.facts import RoutingFacts, hosted
 from broker.routing.fate import Fate
-from broker.routing.plan import Flow, RouteEdit, consequence, edits, plan
+from broker.routing.plan import PlannedEdit, PlannedFlow, consequence, edits, plan
 from broker.routing.route import Route
 from broker.routing.table import RouteChange, build_table
 from broker.wire.layout import NO_GUID
@@ -28,9 +28,12 @@ BY_NAME = Route("by name", ONE, "Orders")
 MIRRORED = Route("mirrored", ONE, "Orders", EAST, mirror_address=TWO)
 
 
-def here(*routes: Route, services: Iterable[str] = ("Local",)) -> Surroundings:
-    return Surroundings(
-        build_table(routes, now=NOW), hosted({SENDER.bytes: services}), lambda _: Health.UNTRIED, is_forwarding=True
+def here(*routes: Route, services: Iterable[str] = ("Local",)) -> RoutingContext:
+    return RoutingContext(
+        build_table(routes, now=NOW),
+        hosted({SENDER.bytes: services}),
+        lambda _: AddressHealth.UNTRIED,
+        is_forwarding=True,
     )
 
 
@@ -41,10 +44,10 @@ def flow(
     has_sent: bool = True,
     conversation: int = 0,
     own: str | None = None,
-) -> Flow:
+) -> PlannedFlow:
     to = NO_GUID if instance is None else instance.bytes
-    facts = Facts(service, to, conversation.to_bytes(16, "big"), database=SENDER.bytes)
-    return Flow(str(conversation), facts, has_sent, own)
+    facts = RoutingFacts(service, to, conversation.to_bytes(16, "big"), database=SENDER.bytes)
+    return PlannedFlow(str(conversation), facts, has_sent, own)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def flow(
         (flow("Local"), [Route("here", LOCAL)], [Route("away", ONE)], Fate.MOVES),
     ],
 )
-def test_fate_of_a_conversation(subject: Flow, before: list[Route], after: list[Route], fate: Fate) -> None:
+def test_fate_of_a_conversation(subject: PlannedFlow, before: list[Route], after: list[Route], fate: Fate) -> None:
     assert fate == consequence(subject, here(*before), here(*after)).fate
 
 
@@ -133,11 +136,11 @@ def test_a_new_instance_moves_only_the_dialogs_that_pick_it() -> None:
 
 
 @pytest.fixture
-def decided(monkeypatch: pytest.MonkeyPatch) -> list[Facts]:
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[RoutingFacts]:
     """What was decided, in order."""
-    facts_of_all: list[Facts] = []
+    facts_of_all: list[RoutingFacts] = []
 
-    def deciding(facts: Facts, where: Surroundings) -> Decision:
+    def deciding(facts: RoutingFacts, where: RoutingContext) -> Decision:
         facts_of_all.append(facts)
         return decide(facts, where)
 
@@ -145,7 +148,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[Facts]:
     return facts_of_all
 
 
-def test_conversations_that_are_alike_are_decided_once(decided: list[Facts]) -> None:
+def test_conversations_that_are_alike_are_decided_once(decided: list[RoutingFacts]) -> None:
     """A million conversations with a few services take a few decisions, but for those of which each picks its own."""
     flows = [flow("Local" if n % 2 else "Orders", conversation=n) for n in range(100)]
 
@@ -155,13 +158,15 @@ def test_conversations_that_are_alike_are_decided_once(decided: list[Facts]) -> 
     assert [str(n) for n in range(0, 100, 2)] == [one.flow.name for one in made.consequences]
 
 
-def test_conversations_that_pick_are_decided_one_by_one(decided: list[Facts]) -> None:
+def test_conversations_that_pick_are_decided_one_by_one(decided: list[RoutingFacts]) -> None:
     plan([(flow(conversation=n), here(TO_EAST), here(TO_EAST, TO_WEST)) for n in range(10)], kept=100)
 
     assert 2 * 10 == len(decided)
 
 
-def test_what_is_remembered_of_alike_ones_is_bounded(monkeypatch: pytest.MonkeyPatch, decided: list[Facts]) -> None:
+def test_what_is_remembered_of_alike_ones_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, decided: list[RoutingFacts]
+) -> None:
     monkeypatch.setattr(module, "ALIKE_MAX", 1)
     local = Route("here", LOCAL)
     flows = [flow(service) for service in ["Local", "Orders"] * 2]
@@ -192,4 +197,4 @@ def test_edits_fold_the_steps_of_a_script() -> None:
         RouteChange(None, MIRRORED),
     ]
 
-    assert edits(changes) == [RouteEdit("east", TO_EAST, changed), RouteEdit("mirrored", None, MIRRORED)]
+    assert edits(changes) == [PlannedEdit("east", TO_EAST, changed), PlannedEdit("mirrored", None, MIRRORED)]
