@@ -18,10 +18,8 @@ from bench.load import frames
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext, decide
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
 from broker.routing.explain import DisplayNames, explain
-from broker.routing.facts import Hosted, RoutingFacts
 from broker.routing.route import Route, RouteRow
 from broker.routing.table import RouteTable, build_table, table_of_rows
 from broker.security.grants import OPEN

@@ -21,8 +21,7 @@ from broker.forwarding.kernel_choice import choose_kernel
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import OPEN, Grants, Permission, Profile, Rule, State

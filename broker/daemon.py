@@ -56,7 +56,7 @@ from broker.observe.lag import LoopLag
 from broker.observe.log_level import LogLevels
 from broker.reloading import make_ready, swap_in
 from broker.routing.address import NetworkAddress
-from broker.routing.facts import RoutingFacts
+from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredPair
 from broker.routing.table import RouteTable
 from broker.supervision import Supervision

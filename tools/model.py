@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
+from broker.routing.mirrored import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 
-HEAD = "/* Made by python -m tools.model of broker.mirror.standing: change it there. */\n\n"
+HEAD = "/* Made by python -m tools.model of broker.routing.mirrored: change it there. */\n\n"
 
 
 def standing_pml() -> str:

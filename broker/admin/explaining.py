@@ -22,11 +22,8 @@ from broker.control.permission import grants_of
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingsError, UnknownNameError
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.explain import DisplayNames, explain
-from broker.routing.facts import RoutingFacts
-from broker.routing.permitted import with_permissions
+from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
+from broker.routing.explain import DisplayNames, explain, with_permissions
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
 from broker.security.grants import Grants

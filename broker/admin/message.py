@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from broker.routing.explanation import Explanation
+from broker.routing.explain import Explanation
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most

@@ -38,11 +38,9 @@ from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import StoreUnavailableError
 from broker.observe.instance import Running
-from broker.routing.decide import Decision, RoutingContext
+from broker.routing.decide import Decision, RoutingContext, RoutingFacts, hosted
 from broker.routing.explain import DisplayNames, outcome_of, sentence
-from broker.routing.facts import RoutingFacts, hosted
-from broker.routing.fate import Fate
-from broker.routing.plan import PlannedFlow, RoutePlan, edits, plan
+from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.store import fault
 from broker.store.database import open_watch

@@ -15,7 +15,7 @@ from broker.admin.why import Severity, SideShown, WhyFinding
 from broker.admin.why_remedy import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.dialog.status import REFUSED
 from broker.flow import Disposition
-from broker.routing.explanation import Outcome
+from broker.routing.explain import Outcome
 
 _DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
 _ENDED = "DI"

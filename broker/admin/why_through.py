@@ -24,7 +24,7 @@ from broker.admin.why_remedy import remedy_of
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.explanation import Explanation, Outcome
+from broker.routing.explain import Explanation, Outcome
 
 # Drops that no routing decision foretells: those of a gateway on the way, which tells only how many there were.
 _UNFORESEEN = (

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from broker.control.progress import Progress
 from broker.control.stored import sound_permissions, sound_rows
 from broker.errors import StatementError, StoreUnavailableError
-from broker.routing.facts import Hosted, hosted
+from broker.routing.decide import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER
 from broker.routing.table import RouteTable, table_of_rows
 from broker.security.binding import RemoteServiceBinding

@@ -41,8 +41,8 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
-from broker.mirror.role import MirrorRole
 from broker.net.departures import has_parted
+from broker.routing.mirrored import MirrorRole
 from broker.security.session import Credentials
 from broker.store.role_file import Reign, write_reign
 from broker.store.secured import note_own_certificate

@@ -10,7 +10,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
 
-from broker.routing.facts import Hosted, RoutingFacts
+from broker.routing.decide import Hosted, RoutingFacts
 from broker.routing.plan import PlannedFlow
 from broker.store.conversation import conversations_under_way
 from broker.wire.layout import NO_GUID

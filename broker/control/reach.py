@@ -3,7 +3,7 @@ What the given configurations say together: circles, dead ends, and answers that
 
 Instances are linked by the addresses they advertise and those they listen on; one that listens on all interfaces and
 advertises nothing cannot be found by address. What leads to an instance that was not given leads out of sight, and
-nothing is said about it. Every way is walked with the function that routes real frames (`broker.routing.journey`).
+nothing is said about it. Every way is walked with the function that routes real frames (`broker.routing.plan`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from broker.control.spelling import differing_names
 from broker.control.survey import live_routes, shown, survey
 from broker.flow import Disposition
 from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.facts import RoutingFacts
-from broker.routing.journey import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
+from broker.routing.decide import RoutingFacts
 from broker.routing.lint import Lint, leads_out
+from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NO_GUID

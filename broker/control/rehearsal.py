@@ -27,7 +27,7 @@ from broker.ddl.parser import read_script
 from broker.ddl.statements import AlterDatabase, UseDatabase, blaming
 from broker.ddl.text import decode_script
 from broker.errors import DdlSyntaxError, SettingError, StatementError, UnknownNameError, caret
-from broker.routing.facts import Hosted, hosted
+from broker.routing.decide import Hosted, hosted
 
 if TYPE_CHECKING:
     from broker.control.config import Settings

@@ -2,7 +2,7 @@
 Keeping the role of one database: whoever the source of roles names takes it over, anybody else stands by.
 
 One task for each database with `mirroring`; it alone takes the database over and steps down, so neither happens twice
-or at once. What to do is decided by `broker.mirror.own_role`; how a database comes and goes is the port `Hosting`.
+or at once. What to do is decided by `broker.routing.mirrored`; how a database comes and goes is the port `Hosting`.
 While somebody else is the principal, the database file is not opened: what has to be known of it is told beside it
 (`broker.store.role_file`). Loop-only.
 """
@@ -23,8 +23,7 @@ import structlog
 from broker.control.role_source import RoleSource
 from broker.control.role_watch import RoleWatch, Sight
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
-from broker.mirror.own_role import Act, OwnRole, RoleAnswer
-from broker.mirror.role import MirrorRole
+from broker.routing.mirrored import Act, MirrorRole, OwnRole, RoleAnswer
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path
 from broker.store.transaction import LAPSED

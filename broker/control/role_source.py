@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker.control.config import DatabaseSettings
-from broker.mirror.own_role import RoleAnswer
-from broker.mirror.role import EPOCH_TOLD_MAX, MirrorRole
+from broker.routing.mirrored import EPOCH_TOLD_MAX, MirrorRole, RoleAnswer
 
 LOCK_INTERVAL = 0.05  # seconds between two attempts to take the lock: a principal that was killed is followed at once
 _OUTPUT_MAX_BYTES = 4096  # of a command: a role is one line

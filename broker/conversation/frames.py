@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.flow import Disposition
-from broker.routing.facts import RoutingFacts
+from broker.routing.decide import RoutingFacts
 from broker.security.key_packet import Direction
 from broker.security.session import Sealer, Secured
 from broker.wire.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored

@@ -31,8 +31,7 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import Times
 from broker.forwarding.way import Buffer, Origin, Way
-from broker.routing.decide import Pass, decide
-from broker.routing.facts import RoutingFacts
+from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import Credentials
 from broker.store.gate import Gate

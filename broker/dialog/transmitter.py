@@ -35,8 +35,7 @@ from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Buffer, Way, rejected
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import Decision, decide
+from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
 from broker.security.key_packet import Mode
 from broker.security.session import CannotSealError, Credentials, Sealer, Secured

@@ -18,9 +18,7 @@ from broker.forwarding.places import Places, key_of
 from broker.forwarding.way import Report, Way
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth, HealthOf
-from broker.routing.decide import Decision, RoutingContext, decide
-from broker.routing.facts import Hosted, RoutingFacts
+from broker.routing.decide import AddressHealth, Decision, HealthOf, Hosted, RoutingContext, RoutingFacts, decide
 from broker.routing.table import RouteTable
 from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, NO_GUID, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
 

@@ -43,9 +43,7 @@ from broker.forwarding.unfinished import Unfinished
 from broker.forwarding.way import UNTOLD, Buffer, Origin, QueuedById, Report, Way, WayOf, surface
 from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import HealthOf
-from broker.routing.decide import Decision, RoutingContext
-from broker.routing.facts import Hosted, RoutingFacts
+from broker.routing.decide import Decision, HealthOf, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile

@@ -15,7 +15,7 @@ from functools import partial
 from broker.forwarding.outbox import Outbox, Want
 from broker.forwarding.way import Way
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import Principals
+from broker.routing.decide import Principals
 from broker.routing.route import MirroredPair
 
 NewOutbox = Callable[[MirroredPair, Want], Outbox]

@@ -18,7 +18,7 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.way import Way
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 from broker.routing.route import MirroredPair
 from broker.wire.layout import HOP_COUNT_AT
 

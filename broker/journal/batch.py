@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from broker.forwarding.ring import Taken
-from broker.routing.choose import NOBODY, Principals
+from broker.routing.decide import NOBODY, Principals
 
 
 class Batch(NamedTuple):

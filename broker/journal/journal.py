@@ -22,7 +22,7 @@ from broker.forwarding.way import Origin
 from broker.journal.batch import NOBODY_FOLLOWS, Batch, Follower
 from broker.journal.plan import JournalPlan
 from broker.journal.writer import Writer
-from broker.routing.choose import NOBODY, Principals
+from broker.routing.decide import NOBODY, Principals
 
 SLOW_SECONDS, FAST_SECONDS = 0.1, 0.003  # between two looks
 COPY_MAX = 64 * 1024  # bytes of records that are copied out of the ring; for more, the ring gets other memory instead

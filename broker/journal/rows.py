@@ -41,7 +41,7 @@ from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Ending
 from broker.forwarding.way import Arrival, Queued, Sink, Way
 from broker.journal.batch import Batch
 from broker.journal.schema import JOURNAL
-from broker.routing.choose import NOBODY
+from broker.routing.decide import NOBODY
 from broker.routing.route import MirroredPair
 
 INCOMING_TABLE = "msdb"  # its routes decide what comes in (R1.1)

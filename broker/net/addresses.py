@@ -15,7 +15,7 @@ import structlog
 from broker.net.dialer import Attempts
 from broker.net.servers import Servers
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 
 ASKED_MAX = 10_000  # addresses of which it is noted that they matter; past it all do
 ATTEMPTS_MAX = 10_000  # addresses remembered: with ADDRESS 'TRANSPORT' a peer may invent them

@@ -12,8 +12,8 @@ import asyncio
 
 import structlog
 
-from broker.mirror.mirrored_route import MirroredRoute
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair
 
 STATE_CHANGED = 144  # the original's event, Broker:Mirrored Route State Changed

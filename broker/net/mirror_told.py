@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.mirror.mirrored_route import AddressState, MirroredRoute
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import AddressState, MirroredRoute
 
 
 def tell(route: MirroredRoute[NetworkAddress]) -> str:

@@ -1,5 +1,5 @@
 """
-Asking mirrored pairs who their principal is, and telling the forwarder: what `broker.mirror` decides, over links.
+Asking mirrored pairs who their principal is, and telling the forwarder: what `broker.routing.mirrored` decides, over links.
 
 A pair is asked once somebody has a frame for it, and until no route names it any more; so there are never more than
 mirrored routes. What is said of a broker instance by the link that serves an address counts for every pair that has
@@ -25,14 +25,13 @@ from broker.conversation.window import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
-from broker.mirror.mirrored_route import MirroredRoute
-from broker.mirror.role import MirrorRole
 from broker.net.askers import Prove
 from broker.net.link import Link
 from broker.net.mirror_log import MirrorLog
 from broker.net.mirror_told import tell
 from broker.net.peers import Peers
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirroredRoute, MirrorRole
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable
 from broker.wire.frame import Probe, ProbeReply, Rejected, encode_link

@@ -47,7 +47,7 @@ from broker.net.stirred import Stirred
 from broker.net.tls import NO_SECURITY, Security
 from broker.net.watcher import Nobody, Watcher
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 from broker.supervision import Kept, Supervision
 from broker.wire.connection import Connection, Ended, Event, Leaving, ProbeAnswered, Probed, RejectedBy
 from broker.wire.frame import Hello, Rejected

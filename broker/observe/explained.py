@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from broker.observe.line import Line, print_lines
 from broker.observe.terminal import Terminal
-from broker.routing.explanation import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
+from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
 
 _ITEM, _DETAIL = 2, 6  # columns before a step, and before what belongs to it
 

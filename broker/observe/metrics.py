@@ -40,7 +40,7 @@ from broker.observe.stored import STORED_METRICS, stored_readers, stored_samples
 from broker.observe.traffic import FORWARDED, TRAFFIC_METRICS, traffic_readers
 from broker.observe.transport import TRANSPORT_METRICS, transport_readers
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 from broker.routing.table import RouteTable
 
 OVERFLOW = "broker_metrics_label_overflow_total"

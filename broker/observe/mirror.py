@@ -14,12 +14,12 @@ from typing import Any
 
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
-from broker.mirror.mirrored_route import AddressState, MirroredRoute
 from broker.net.mirrors import Mirrors
 from broker.observe.described import Described, Reader, single
 from broker.observe.label import Labels
 from broker.observe.view import MIRRORS, make_row
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import AddressState, MirroredRoute
 from broker.routing.route import MirroredPair
 
 MIRROR_METRICS = (

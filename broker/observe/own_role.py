@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from broker.control.role_keeper import OwnStanding
-from broker.mirror.role import MirrorRole
 from broker.observe.view import DATABASE_MIRRORING, make_row
+from broker.routing.mirrored import MirrorRole
 
 _ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR")}
 _SUSPENDED, _PENDING_FAILOVER, _SYNCHRONIZED = (0, "SUSPENDED"), (3, "PENDING_FAILOVER"), (4, "SYNCHRONIZED")

@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.observe.line import Line, print_lines
 from broker.observe.terminal import Terminal
-from broker.routing.fate import HARMFUL, UNCHANGED, Fate
+from broker.routing.plan import HARMFUL, UNCHANGED, Fate
 
 # In a terminal; -o json has more.
 EDITS_SHOWN = 50

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.mirror.role import MirrorRole
 from broker.observe.backlog import read_backlog
 from broker.observe.described import Described, Reader, Samples
 from broker.observe.histogram import histogram_samples
 from broker.observe.instance import Running
 from broker.observe.label import Labels
 from broker.observe.ledger import read_ledger
+from broker.routing.mirrored import MirrorRole
 
 UNACCOUNTED = "broker_ledger_unaccounted_messages"
 

@@ -10,27 +10,339 @@ Source: Service Broker documentation, "Service Broker Routing".
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from broker.flow import Disposition
-from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import (
-    AddressHealth,
-    Candidate,
-    HealthOf,
-    Principals,
-    RouteChoice,
-    RouteClass,
-    choose,
-    wanted_instance,
-)
-from broker.routing.facts import Hosted, RoutingFacts
-from broker.routing.match import ASKING_STEP, DELAYED_STEP, Match, match, score
-from broker.routing.route import Route
+from broker.routing.address import LOCAL, NetworkAddress, transport_address
+from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Identity, MirroredPair, Route
 from broker.routing.table import RouteTable
+from broker.wire.layout import NO_GUID
+
+# --- facts ---
+# What the routing decision is told: about the frame, and about this instance. Values only.
+
+
+class RoutingFacts(Struct, frozen=True):
+    """
+    What a frame, or a conversation about to send one, says about where it wants to go.
+
+    Shape: GUIDs are 16 bytes; `to_broker_instance` zero = open; `database` is the broker instance of the database
+    in which the conversation sends, None when the frame arrived from outside.
+    """
+
+    to_service: str
+    to_broker_instance: bytes
+    conversation_id: bytes
+    is_from_target: bool = False
+    database: bytes | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any instance of the service will do."""
+        return self.to_broker_instance == NO_GUID
+
+    @property
+    def is_incoming(self) -> bool:
+        """Whether the frame arrived from outside, so that msdb's routes hold (R1.1)."""
+        return self.database is None
+
+
+class Hosted(Struct, frozen=True):
+    """
+    The databases of this instance and their services. Make one with `hosted`.
+
+    Shape: `services_of` broker instance -> its service names; `databases_with` service name -> the broker instances
+    that have it, sorted, so that a choice among them is stable; `mirrors` broker instances that live here and have
+    their principal elsewhere.
+    """
+
+    services_of: Mapping[bytes, frozenset[str]] = field(default_factory=dict)
+    databases_with: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    mirrors: frozenset[bytes] = frozenset()
+
+
+def hosted(databases: Mapping[bytes, Iterable[str]], *, mirrors: Iterable[bytes] = ()) -> Hosted:
+    """Index broker instances and the services each of them has, beside those that are mirrors."""
+    services_of = {instance: frozenset(services) for instance, services in databases.items()}
+    databases_with: dict[str, list[bytes]] = {}
+    for instance in sorted(services_of):
+        for service in services_of[instance]:
+            databases_with.setdefault(service, []).append(instance)
+    return Hosted(
+        services_of,
+        {service: tuple(instances) for service, instances in databases_with.items()},
+        frozenset(mirrors),
+    )
+
+
+# --- match ---
+# Finding matching routes: the first step that yields any route ends the search.
+#
+# The steps are functions in the order of the documentation, listed in `STEPS` under their documented numbers, so that
+# a
+# step is read, tested and explained by itself. Step 7 is the end of the list: nothing matched, which is no error.
+#
+# Balancing (step 3) picks one broker instance by rendezvous hashing, so that all gateways, after every restart, pick
+# alike, and removing one of n instances moves only the dialogs that were on it.
+#
+# Source: Service Broker documentation, "Service Broker Routing", section "Finding Matching Routes".
+
+
+ASKING_STEP = 4
+DELAYED_STEP = 7
+
+# The service that is asked, and the one that asks: what goes to either cannot wait for an answer.
+NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
+
+
+class Match(Struct, frozen=True):
+    """
+    The routes that matched, all of one step.
+
+    Shape: `step` 1 .. 6, or 7 with no routes; `is_balanced` when the conversation id decided which.
+    """
+
+    step: int
+    routes: tuple[Route, ...] = ()
+    is_balanced: bool = False
+
+
+Step = Callable[[RouteTable, Hosted, RoutingFacts], Match | None]
+
+
+def match(table: RouteTable, hosted: Hosted, facts: RoutingFacts) -> Match:
+    """
+    The routes of the first step that has any.
+
+    Cost: at most one look-up a step; step 3 hashes once per broker instance of the service.
+    """
+    for step in STEPS:
+        found = step(table, hosted, facts)
+        if found is not None:
+            return found
+    return Match(DELAYED_STEP)
+
+
+def _exact(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
+    """Step 1: service name and broker instance, when the dialog names one (R2.1)."""
+    if facts.is_open:
+        return None
+    routes = table.routes(facts.to_service, facts.to_broker_instance)
+    return Match(1, routes) if routes else None
+
+
+def _any_instance(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
+    """Step 2: the service name among routes without broker instance (R2.2)."""
+    routes = table.routes(facts.to_service)
+    return Match(2, routes) if routes else None
+
+
+def _balanced(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
+    """Step 3: an open dialog picks one of the broker instances that have routes (R2.3)."""
+    weights = table.instances(facts.to_service) if facts.is_open else {}
+    if not weights:
+        return None
+    instance = pick_instance(facts.conversation_id, weights)
+    return Match(3, table.routes(facts.to_service, instance), is_balanced=len(weights) > 1)
+
+
+def _ask(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
+    """Step 4: a route to the configuration service exists, so it is asked (R2.4); nobody asks it about itself."""
+    if facts.to_service in NEVER_ASKED_ABOUT:
+        return None
+    routes = table.routes(BROKER_CONFIGURATION)
+    return Match(ASKING_STEP, routes) if routes else None
+
+
+def _last_resort(table: RouteTable, _hosted: Hosted, _facts: RoutingFacts) -> Match | None:
+    """Step 5: routes that name neither service nor broker instance (R2.5)."""
+    routes = table.routes(None)
+    return Match(5, routes) if routes else None
+
+
+def _implicit_local(_table: RouteTable, hosted: Hosted, facts: RoutingFacts) -> Match | None:
+    """Step 6: a named broker instance, and some database here has a service of that name (R2.6), or is its mirror."""
+    is_here = facts.to_service in hosted.databases_with or facts.to_broker_instance in hosted.mirrors
+    if facts.is_open or not is_here:
+        return None
+    return Match(6, (Route("", LOCAL, remote_service_name=facts.to_service),))
+
+
+STEPS: tuple[Step, ...] = (_exact, _any_instance, _balanced, _ask, _last_resort, _implicit_local)
+
+
+def pick_instance(conversation_id: bytes, weights: Mapping[bytes, int]) -> bytes:
+    """
+    The broker instance that wins this conversation: the highest score, the lower GUID on a tie.
+
+    Args:
+        conversation_id: 16 bytes.
+        weights: An instance weighs as much as the heaviest of its routes; how many lead to it changes nothing.
+    """
+    return min(weights, key=lambda instance: (-score(conversation_id, instance, weight=weights[instance]), instance))
+
+
+def score(conversation_id: bytes, candidate: bytes, *, weight: int = 1) -> float:
+    """
+    Rendezvous score: weight / -ln((h + 0.5) / 2^64), h the first 8 bytes of SHA-256(conversation_id, candidate).
+
+    Shape: a positive number; over all conversations, candidate i wins with probability weight_i / sum of weights.
+    """
+    from hashlib import sha256  # noqa: PLC0415 - for those who balance; a slow import for all others
+
+    h = int.from_bytes(sha256(conversation_id + candidate).digest()[:8], "big")
+    uniform = (h + 0.5) / 2.0**64
+    # The largest hashes round to 1.0, whose logarithm is 0: such a candidate wins.
+    return weight / -math.log(uniform) if uniform < 1.0 else math.inf
+
+
+# --- choose ---
+# Choosing among the routes that matched, and ordering the addresses that lead on.
+#
+# Of a mirrored route only the principal leads on (R3.1, R6.2); while nobody knows which address that is, none does.
+#
+# The classes are tried in the documented order: mirrored, LOCAL, network address, TRANSPORT. The first class that has
+# a member and works is taken. Of a network class every distinct address is a candidate; which one is used now depends
+# on health, and among equals on a hash of conversation and address, so that one dialog stays on one path while that
+# path is healthy and moves when it breaks (R3.5).
+#
+# Source: Service Broker documentation, "Service Broker Routing", section "Choosing a Route".
+
+
+class AddressHealth(IntEnum):
+    """What is remembered of an address; the lower is preferred."""
+
+    CONNECTED = 0
+    LEAVING = 1  # still connected, to a peer that drains
+    UNTRIED = 2
+    SUPPRESSED = 3
+
+
+HealthOf = Callable[[NetworkAddress], AddressHealth]
+Principals = Mapping[MirroredPair, NetworkAddress]
+"""Where the principal of each mirrored pair is, as far as it is known."""
+NOBODY: Principals = MappingProxyType({})
+
+
+class RouteClass(StrEnum):
+    """The four classes, in the order in which they are tried."""
+
+    MIRRORED = "mirrored"
+    LOCAL = "LOCAL"
+    NETWORK = "network address"
+    TRANSPORT = "TRANSPORT"
+
+
+class Candidate(Struct, frozen=True):
+    """One address that leads on, the route that named it, and its health when the choice was made."""
+
+    address: NetworkAddress
+    route: Route
+    health: AddressHealth
+
+
+class RouteChoice(Struct, frozen=True):
+    """
+    The class taken.
+
+    Shape: `routes` its members, each distinct route once (R1.5); `candidates` for NETWORK and TRANSPORT, best first,
+    for MIRRORED the principal alone, or none while nobody knows it.
+    """
+
+    route_class: RouteClass
+    routes: tuple[Route, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+
+def choose(
+    routes: Iterable[Route],
+    hosted: Hosted,
+    facts: RoutingFacts,
+    health_of: HealthOf,
+    *,
+    unusable: Container[NetworkAddress] = frozenset(),
+    principals: Principals = NOBODY,
+) -> RouteChoice | None:
+    """The first class that has a member and works, none of its addresses `unusable`; None when none does."""
+    distinct = distinct_routes(routes)
+    mirrored = tuple(route for route in distinct if class_of(route) is RouteClass.MIRRORED)
+    if mirrored:
+        return RouteChoice(RouteClass.MIRRORED, mirrored, _principal(mirrored, principals, health_of))
+    local = tuple(route for route in distinct if class_of(route) is RouteClass.LOCAL and is_here(route, hosted, facts))
+    if local:
+        return RouteChoice(RouteClass.LOCAL, local)
+    for route_class in (RouteClass.NETWORK, RouteClass.TRANSPORT):
+        members = [(next_hop(route, facts), route) for route in distinct if class_of(route) is route_class]
+        usable = [(hop, route) for hop, route in members if hop is not None and hop not in unusable]
+        if usable:
+            return _forwarded(route_class, usable, facts, health_of)
+    return None
+
+
+def distinct_routes(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """Of identical routes the first (R1.5)."""
+    first_of: dict[Identity, Route] = {}
+    for route in routes:
+        first_of.setdefault(route.identity, route)
+    return tuple(first_of.values())
+
+
+def class_of(route: Route) -> RouteClass:
+    """The class that a route is tried in."""
+    if route.mirror_address is not None:
+        return RouteClass.MIRRORED
+    if isinstance(route.address, NetworkAddress):
+        return RouteClass.NETWORK
+    return RouteClass.LOCAL if route.address == LOCAL else RouteClass.TRANSPORT
+
+
+def next_hop(route: Route, facts: RoutingFacts) -> NetworkAddress | None:
+    """Where a route leads on: its address, or the one that the service name holds; None when that holds none (R3.6)."""
+    return route.address if isinstance(route.address, NetworkAddress) else transport_address(facts.to_service)
+
+
+def wanted_instance(route: Route, facts: RoutingFacts) -> bytes | None:
+    """The broker instance that decides the database: the conversation's, else the route's, else None (R4.1)."""
+    if not facts.is_open:
+        return facts.to_broker_instance
+    return route.broker_instance.bytes if route.broker_instance is not None else None
+
+
+def is_here(route: Route, hosted: Hosted, facts: RoutingFacts) -> bool:
+    """Whether LOCAL works: the service exists here and, where one is named, so does the broker instance (R3.7)."""
+    instance = wanted_instance(route, facts)
+    is_database_here = instance is None or instance in hosted.services_of
+    return is_database_here and facts.to_service in hosted.databases_with
+
+
+def preference(address: NetworkAddress, facts: RoutingFacts) -> float:
+    """How much a conversation prefers an address among equally healthy ones: the higher wins (R3.5)."""
+    return score(facts.conversation_id, str(address).encode())
+
+
+def _principal(routes: Iterable[Route], principals: Principals, health_of: HealthOf) -> tuple[Candidate, ...]:
+    """The principal of the first pair that has one."""
+    for route in routes:
+        address = None if route.pair is None else principals.get(route.pair)
+        if address is not None:
+            return (Candidate(address, route, health_of(address)),)
+    return ()
+
+
+def _forwarded(
+    route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: RoutingFacts, health_of: HealthOf
+) -> RouteChoice:
+    by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
+    candidates = sorted(by_address.values(), key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
+    return RouteChoice(route_class, tuple(route for _, route in pairs), tuple(candidates))
+
 
 REPLY_STEP = 0
 

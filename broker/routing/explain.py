@@ -12,31 +12,218 @@ Source: docs/routing.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
 from itertools import islice
+from typing import Annotated
 from uuid import UUID
 
-from msgspec import Struct, field, structs
+import msgspec
+from msgspec import Meta, Struct, field, structs
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import RouteClass, class_of, distinct_routes, is_here, next_hop, preference, wanted_instance
-from broker.routing.decide import Decision, Pass, RoutingContext, decide
-from broker.routing.explanation import (
-    CandidateShown,
-    ClassTried,
-    Explanation,
-    Outcome,
-    PassShown,
-    Progress,
-    RouteFate,
-    Score,
-    Step,
+from broker.routing.decide import (
+    NEVER_ASKED_ABOUT,
+    Decision,
+    Hosted,
+    Pass,
+    RouteClass,
+    RoutingContext,
+    RoutingFacts,
+    class_of,
+    decide,
+    distinct_routes,
+    is_here,
+    next_hop,
+    pick_instance,
+    preference,
+    score,
+    wanted_instance,
 )
-from broker.routing.facts import RoutingFacts
-from broker.routing.hint import hints_for
-from broker.routing.match import NEVER_ASKED_ABOUT, pick_instance, score
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
+from broker.security.grants import Grants, Permission, Ruling
+from broker.security.principal import PUBLIC, Who
+
+# --- explanation ---
+# What an explanation of a routing decision looks like, as values; JSON and the terminal show the same ones.
+#
+# GUIDs and addresses are text here, as people read them; a database goes by its name.
+
+
+class Outcome(StrEnum):
+    """What happens to the message, in one word."""
+
+    FORWARDED = "forwarded"
+    DELIVERED = "delivered"
+    HELD = "held"
+    DELAYED = "delayed"
+    DROPPED = "dropped"
+
+
+class Progress(StrEnum):
+    """How far a step came."""
+
+    SKIPPED = "skipped"
+    NOTHING = "nothing"
+    MATCHED = "matched"
+    NOT_REACHED = "not reached"
+
+
+class RouteFate(msgspec.Struct, frozen=True):
+    """One route and what became of it at this place."""
+
+    name: str
+    remote_service_name: str | None
+    broker_instance: str | None
+    address: str
+    mirror_address: str | None
+    weight: int
+    lifetime: Annotated[datetime | None, Meta(description="UTC instant of expiry; null is never.")]
+    is_taken: Annotated[bool, Meta(description="Whether it goes on from here.")]
+    why: str
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One broker instance in the draw of step 3; the highest score wins."""
+
+    broker_instance: str
+    weight: int
+    score: float
+    is_picked: bool
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step of matching."""
+
+    step: Annotated[int, Meta(description="0 for a reply, 1 to 7 as documented.")]
+    title: str
+    progress: Progress
+    why: str
+    routes: tuple[RouteFate, ...] = ()
+    scores: tuple[Score, ...] = ()
+    more_routes: Annotated[int, Meta(description="Routes that were looked at and are not listed.")] = 0
+
+
+class ClassTried(msgspec.Struct, frozen=True):
+    """One class of choosing, and its members."""
+
+    route_class: str
+    progress: Progress
+    why: str
+    routes: tuple[RouteFate, ...] = ()
+    more_routes: Annotated[int, Meta(description="Members that are not listed.")] = 0
+
+
+class CandidateShown(msgspec.Struct, frozen=True):
+    """One address that leads on, best first."""
+
+    address: str
+    route: str
+    health: str
+    problem: Annotated[str, Meta(description="What is known against it; empty when nothing is.")]
+    score: Annotated[float, Meta(description="Among equally healthy ones the highest wins.")]
+
+
+class PassShown(msgspec.Struct, frozen=True):
+    """One time through matching and choosing; a route that leads to this very instance makes a second one."""
+
+    table: Annotated[str, Meta(description="Whose routes were searched.")]
+    is_incoming: bool
+    steps: tuple[Step, ...]
+    classes: tuple[ClassTried, ...]
+    candidates: tuple[CandidateShown, ...]
+    more_candidates: Annotated[int, Meta(description="Candidates that are not listed.")] = 0
+
+
+class PermissionShown(msgspec.Struct, frozen=True):
+    """Whether the peer may, and by which statement, or for want of which."""
+
+    permission: str
+    is_permitted: bool
+    why: str
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The decision and every reason for it."""
+
+    to_service: str
+    to_broker_instance: Annotated[str | None, Meta(description="Null when any instance of the service will do.")]
+    conversation_id: str
+    is_from_target: bool
+    outcome: Outcome
+    disposition: str
+    number: Annotated[int, Meta(description="The original's message number; 0 where it has none.")]
+    step: int
+    route: Annotated[str | None, Meta(description="The route taken; null when none was, empty when none is stored.")]
+    next_hop: str | None
+    database: str | None
+    is_service_there: Annotated[bool, Meta(description="False when that database does not have the service.")]
+    sentence: str
+    is_by_conversation: Annotated[bool, Meta(description="Whether another conversation may go elsewhere.")]
+    passes: tuple[PassShown, ...]
+    hints: tuple[str, ...] = ()
+    peer: Annotated[str | None, Meta(description="Who brings the message; null when that was not asked.")] = None
+    permissions: Annotated[
+        tuple[PermissionShown, ...], Meta(description="What the peer needs; asked before any route.")
+    ] = ()
+
+    @property
+    def has_way(self) -> bool:
+        """Whether a message leaves, waits for a principal, or comes to a service that is there."""
+        return self.outcome not in {Outcome.DROPPED, Outcome.DELAYED} and self.is_service_there
+
+
+# --- hint ---
+# What may have been meant when a message finds no way, and what to do.
+#
+# A hint names something that is there and almost fits, or the one thing that is missing. What is looked through is
+# bounded, as everything that an explanation asks.
+
+
+NAMES_COMPARED = 5000  # service names that are looked through for one that differs only in case
+ROUTES_COMPARED = 1000  # of one service
+EXPIRED_TOLD = 3
+
+
+def hints_for(last: Pass, hosted: Hosted, table: str) -> Iterator[str]:
+    """
+    What to tell about the pass that decided; nothing when the message finds its service or leaves.
+
+    Args:
+        last: Of the decision.
+        hosted: The services that are here.
+        table: What people call the table that was searched.
+    """
+    service, decision = last.facts.to_service, last.decision
+    if decision.disposition is Disposition.FORWARDED:
+        return
+    if decision.database is not None:
+        here = hosted.services_of[decision.database]
+        if service not in here:
+            yield from _alike(service, here, "there is a service {name!r} in that database")
+        return
+    named = (name for name in last.table.services() if name is not None)
+    yield from _alike(service, named, f"{table} has a route to {{name!r}}")
+    yield from _alike(service, hosted.databases_with, "there is a service {name!r} here")
+    looked_at = islice(last.table.all_routes(service), ROUTES_COMPARED)
+    expired = (route for route in looked_at if not route.is_live(last.table.now))
+    for route in islice(expired, EXPIRED_TOLD):
+        yield f"route {route.name} has expired: ALTER ROUTE with a new LIFETIME brings it back"
+    if decision.disposition is Disposition.NO_ROUTE:
+        yield f"CREATE ROUTE in {table}, with this SERVICE_NAME, or without one for all that no other route names"
+    if decision.disposition is Disposition.FORWARDING_DISABLED:
+        yield "set endpoint.message_forwarding = true to let this instance pass on what is for others"
+
+
+def _alike(service: str, names: Iterable[str], sentence: str) -> Iterator[str]:
+    """Names that differ from the wanted one in case or in blanks around them."""
+    folded = service.strip().casefold()
+    for name in islice(names, NAMES_COMPARED):
+        if name != service and name.strip().casefold() == folded:
+            yield sentence.format(name=name) + ": names compare byte for byte"
+
 
 MSDB = "msdb"  # whose routes hold for what arrives
 ROUTES_SHOWN = 50  # of one step
@@ -375,3 +562,54 @@ def _finite(score_of_one: float) -> float:
 
 def _guid(instance: bytes) -> str:
     return str(UUID(bytes=instance))
+
+
+# --- permitted ---
+# What permissions add to an explanation: a peer may not connect or send, so nothing of the routes below comes to
+# pass.
+#
+# They are asked before the routes are, so an explanation of what is not permitted shows what the routes would do with
+# it.
+
+
+def with_permissions(told: Explanation, who: Who, grants: Grants) -> Explanation:
+    """
+    An explanation for a message that a peer brings.
+
+    Args:
+        told: What becomes of it when it is permitted.
+        who: What the peer has proved to be.
+        grants: Of msdb.
+    """
+    connect, send = grants.connect(who), grants.send(who, told.to_service)
+    told = structs.replace(
+        told, peer=who.name, permissions=(_shown(Permission.CONNECT, connect), _shown(Permission.SEND, send))
+    )
+    if connect.is_permitted and send.is_permitted:
+        return told
+    refused = send if connect.is_permitted else connect
+    what = "dropped" if connect.is_permitted else "never taken, because the peer may not connect"
+    reason = f"{Disposition.NOT_PERMITTED} ({Disposition.NOT_PERMITTED.number})"
+    return structs.replace(
+        told,
+        outcome=Outcome.DROPPED,
+        disposition=Disposition.NOT_PERMITTED.value,
+        number=Disposition.NOT_PERMITTED.number,
+        route=None,
+        next_hop=None,
+        database=None,
+        is_service_there=True,
+        sentence=f"{what}: {reason}: {refused.why}; the sender keeps the message and sends it again",
+        hints=tuple(_hint(ruling) for ruling in (connect, send) if not ruling.is_permitted),
+    )
+
+
+def _shown(permission: Permission, ruling: Ruling) -> PermissionShown:
+    return PermissionShown(permission.value, ruling.is_permitted, ruling.why)
+
+
+def _hint(refused: Ruling) -> str:
+    """The statement to run."""
+    if refused.rule is not None:
+        return f"USE msdb; {refused.why.replace('DENY', 'REVOKE', 1)};"
+    return f"USE msdb; {refused.why.removeprefix('no ').removesuffix(f' or {PUBLIC}')};"

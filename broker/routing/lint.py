@@ -20,8 +20,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.facts import Hosted
-from broker.routing.match import NEVER_ASKED_ABOUT
+from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route
 
 

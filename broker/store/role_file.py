@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker.errors import StoreUnavailableError
-from broker.mirror.role import EPOCH_MAX
+from broker.routing.mirrored import EPOCH_MAX
 from broker.store.record import check_record, write_record
 
 _MAX_BYTES = 64 * 1024  # a file that is longer is not ours

@@ -21,7 +21,7 @@ from ipaddress import ip_address
 from broker.ddl.statements import CreateRoute
 from broker.dialog.route_requests import Inquiry
 from broker.errors import ConversationError
-from broker.routing.match import score
+from broker.routing.decide import score
 from broker.routing.route import RouteProperties
 
 NO_ROUTE = 9750  # the original's message for a service without a route

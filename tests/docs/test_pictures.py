@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from broker.conversation.state import TRANSITIONS, Happening, State
-from broker.routing.choose import RouteClass
+from broker.routing.decide import RouteClass
 from broker.routing.explain import TITLES
 from broker.security.key_packet import KEY_ID_BYTES
 from broker.security.refusal import SealRefusedError

@@ -9,7 +9,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 from broker.wire.frame import GoAway, Hello, Ping, Pong, decode_dialog
 from tests.support.loopback import accepted, instance, message, numbers, raw, raw_listener, until
 

@@ -18,8 +18,8 @@ from broker.daemon import Instance as Daemon
 from broker.daemon import serve
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
-from broker.mirror.mirrored_route import MirroredRouteState
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirroredRouteState
 from broker.routing.route import MirroredPair, Route
 from broker.wire.frame import GoAway, Probe, ProbeReply, Rejected
 from broker.wire.layout import Kind

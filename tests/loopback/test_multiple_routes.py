@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from broker.conversation.message_types import error_body
-from broker.routing.match import pick_instance
+from broker.routing.decide import pick_instance
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.multiple_routes import (
     ALL_TOGETHER,

@@ -17,8 +17,7 @@ from broker.flow import Disposition
 from broker.forwarding.kernel_choice import KERNELS
 from broker.net.tls import NO_SECURITY
 from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State

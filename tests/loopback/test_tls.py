@@ -24,7 +24,7 @@ from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
 from broker.observe.connection import connection_samples
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Fatal, Hello, encode_link

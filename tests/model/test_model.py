@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.conversation.state import State
-from broker.mirror.standing import TRANSITIONS
+from broker.routing.mirrored import TRANSITIONS
 from tests.support.spin import MODELS, check, needs_spin, told
 from tools.model import standing_pml
 

@@ -21,7 +21,7 @@ from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel
-from broker.routing.facts import Hosted
+from broker.routing.decide import Hosted
 from broker.routing.route import RouteProperties
 from broker.routing.table import RouteTable
 from broker.wire.layout import HOP_LIMIT

@@ -5,11 +5,8 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given, settings
 
-from broker.routing.choose import class_of
-from broker.routing.decide import Pass, RoutingContext, decide
-from broker.routing.explain import DisplayNames, explain
-from broker.routing.explanation import Explanation, PassShown, Progress, RouteFate
-from broker.routing.facts import RoutingFacts
+from broker.routing.decide import Pass, RoutingContext, RoutingFacts, class_of, decide
+from broker.routing.explain import DisplayNames, Explanation, PassShown, Progress, RouteFate, explain
 from broker.routing.route import Route
 from tests.property.test_routing import facts, surroundings
 from tests.support.tiers import examples

@@ -23,9 +23,7 @@ from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext, decide
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import (

@@ -24,8 +24,7 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer, Origin
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import Hosted
+from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, decode_dialog, encode_dialog

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.mirror.mirrored_route import MirroredRoute, MirroredRouteState
-from broker.mirror.role import EPOCH_TOLD_MAX, MirrorRole
-from broker.mirror.standing import MirrorState
+from broker.routing.mirrored import EPOCH_TOLD_MAX, MirroredRoute, MirroredRouteState, MirrorRole, MirrorState
 
 ADDRESSES = ("a:4022", "b:4022")
 PACE = 0.2

@@ -21,11 +21,8 @@ from msgspec import structs
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import Decision, RoutingContext, decide
-from broker.routing.explain import DisplayNames, explain
-from broker.routing.explanation import Explanation, Progress
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.explain import DisplayNames, Explanation, Progress, explain
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.wire.layout import NO_GUID

@@ -15,10 +15,8 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.explain import DisplayNames, explain
-from broker.routing.facts import Hosted, RoutingFacts
-from broker.routing.permitted import with_permissions
+from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
+from broker.routing.explain import DisplayNames, explain, with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State

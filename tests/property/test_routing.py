@@ -11,10 +11,16 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import Decision, RoutingContext, decide
-from broker.routing.facts import RoutingFacts, hosted
-from broker.routing.match import pick_instance, score
+from broker.routing.decide import (
+    AddressHealth,
+    Decision,
+    RoutingContext,
+    RoutingFacts,
+    decide,
+    hosted,
+    pick_instance,
+    score,
+)
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID

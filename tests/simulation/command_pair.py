@@ -21,8 +21,7 @@ from typing import Any
 
 from broker.application.dialog import Dialog
 from broker.control.role_keeper import RoleKeeper
-from broker.mirror.own_role import RoleAnswer
-from broker.mirror.role import MirrorRole
+from broker.routing.mirrored import MirrorRole, RoleAnswer
 from broker.supervision import Supervision
 from broker.wire.frame import Probe, ProbeReply
 from tests.simulation.application import Application

@@ -26,9 +26,7 @@ import structlog
 from broker.net.addresses import Addresses
 from broker.net.dialling import Dialling
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext, decide
-from broker.routing.facts import Hosted, RoutingFacts
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NO_GUID

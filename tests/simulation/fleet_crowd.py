@@ -22,8 +22,7 @@ import structlog
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
 from broker.forwarding.way import Origin
-from broker.routing.decide import RoutingContext, decide
-from broker.routing.facts import Hosted, RoutingFacts, hosted
+from broker.routing.decide import Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import RouteProperties
 from broker.wire.frame import Hello, decode_dialog, encode_link
 from broker.wire.layout import Flag, Kind

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from broker.errors import PeerSilentError
-from broker.mirror.mirrored_route import MirroredRoute
+from broker.routing.mirrored import MirroredRoute
 from broker.wire.connection import Connection
 from broker.wire.frame import Hello
 from tests.simulation.mirror_world import Clock

@@ -29,7 +29,6 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Origin
-from broker.mirror.role import MirrorRole
 from broker.net.departures import has_parted
 from broker.net.housekeeping import Housekeeping
 from broker.net.limits import Timeouts
@@ -37,7 +36,8 @@ from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.routing.address import NetworkAddress
-from broker.routing.facts import hosted
+from broker.routing.decide import hosted
+from broker.routing.mirrored import MirrorRole
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.store.database import lock_store, open_store

@@ -13,7 +13,7 @@ import random
 import zlib
 from dataclasses import dataclass, field
 
-from broker.mirror.mirrored_route import MirroredRouteState
+from broker.routing.mirrored import MirroredRouteState
 from tests.simulation.mirror_prober import Prober
 from tests.simulation.mirror_story import ACTED_SECONDS, INSTANCES, MirrorBlow, MirrorStory
 from tests.simulation.mirror_world import HEARTBEAT_SECONDS, LEASE_SECONDS, Frame, Instance, World

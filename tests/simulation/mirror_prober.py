@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from broker.mirror.mirrored_route import MirroredRoute
+from broker.routing.mirrored import MirroredRoute
 from tests.simulation.mirror_story import INSTANCES
 from tests.simulation.mirror_world import DIAL_SECONDS, Frame, Instance, Link, World
 

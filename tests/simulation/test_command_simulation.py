@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.dialog.endpoint import Endpoint
-from broker.mirror.own_role import OwnRole
+from broker.routing.mirrored import OwnRole
 from tests.simulation.command_pair import Arbiter
 from tests.simulation.command_play import play
 from tests.simulation.command_story import BLOWS, CommandStory, draw

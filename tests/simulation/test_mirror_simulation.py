@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.mirror.standing import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
+from broker.routing.mirrored import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 from tests.simulation.mirror_play import play
 from tests.simulation.mirror_story import BLOWS, draw, smaller
 from tests.simulation.simulate import trouble

@@ -14,8 +14,7 @@ from broker.net.link import Link
 from broker.net.link_state import LinkState
 from broker.net.transport import PlainTransport
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.connection import Connection, Event

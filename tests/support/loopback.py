@@ -25,7 +25,7 @@ from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.facts import hosted
+from broker.routing.decide import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.decoder import Decoder

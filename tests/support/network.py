@@ -27,8 +27,7 @@ from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Origin, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import Hosted, hosted
+from broker.routing.decide import AddressHealth, Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.security.session import Credentials

@@ -25,8 +25,7 @@ from msgspec import structs
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import RoutingFacts
+from broker.routing.decide import AddressHealth, RoutingFacts
 from broker.routing.route import Route
 
 DYNAMIC_ROUTING_SERVICE = "SQL/ServiceBroker/BrokerConfiguration"

@@ -17,7 +17,7 @@ from broker.net.limits import Timeouts
 from broker.net.link import Link
 from broker.net.peers import Peers
 from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.facts import Hosted
+from broker.routing.decide import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.decoder import Decoder

@@ -14,9 +14,7 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import NotAskedError
 from broker.admin.why import Severity, SideShown, WhyAnswer, WhyFinding
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 

@@ -33,9 +33,7 @@ from broker.errors import SettingsError, UnknownNameError
 from broker.net.certificate import identify
 from broker.net.dialer import Attempts
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State

@@ -12,9 +12,7 @@ from broker.admin.following import Followed, Loop, follow_plan
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, NotAskedError
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 

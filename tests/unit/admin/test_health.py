@@ -15,12 +15,12 @@ from aiohttp.test_utils import make_mocked_request
 from broker.admin.health import WITHHELD, Check, checks_of, observe_app
 from broker.control.role_keeper import OwnStanding
 from broker.daemon import Instance
-from broker.mirror.role import MirrorRole
 from broker.net.certificate import Identity
 from broker.net.dialer import Attempts
 from broker.net.tls import Encryption, Security
 from broker.observe.lag import LoopLag
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirrorRole
 
 Get: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
 

@@ -26,9 +26,8 @@ from broker.ddl.parser import parse_script
 from broker.errors import StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer
-from broker.routing.facts import RoutingFacts
-from broker.routing.fate import Fate
-from broker.routing.plan import PlannedFlow
+from broker.routing.decide import RoutingFacts
+from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import Flag

@@ -17,9 +17,7 @@ from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.admin.through import HOPS_MAX, Directory, End, NotAskedError, Way, ask, follow
 from broker.errors import DaemonUnreachableError
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 

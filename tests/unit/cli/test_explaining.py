@@ -14,9 +14,7 @@ import pytest
 from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainAnswer, ExplainRequest
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.support.command import run

@@ -14,10 +14,8 @@ import pytest
 from broker.admin.explaining import Place, answer
 from broker.admin.message import ExplainRequest, PlanAnswer, PlannedRoute, RouteEdit
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import hosted
-from broker.routing.fate import Fate
+from broker.routing.decide import AddressHealth, RoutingContext, hosted
+from broker.routing.plan import Fate
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.support.command import run

@@ -27,8 +27,8 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer
-from broker.mirror.role import MirrorRole
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
+from broker.routing.mirrored import MirrorRole
 from broker.store.database import lock_store, open_store
 from broker.store.fence import RECORD
 from broker.store.role_file import role_path

@@ -11,7 +11,7 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.control.flows import flows_of_database, flows_of_passage
 from broker.conversation.state import State
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import PlannedFlow
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service

@@ -18,8 +18,7 @@ from broker.control import role_keeper
 from broker.control.role_keeper import RoleKeeper
 from broker.control.role_source import LockSource
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
-from broker.mirror.own_role import LATE, RoleAnswer
-from broker.mirror.role import MirrorRole
+from broker.routing.mirrored import LATE, MirrorRole, RoleAnswer
 from broker.store.database import HELD
 from broker.store.role_file import Reign, role_path, write_reign
 from broker.store.transaction import LAPSED

@@ -12,8 +12,7 @@ import pytest
 
 from broker.control.config import Settings
 from broker.control.role_source import CommandSource, LockSource, role_source
-from broker.mirror.own_role import RoleAnswer
-from broker.mirror.role import EPOCH_MAX, MirrorRole
+from broker.routing.mirrored import EPOCH_MAX, MirrorRole, RoleAnswer
 
 
 def source(code: str, *, hold: float = 20.0) -> CommandSource:

@@ -19,7 +19,7 @@ from broker.conversation.frames import (
     message_frame,
     place,
 )
-from broker.routing.facts import RoutingFacts
+from broker.routing.decide import RoutingFacts
 from broker.wire.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
 from broker.wire.layout import NO_GUID, Flag, Kind
 

@@ -22,8 +22,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import Hosted, RoutingFacts
+from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sqlite_store import SqliteStore

@@ -25,8 +25,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import hosted
+from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store

@@ -19,8 +19,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Destination
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth, Candidate
-from broker.routing.decide import Decision
+from broker.routing.decide import AddressHealth, Candidate, Decision
 from broker.wire.layout import Flag
 
 HOP = NetworkAddress("gateway", 4022)

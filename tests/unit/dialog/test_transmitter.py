@@ -44,9 +44,7 @@ from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Buffer, Way, frame_bounds
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth, Candidate
-from broker.routing.decide import Decision
-from broker.routing.facts import Hosted
+from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.security.key_packet import Mode

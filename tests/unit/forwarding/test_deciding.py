@@ -16,9 +16,7 @@ from broker.forwarding.places import Places, key_of
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import Hosted, RoutingFacts
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.layout import Kind

@@ -24,9 +24,7 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
 from broker.forwarding.ways import OTHER_KIND
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import decide
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.security.grants import OPEN

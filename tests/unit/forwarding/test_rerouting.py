@@ -19,9 +19,7 @@ from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.way import surface
 from broker.forwarding.ways import Ways
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.facts import Hosted
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Header, encode_dialog

@@ -22,9 +22,7 @@ from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Record, Ring, decode, hea
 from broker.forwarding.sample import Sample
 from broker.forwarding.way import Arrival, Buffer, Nobody, Origin, Queued, Way
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import decide
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import decode_dialog

@@ -10,8 +10,7 @@ from broker.forwarding.outbox import Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import OTHER_KIND, Ways
 from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
-from broker.routing.choose import AddressHealth, Candidate
-from broker.routing.decide import Decision
+from broker.routing.decide import AddressHealth, Candidate, Decision
 from broker.routing.route import Route
 from broker.wire.layout import Kind
 from tests.unit.forwarding.test_outbox import Wire

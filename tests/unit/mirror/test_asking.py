@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from broker.mirror.asking import FIRST_SECONDS, LAST_SECONDS, LONGEST_STEP, ProbeSchedule
+from broker.routing.mirrored import FIRST_SECONDS, LAST_SECONDS, LONGEST_STEP, ProbeSchedule
 
 NO_CHANCE, MUCH_CHANCE = 0.0, 1.0 - 2**-53
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.mirror.mirrored_route import AddressState, MirroredRoute, MirroredRouteState
-from broker.mirror.role import EPOCH_MAX, EPOCH_TOLD_MAX, MirrorRole
-from broker.mirror.standing import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
+from broker.routing.mirrored import (
+    EPOCH_MAX,
+    EPOCH_TOLD_MAX,
+    TRANSITIONS,
+    AddressState,
+    MirroredRoute,
+    MirroredRouteState,
+    MirrorEvent,
+    MirrorRole,
+    MirrorSide,
+    MirrorState,
+)
 
 A, B = "a:4022", "b:4022"
 S = MirroredRouteState

@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from broker.mirror.own_role import LATE, ON_WORD, Act, OwnRole, RoleAnswer
-from broker.mirror.role import MirrorRole
+from broker.routing.mirrored import LATE, ON_WORD, Act, MirrorRole, OwnRole, RoleAnswer
 
 HOLD = 10.0
 PRINCIPAL, MIRROR, SILENT = (

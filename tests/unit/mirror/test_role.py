@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.mirror.role import EPOCH_MAX, MirrorRole
+from broker.routing.mirrored import EPOCH_MAX, MirrorRole
 
 
 @pytest.mark.parametrize("role", MirrorRole)

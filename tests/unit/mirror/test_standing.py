@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.mirror.standing import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
+from broker.routing.mirrored import ASKING, ON_USE, PRINCIPAL, TRANSITIONS, MirrorEvent, MirrorSide, MirrorState
 
 MIRRORED = {
     MirrorState.FIRST_DECLINED: MirrorState.SECOND_DECLINED,

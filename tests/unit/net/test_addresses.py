@@ -12,7 +12,7 @@ from broker.net.addresses import Addresses
 from broker.net.dialer import Attempts
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 
 NORTH, SOUTH = NetworkAddress("10.0.0.1"), NetworkAddress("10.0.0.2")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.mirror.mirrored_route import MirroredRoute
 from broker.net.mirror_told import tell
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirroredRoute
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 

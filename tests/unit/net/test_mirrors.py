@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 from broker.conversation.window import NEVER
 from broker.dialog.status import Trouble
 from broker.flow import Disposition
-from broker.mirror.mirrored_route import MirroredRouteState
 from broker.net.link import Link
 from broker.net.mirror_log import STATE_CHANGED
 from broker.net.mirrors import CHECK_SECONDS, Mirrors
 from broker.routing.address import NetworkAddress
+from broker.routing.mirrored import MirroredRouteState
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
 from broker.wire.frame import Probe, ProbeReply, Rejected, decode_link

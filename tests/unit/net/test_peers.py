@@ -16,8 +16,7 @@ from broker.net.dialer import BACKOFF_FIRST, DialQueue
 from broker.net.heard import OTHER_PEERS
 from broker.net.link_state import LinkState
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.facts import Hosted
+from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link

@@ -14,7 +14,7 @@ from broker.forwarding.limits import Limits
 from broker.net.permissions import Permissions
 from broker.observe.drop import read_drops
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
 from broker.wire.frame import Header, encode_dialog
 from broker.wire.layout import HEAD_MAX_BYTES, Kind
 

@@ -14,12 +14,8 @@ from msgspec import structs
 from broker.observe.explained import render_explanation
 from broker.observe.terminal import Terminal
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.explain import DisplayNames, explain
-from broker.routing.explanation import Explanation
-from broker.routing.facts import RoutingFacts, hosted
-from broker.routing.permitted import with_permissions
+from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted
+from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State

@@ -15,7 +15,6 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
-from broker.mirror.mirrored_route import MirroredRoute
 from broker.observe.mirror import (
     forwarded_samples,
     mirror_rows,
@@ -26,7 +25,8 @@ from broker.observe.mirror import (
 )
 from broker.observe.view import MEMORY_VIEWS, MIRRORS
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
+from broker.routing.decide import AddressHealth
+from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from broker.control.role_keeper import OwnStanding
-from broker.mirror.role import MirrorRole
 from broker.observe.own_role import role_rows
 from broker.observe.view import DATABASE_MIRRORING, MEMORY_VIEWS
+from broker.routing.mirrored import MirrorRole
 
 
 def row(**values: Any) -> dict[str, Any]:

@@ -24,9 +24,7 @@ from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import Decision, RoutingContext, decide
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, create_route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID

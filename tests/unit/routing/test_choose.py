@@ -8,8 +8,18 @@ from uuid import UUID
 import pytest
 
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.choose import AddressHealth, Candidate, HealthOf, RouteChoice, RouteClass, choose, wanted_instance
-from broker.routing.facts import Hosted, RoutingFacts, hosted
+from broker.routing.decide import (
+    AddressHealth,
+    Candidate,
+    HealthOf,
+    Hosted,
+    RouteChoice,
+    RouteClass,
+    RoutingFacts,
+    choose,
+    hosted,
+    wanted_instance,
+)
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.wire.layout import NO_GUID
 

@@ -19,9 +19,7 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, parse_address
-from broker.routing.choose import AddressHealth, HealthOf
-from broker.routing.decide import Decision, RoutingContext, decide
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, Decision, HealthOf, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID

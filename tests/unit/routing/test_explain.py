@@ -11,11 +11,8 @@ from uuid import UUID
 import pytest
 
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.explain import ROUTES_SHOWN, DisplayNames, explain
-from broker.routing.explanation import Explanation, Outcome, Progress, Step
-from broker.routing.facts import RoutingFacts, hosted
+from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted
+from broker.routing.explain import ROUTES_SHOWN, DisplayNames, Explanation, Outcome, Progress, Step, explain
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from broker.routing.explanation import (
+from broker.routing.explain import (
     CandidateShown,
     ClassTried,
     Explanation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.routing.facts import Hosted, RoutingFacts, hosted
+from broker.routing.decide import Hosted, RoutingFacts, hosted
 from broker.wire.layout import NO_GUID
 
 EAST, WEST, NORTH = b"e" * 16, b"w" * 16, b"n" * 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.routing.fate import HARMFUL, UNCHANGED, Fate
+from broker.routing.plan import HARMFUL, UNCHANGED, Fate
 
 
 def test_nothing_is_harmful_and_unchanged() -> None:

@@ -9,10 +9,8 @@ from uuid import UUID
 import pytest
 
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import Pass, RoutingContext, decide
-from broker.routing.facts import RoutingFacts, hosted
-from broker.routing.hint import EXPIRED_TOLD, hints_for
+from broker.routing.decide import AddressHealth, Pass, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.explain import EXPIRED_TOLD, hints_for
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID

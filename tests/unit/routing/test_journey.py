@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.facts import RoutingFacts, hosted
-from broker.routing.journey import INSTANCES_MAX, JourneyOutcome, Network, Site, conversations
-from broker.routing.match import pick_instance
+from broker.routing.decide import RoutingFacts, hosted, pick_instance
+from broker.routing.plan import INSTANCES_MAX, JourneyOutcome, Network, Site, conversations
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.wire.layout import NO_GUID

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.facts import Hosted, hosted
+from broker.routing.decide import Hosted, hosted
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 

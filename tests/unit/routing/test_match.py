@@ -13,10 +13,9 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from broker.routing import match as module
+from broker.routing import decide as module
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.facts import Hosted, RoutingFacts, hosted
-from broker.routing.match import NEVER_ASKED_ABOUT, Match, match, pick_instance, score
+from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted, Match, RoutingFacts, hosted, match, pick_instance, score
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NO_GUID

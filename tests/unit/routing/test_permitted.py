@@ -5,12 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from broker.routing.address import NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import RoutingContext
-from broker.routing.explain import DisplayNames, explain
-from broker.routing.explanation import Explanation, Outcome
-from broker.routing.facts import Hosted, RoutingFacts
-from broker.routing.permitted import with_permissions
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts
+from broker.routing.explain import DisplayNames, Explanation, Outcome, explain, with_permissions
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State

@@ -11,11 +11,8 @@ from msgspec.structs import replace
 
 from broker.routing import plan as module
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.choose import AddressHealth
-from broker.routing.decide import Decision, RoutingContext, decide
-from broker.routing.facts import RoutingFacts, hosted
-from broker.routing.fate import Fate
-from broker.routing.plan import PlannedEdit, PlannedFlow, consequence, edits, plan
+from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.plan import Fate, PlannedEdit, PlannedFlow, consequence, edits, plan
 from broker.routing.route import Route
 from broker.routing.table import RouteChange, build_table
 from broker.wire.layout import NO_GUID

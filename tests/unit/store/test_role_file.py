@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.mirror.role import EPOCH_TOLD_MAX
+from broker.routing.mirrored import EPOCH_TOLD_MAX
 from broker.store.role_file import Reign, check_reign, read_reign, role_path, told_epoch, write_reign
 
 REIGN = Reign(b"i" * 16, 7, "first", 1_800_000_000.5)
