@@ -8,21 +8,228 @@ are two tables: a case names the one that holds.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from unittest import mock
 from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
 from broker.flow import Disposition
+from broker.routing import decide as module
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, parse_address
-from broker.routing.decide import AddressHealth, Decision, HealthOf, RoutingContext, RoutingFacts, decide, hosted
-from broker.routing.route import AUTO_CREATED_LOCAL, Route
-from broker.routing.table import build_table
+from broker.routing.decide import (
+    NEVER_ASKED_ABOUT,
+    AddressHealth,
+    Candidate,
+    Decision,
+    HealthOf,
+    Hosted,
+    Match,
+    RouteChoice,
+    RouteClass,
+    RoutingContext,
+    RoutingFacts,
+    choose,
+    decide,
+    hosted,
+    match,
+    pick_instance,
+    score,
+    wanted_instance,
+)
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
+from broker.routing.table import RouteTable, build_table
 from broker.wire.layout import NO_GUID
+
+# --- test_choose ---
+# The four classes in their order, routes that count as one, and the order of the addresses that lead on.
+
+
+EAST, WEST = UUID(int=0xE), UUID(int=0xF)
+DIALOG = b"d" * 16
+ORDERS_HERE = hosted({EAST.bytes: ["Orders"]})
+NOTHING_HERE = Hosted()
+ONE, TWO, THREE = (NetworkAddress(host) for host in ("one", "two", "three"))
+
+MIRRORED = Route("mirrored", ONE, "Orders", EAST, mirror_address=TWO)
+TO_ONE = Route("to one", ONE)
+TO_TWO = Route("to two", TWO)
+BY_TRANSPORT = Route("by transport", TRANSPORT)
+
+
+def _untried(_address: NetworkAddress) -> AddressHealth:
+    return AddressHealth.UNTRIED
+
+
+def _health(**known: AddressHealth) -> HealthOf:
+    return lambda address: known.get(address.host, AddressHealth.UNTRIED)
+
+
+def _facts(service: str = "Orders", instance: UUID | None = None, *, conversation: bytes = DIALOG) -> RoutingFacts:
+    return RoutingFacts(service, NO_GUID if instance is None else instance.bytes, conversation)
+
+
+def _class(routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts) -> RouteClass | None:
+    choice = choose(routes, here, facts, _untried)
+    return None if choice is None else choice.route_class
+
+
+ADDRESSED = "tcp://three/Orders"
+
+
+@pytest.mark.parametrize(
+    ("routes", "here", "facts", "expected"),
+    [
+        # the order of the classes, whatever the order of the routes
+        ((BY_TRANSPORT, TO_ONE, AUTO_CREATED_LOCAL, MIRRORED), ORDERS_HERE, _facts(), RouteClass.MIRRORED),
+        ((BY_TRANSPORT, TO_ONE, AUTO_CREATED_LOCAL), ORDERS_HERE, _facts(), RouteClass.LOCAL),
+        ((BY_TRANSPORT, TO_ONE, AUTO_CREATED_LOCAL), NOTHING_HERE, _facts(ADDRESSED), RouteClass.NETWORK),
+        ((BY_TRANSPORT, AUTO_CREATED_LOCAL), NOTHING_HERE, _facts(ADDRESSED), RouteClass.TRANSPORT),
+        # LOCAL works only where the service and, if one is named, the broker instance are here
+        ((AUTO_CREATED_LOCAL,), ORDERS_HERE, _facts(instance=EAST), RouteClass.LOCAL),
+        ((AUTO_CREATED_LOCAL,), ORDERS_HERE, _facts(instance=WEST), None),
+        ((AUTO_CREATED_LOCAL,), ORDERS_HERE, _facts("Billing"), None),
+        ((AUTO_CREATED_LOCAL,), ORDERS_HERE, _facts("Billing", EAST), None),
+        ((AUTO_CREATED_LOCAL, TO_ONE), ORDERS_HERE, _facts(instance=WEST), RouteClass.NETWORK),
+        ((Route("l", LOCAL, "Orders", EAST),), ORDERS_HERE, _facts(), RouteClass.LOCAL),
+        ((Route("l", LOCAL, "Orders", WEST),), ORDERS_HERE, _facts(), None),
+        # TRANSPORT works only where the service name begins with an address
+        ((BY_TRANSPORT,), NOTHING_HERE, _facts("Orders"), None),
+        ((BY_TRANSPORT,), NOTHING_HERE, _facts("tcp://two:0/Orders"), None),
+        ((), ORDERS_HERE, _facts(), None),
+    ],
+)
+def test_first_class_that_has_a_member_and_works_is_taken(
+    routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts, expected: RouteClass | None
+) -> None:
+    assert expected == _class(routes, here, facts)
+
+
+def test_mirrored_route_is_taken_with_its_like_only_and_names_no_candidate() -> None:
+    second = Route("second", THREE, "Orders", EAST, mirror_address=TWO)
+    choice = choose([Route("plain", ONE, "Orders", EAST), MIRRORED, second], ORDERS_HERE, _facts(), _untried)
+
+    assert RouteChoice(RouteClass.MIRRORED, (MIRRORED, second)) == choice
+
+
+def test_local_class_holds_only_the_local_routes() -> None:
+    choice = choose([TO_ONE, AUTO_CREATED_LOCAL], ORDERS_HERE, _facts(), _untried)
+
+    assert RouteChoice(RouteClass.LOCAL, (AUTO_CREATED_LOCAL,)) == choice
+
+
+def test_transport_leads_to_the_address_in_the_service_name() -> None:
+    choice = choose(
+        [BY_TRANSPORT], NOTHING_HERE, _facts("TCP://Two:5022/Orders"), _health(two=AddressHealth.SUPPRESSED)
+    )
+
+    candidate = Candidate(NetworkAddress("two", 5022), BY_TRANSPORT, AddressHealth.SUPPRESSED)
+    assert RouteChoice(RouteClass.TRANSPORT, (BY_TRANSPORT,), (candidate,)) == choice
+
+
+def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
+    first = Route("first", ONE, "Orders", address_text="tcp://one:4022")
+    again = Route("again", ONE, "Orders", address_text="TCP://ONE/", weight=9)
+    other = Route("other", TWO, "Orders")
+
+    choice = choose([first, other, again, other], NOTHING_HERE, _facts(), _untried)
+
+    assert choice is not None
+    assert (first, other) == choice.routes
+    assert {first, other} == {candidate.route for candidate in choice.candidates}
+
+
+def test_one_address_is_one_candidate_whatever_the_number_of_routes_to_it() -> None:
+    by_name, full = Route("by name", ONE, "Orders"), Route("full", ONE, "Orders", EAST)
+
+    choice = choose([by_name, full], NOTHING_HERE, _facts(), _untried)
+
+    assert RouteChoice(RouteClass.NETWORK, (by_name, full), (Candidate(ONE, by_name, AddressHealth.UNTRIED),)) == choice
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        (_health(two=AddressHealth.CONNECTED, three=AddressHealth.SUPPRESSED), ["two", "one", "three"]),
+        (_health(one=AddressHealth.SUPPRESSED, two=AddressHealth.SUPPRESSED), ["three", None, None]),
+        (_health(one=AddressHealth.SUPPRESSED, two=AddressHealth.CONNECTED), ["two", "three", "one"]),
+        (_health(two=AddressHealth.LEAVING, three=AddressHealth.SUPPRESSED), ["two", "one", "three"]),
+        (_health(one=AddressHealth.LEAVING, two=AddressHealth.CONNECTED), ["two", "one", "three"]),
+    ],
+)
+def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expected: list[str | None]) -> None:
+    for n in range(16):
+        facts = _facts(conversation=bytes([n]) * 16)
+        choice = choose([TO_ONE, TO_TWO, Route("to three", THREE)], NOTHING_HERE, facts, health)
+
+        assert choice is not None
+        assert expected == [
+            name and candidate.address.host for name, candidate in zip(expected, choice.candidates, strict=True)
+        ]
+
+
+def test_candidates_tell_their_health() -> None:
+    choice = choose([TO_ONE, TO_TWO], NOTHING_HERE, _facts(), _health(one=AddressHealth.CONNECTED))
+
+    assert choice is not None
+    assert (
+        Candidate(ONE, TO_ONE, AddressHealth.CONNECTED),
+        Candidate(TWO, TO_TWO, AddressHealth.UNTRIED),
+    ) == choice.candidates
+
+
+def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
+    first = Counter[str]()
+    for n in range(400):
+        facts = _facts(conversation=n.to_bytes(16, "big"))
+        forwards = choose([TO_ONE, TO_TWO], NOTHING_HERE, facts, _untried)
+        backwards = choose([TO_TWO, TO_ONE], NOTHING_HERE, facts, _untried)
+        assert forwards is not None
+        assert backwards is not None
+        assert forwards.candidates == backwards.candidates
+        first[forwards.candidates[0].address.host] += 1
+
+    assert {"one", "two"} == set(first)
+    assert first["one"] == pytest.approx(200, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("route", "facts", "expected"),
+    [
+        (Route("r", LOCAL, "Orders", WEST), _facts(instance=EAST), EAST.bytes),
+        (Route("r", LOCAL, "Orders", WEST), _facts(), WEST.bytes),
+        (AUTO_CREATED_LOCAL, _facts(instance=EAST), EAST.bytes),
+        (AUTO_CREATED_LOCAL, _facts(), None),
+    ],
+)
+def test_dialog_names_the_wanted_instance_before_the_route_does(
+    route: Route, facts: RoutingFacts, expected: bytes | None
+) -> None:
+    assert expected == wanted_instance(route, facts)
+
+
+def test_principal_is_the_only_candidate_of_a_mirrored_route() -> None:
+    second = Route("second", TWO, "Orders", EAST, mirror_address=THREE)
+    assert MIRRORED.pair is not None
+    assert second.pair is not None
+    both = {MIRRORED.pair: TWO, second.pair: THREE}
+
+    for principals, expected in (
+        ({}, ()),
+        (both, (Candidate(TWO, MIRRORED, AddressHealth.SUPPRESSED),)),
+        ({second.pair: THREE}, (Candidate(THREE, second, AddressHealth.UNTRIED),)),
+    ):
+        choice = choose(
+            [MIRRORED, second], ORDERS_HERE, _facts(), _health(two=AddressHealth.SUPPRESSED), principals=principals
+        )
+        assert choice == RouteChoice(RouteClass.MIRRORED, (MIRRORED, second), expected)
+
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ID1, ID2, ID3 = UUID(int=0x1D1), UUID(int=0x1D2), UUID(int=0x1D3)
@@ -78,7 +285,7 @@ EXAMPLE_4 = (ACL, _to("tcp://forwarding"))
 EXAMPLE_5 = (ACL, _to("tcp://server1", "S", ID1), _to("tcp://server2", "S", ID2))
 EXAMPLE_6 = (ACL, _to("tcp://elsewhere", "Elsewhere"))
 EXAMPLE_7 = (ACL, _to("tcp://forwarding"))
-BY_TRANSPORT = (_to("TRANSPORT"),)
+BY_TRANSPORT_of_decide = (_to("TRANSPORT"),)
 
 CASES = [
     # 1: nothing but AutoCreatedLocal
@@ -135,14 +342,14 @@ CASES = [
     Case("no route and no instance named", _begun("S"), _here([], sender=["S"]), Disposition.NO_ROUTE, 7),
     Case("incoming without any route", _incoming("S"), _here([], sender=["S"]), Disposition.NO_ROUTE, 7),
     # choosing
-    Case("R15", _begun("tcp://h:4022/x"), _here(BY_TRANSPORT), FORWARDED, 5, "h"),
-    Case("R15 no address in the name", _begun("x"), _here(BY_TRANSPORT), Disposition.ROUTE_INVALID, 5),
-    Case("R15 no address, though the service is here", _begun("x", OTHER), _here(BY_TRANSPORT, other=["x"]),
+    Case("R15", _begun("tcp://h:4022/x"), _here(BY_TRANSPORT_of_decide), FORWARDED, 5, "h"),
+    Case("R15 no address in the name", _begun("x"), _here(BY_TRANSPORT_of_decide), Disposition.ROUTE_INVALID, 5),
+    Case("R15 no address, though the service is here", _begun("x", OTHER), _here(BY_TRANSPORT_of_decide, other=["x"]),
          Disposition.ROUTE_INVALID, 5),
-    Case("R15 after LOCAL", _begun("x"), _here([*BY_TRANSPORT, ACL]), NOT_HERE, 5),
+    Case("R15 after LOCAL", _begun("x"), _here([*BY_TRANSPORT_of_decide, ACL]), NOT_HERE, 5),
     Case("R16 network", _incoming("A"), _here([_to("tcp://far")], is_forwarding=False),
          Disposition.FORWARDING_DISABLED, 5),
-    Case("R16 TRANSPORT", _incoming("tcp://h/x"), _here(BY_TRANSPORT, is_forwarding=False),
+    Case("R16 TRANSPORT", _incoming("tcp://h/x"), _here(BY_TRANSPORT_of_decide, is_forwarding=False),
          Disposition.FORWARDING_DISABLED, 5),
     Case("R16 mirrored", _incoming("OrderParts", ID1), _here(EXAMPLE_3, is_forwarding=False),
          Disposition.FORWARDING_DISABLED, 1),
@@ -455,3 +662,244 @@ def test_partner_here_sends_on_to_the_principal() -> None:
     here = _led(_here([PAIR]), SECOND, own=[FIRST])
 
     assert [SECOND] == [one.address for one in decide(_begun("S", ID1), here).candidates]
+
+
+# --- test_facts ---
+# What a frame says about where it wants to go, and what this instance hosts.
+
+
+EAST_of_facts, WEST_of_facts, NORTH = b"e" * 16, b"w" * 16, b"n" * 16
+
+
+@pytest.mark.parametrize(("to_broker_instance", "is_open"), [(NO_GUID, True), (EAST_of_facts, False)])
+def test_dialog_is_open_while_it_names_no_broker_instance(to_broker_instance: bytes, is_open: bool) -> None:  # noqa: FBT001  (a table's column)
+    facts = RoutingFacts("//shop/Orders", to_broker_instance, DIALOG)
+
+    assert is_open == facts.is_open
+
+
+@pytest.mark.parametrize(("database", "is_incoming"), [(None, True), (EAST_of_facts, False)])
+def test_frame_is_incoming_unless_a_database_here_sends_it(database: bytes | None, is_incoming: bool) -> None:  # noqa: FBT001  (a table's column)
+    facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG, database=database)
+
+    assert is_incoming == facts.is_incoming
+
+
+def test_facts_are_of_the_initiator_and_incoming_when_nothing_else_is_said() -> None:
+    facts = RoutingFacts("//shop/Orders", NO_GUID, DIALOG)
+
+    assert (facts.is_from_target, facts.database) == (False, None)
+
+
+def test_hosted_databases_are_found_by_instance_and_by_service() -> None:
+    here = hosted({WEST_of_facts: ["Orders", "Billing", "Orders"], EAST_of_facts: ["Orders"], NORTH: []})
+
+    assert {WEST_of_facts: {"Orders", "Billing"}, EAST_of_facts: {"Orders"}, NORTH: set()} == here.services_of
+    assert here.databases_with == {"Orders": (EAST_of_facts, WEST_of_facts), "Billing": (WEST_of_facts,)}
+
+
+def test_databases_of_a_service_are_sorted_however_they_were_given() -> None:
+    forwards = hosted({EAST_of_facts: ["Orders"], NORTH: ["Orders"], WEST_of_facts: ["Orders"]})
+    backwards = hosted({WEST_of_facts: ["Orders"], NORTH: ["Orders"], EAST_of_facts: ["Orders"]})
+
+    assert (forwards.databases_with["Orders"], backwards.databases_with["Orders"]) == (
+        (EAST_of_facts, NORTH, WEST_of_facts),
+    ) * 2
+
+
+def test_pure_gateway_hosts_nothing() -> None:
+    assert Hosted() == hosted({})
+
+
+def test_mirrors_are_beside_what_is_hosted() -> None:
+    known = hosted({b"a" * 16: ["S"]}, mirrors=[b"b" * 16])
+
+    assert ({b"a" * 16}, frozenset({b"b" * 16})) == (set(known.services_of), known.mirrors)
+
+
+# --- test_match ---
+# The steps of matching one by one, their order, and the balancing of step 3.
+
+
+EAST_of_match, WEST_of_match, NORTH_of_match = UUID(int=0xE), UUID(int=0xF), UUID(int=0x10)
+GATEWAY = NetworkAddress("gateway")
+
+BY_NAME = Route("by name", GATEWAY, "Orders")
+TO_EAST = Route("to east", GATEWAY, "Orders", EAST_of_match)
+TO_WEST = Route("to west", GATEWAY, "Orders", WEST_of_match)
+EVERYTHING = (AUTO_CREATED_LOCAL, BY_NAME, TO_EAST, TO_WEST)
+
+
+def _table(routes: Iterable[Route]) -> RouteTable:
+    return build_table(routes, now=NOW)
+
+
+def _facts_of_match(
+    instance: UUID | None = None, *, service: str = "Orders", conversation: bytes = DIALOG
+) -> RoutingFacts:
+    return RoutingFacts(service, NO_GUID if instance is None else instance.bytes, conversation)
+
+
+@pytest.mark.parametrize(
+    ("facts", "routes", "expected"),
+    [
+        # step 1: the dialog names a broker instance
+        (_facts_of_match(EAST_of_match), EVERYTHING, Match(1, (TO_EAST,))),
+        (_facts_of_match(WEST_of_match), EVERYTHING, Match(1, (TO_WEST,))),
+        # step 2: by name
+        (_facts_of_match(NORTH_of_match), EVERYTHING, Match(2, (BY_NAME,))),
+        (_facts_of_match(), EVERYTHING, Match(2, (BY_NAME,))),
+        # step 3: an open dialog, and broker instances to pick from
+        (_facts_of_match(), (AUTO_CREATED_LOCAL, TO_EAST), Match(3, (TO_EAST,))),
+        (_facts_of_match(NORTH_of_match), (AUTO_CREATED_LOCAL, TO_EAST), Match(5, (AUTO_CREATED_LOCAL,))),
+        # step 5: whatever is for everything
+        (_facts_of_match(service="Billing"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
+        (_facts_of_match(EAST_of_match, service="Billing"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
+        (_facts_of_match(service="orders"), EVERYTHING, Match(5, (AUTO_CREATED_LOCAL,))),
+        # nothing
+        (_facts_of_match(), (), Match(7)),
+        (_facts_of_match(EAST_of_match), (TO_WEST,), Match(7)),
+        (_facts_of_match(service="Billing"), (BY_NAME, TO_EAST), Match(7)),
+    ],
+)
+def test_first_step_that_yields_a_route_ends_the_search(
+    facts: RoutingFacts, routes: tuple[Route, ...], expected: Match
+) -> None:
+    assert expected == match(_table(routes), NOTHING_HERE, facts)
+
+
+def test_every_route_of_the_step_matches() -> None:
+    routes = [Route(name, NetworkAddress(name), "Orders", EAST_of_match) for name in ("one", "three", "two")]
+
+    assert Match(1, tuple(routes)) == match(_table([*routes, TO_WEST]), NOTHING_HERE, _facts_of_match(EAST_of_match))
+
+
+def test_last_resort_ignores_routes_by_name_of_another_service() -> None:
+    last = Route("last", GATEWAY)
+
+    assert Match(5, (last,)) == match(_table([BY_NAME, last]), NOTHING_HERE, _facts_of_match(service="Billing"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "step"),
+    [
+        (_facts_of_match(NORTH_of_match), 6),
+        (_facts_of_match(), 7),  # only a dialog that names a broker instance is routed as if LOCAL
+        (_facts_of_match(NORTH_of_match, service="Billing"), 7),
+    ],
+)
+def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, step: int) -> None:
+    here = hosted({EAST_of_match.bytes: ["Orders"]})
+
+    found = match(_table([]), here, facts)
+
+    assert step == found.step
+    assert [("", LOCAL, "Orders")] * (step == 6) == [
+        (route.name, route.address, route.remote_service_name) for route in found.routes
+    ]
+
+
+def test_route_for_everything_comes_before_as_if_local() -> None:
+    here = hosted({EAST_of_match.bytes: ["Orders"]})
+
+    assert match(_table([AUTO_CREATED_LOCAL]), here, _facts_of_match(NORTH_of_match)).step == 5
+
+
+def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
+    second_to_east = Route("second to east", NetworkAddress("other"), "Orders", EAST_of_match)
+    table = _table([TO_EAST, TO_WEST, second_to_east])
+    found = {match(table, NOTHING_HERE, _facts_of_match(conversation=bytes([n]) * 16)) for n in range(32)}
+
+    assert {Match(3, (second_to_east, TO_EAST), is_balanced=True), Match(3, (TO_WEST,), is_balanced=True)} == found
+
+
+def test_same_dialog_always_picks_the_same_instance() -> None:
+    forwards = match(_table([TO_EAST, TO_WEST]), NOTHING_HERE, _facts_of_match())
+    backwards = match(_table([TO_WEST, TO_EAST]), NOTHING_HERE, _facts_of_match())
+
+    assert forwards == backwards
+
+
+def _share_of_east(routes: list[Route], dialogs: int = 6000) -> float:
+    """The part of the dialogs that take a route to EAST."""
+    table = _table(routes)
+    found = [match(table, NOTHING_HERE, _facts_of_match(conversation=n.to_bytes(16, "big"))) for n in range(dialogs)]
+    return Counter(one.routes[0].broker_instance for one in found)[EAST_of_match] / dialogs
+
+
+def test_number_of_routes_to_an_instance_changes_nothing() -> None:
+    routes = [replace(TO_EAST, name=name) for name in ("one", "two", "three")]
+
+    assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.5, abs=0.03)
+
+
+def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
+    routes = [Route(str(weight), GATEWAY, "Orders", EAST_of_match, weight=weight) for weight in (1, 3, 2)]
+
+    assert _share_of_east([*routes, TO_WEST]) == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_live_route_to_the_configuration_service_ends_the_search_before_the_last_resort() -> None:
+    ask = Route("ask", LOCAL, BROKER_CONFIGURATION)
+    table = _table([ask, AUTO_CREATED_LOCAL, TO_EAST])
+
+    assert Match(4, (ask,)) == match(table, NOTHING_HERE, _facts_of_match(NORTH_of_match))
+    assert match(table, NOTHING_HERE, _facts_of_match(EAST_of_match)).step == 1
+
+
+@pytest.mark.parametrize("service", sorted(NEVER_ASKED_ABOUT))
+def test_nobody_asks_about_the_service_that_is_asked_or_the_one_that_asks(service: str) -> None:
+    table = _table([Route("ask", LOCAL, BROKER_CONFIGURATION), AUTO_CREATED_LOCAL])
+    facts = RoutingFacts(service, NO_GUID, DIALOG)
+
+    assert match(table, NOTHING_HERE, facts).step == (2 if service == BROKER_CONFIGURATION else 5)
+
+
+def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
+    ask = Route("ask", LOCAL, BROKER_CONFIGURATION, lifetime=NOW)
+
+    assert match(_table([ask]), NOTHING_HERE, _facts_of_match(NORTH_of_match)).step == 7
+
+
+def test_removing_an_instance_moves_only_its_own_dialogs() -> None:
+    three = {instance.bytes: 1 for instance in (EAST_of_match, WEST_of_match, NORTH_of_match)}
+    two = {instance.bytes: 1 for instance in (EAST_of_match, WEST_of_match)}
+    dialogs = [n.to_bytes(16, "big") for n in range(500)]
+
+    moved = [dialog for dialog in dialogs if pick_instance(dialog, three) != pick_instance(dialog, two)]
+
+    assert [dialog for dialog in dialogs if pick_instance(dialog, three) == NORTH_of_match.bytes] == moved
+
+
+def test_lower_guid_wins_a_tie() -> None:
+    with mock.patch.object(module, "score", return_value=1.0):
+        picked = pick_instance(DIALOG, {WEST_of_match.bytes: 1, EAST_of_match.bytes: 1})
+
+    assert EAST_of_match.bytes == picked
+
+
+def test_score_is_the_documented_formula() -> None:
+    h = int.from_bytes(sha256(DIALOG + EAST_of_match.bytes).digest()[:8], "big")
+
+    assert 7 / -math.log((h + 0.5) / 2**64) == score(DIALOG, EAST_of_match.bytes, weight=7)
+
+
+@pytest.mark.parametrize(
+    ("digest", "expected"),
+    [(b"\x00" * 32, 1 / -math.log(0.5 / 2**64)), (b"\xff" * 32, math.inf), (b"\x80" + b"\x00" * 31, 1 / math.log(2))],
+)
+def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: float) -> None:
+    with mock.patch("hashlib.sha256") as hashing:
+        hashing.return_value.digest.return_value = digest
+        value = score(DIALOG, EAST_of_match.bytes)
+
+    assert expected == pytest.approx(value)
+    assert value > 0
+
+
+def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:
+    """All gateways must pick alike, so the hash is part of the contract: these values never change."""
+    by_instance = {instance.bytes: 1 for instance in (EAST_of_match, WEST_of_match, NORTH_of_match)}
+    picked = [pick_instance(bytes([n]) * 16, by_instance)[-1] for n in range(8)]
+
+    assert picked == [0xE, 0xF, 0xF, 0xF, 0x10, 0xE, 0x10, 0xF]

@@ -8,13 +8,32 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
-from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted
-from broker.routing.explain import ROUTES_SHOWN, DisplayNames, Explanation, Outcome, Progress, Step, explain
+from broker.routing.address import LOCAL, NetworkAddress, parse_address
+from broker.routing.decide import AddressHealth, Hosted, Pass, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.explain import (
+    EXPIRED_TOLD,
+    ROUTES_SHOWN,
+    CandidateShown,
+    ClassTried,
+    DisplayNames,
+    Explanation,
+    Outcome,
+    PassShown,
+    Progress,
+    RouteFate,
+    Score,
+    Step,
+    explain,
+    hints_for,
+    with_permissions,
+)
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import build_table
+from broker.security.grants import Grants, Permission, Rule, State
+from broker.security.principal import parse_principal, who_is
 from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -500,3 +519,162 @@ def test_another_mirrored_route_of_the_same_broker_instance_is_told_from_the_one
         MIRRORED.name: "its principal is tcp://far:4022",
     }
     assert explanation.sentence == f"forwarded to tcp://far:4022 by route {MIRRORED.name}"
+
+
+# --- test_explanation ---
+# The values of an explanation as JSON: every word a person or a program relies on.
+
+
+EXPIRY = datetime(2025, 3, 1, 12, tzinfo=UTC)
+ROUTE = RouteFate("a", "S", None, "tcp://far:4022", None, 1, EXPIRY, is_taken=True, why="matches")
+WHOLE = Explanation(
+    to_service="S",
+    to_broker_instance=None,
+    conversation_id="c",
+    is_from_target=False,
+    outcome=Outcome.FORWARDED,
+    disposition="forwarded",
+    number=0,
+    step=2,
+    route="a",
+    next_hop="tcp://far:4022",
+    database=None,
+    is_service_there=True,
+    sentence="forwarded to tcp://far:4022 by route a",
+    is_by_conversation=False,
+    passes=(
+        PassShown(
+            "msdb",
+            is_incoming=True,
+            steps=(Step(2, "title", Progress.MATCHED, "1 route matches", (ROUTE,), (Score("g", 1, 0.5, True),)),),
+            classes=(ClassTried("network address", Progress.MATCHED, "taken", (ROUTE,)),),
+            candidates=(CandidateShown("tcp://far:4022", "a", "connected", "", 0.5),),
+        ),
+    ),
+    hints=("hint",),
+)
+
+
+def test_a_whole_explanation_survives_json() -> None:
+    assert WHOLE == msgspec.json.decode(msgspec.json.encode(WHOLE), type=Explanation)
+
+
+def test_enums_are_words_and_instants_are_utc() -> None:
+    plain = msgspec.to_builtins(WHOLE)
+
+    [step] = plain["passes"][0]["steps"]
+    assert ("forwarded", "matched") == (plain["outcome"], step["progress"])
+    assert "2025-03-01T12:00:00Z" == step["routes"][0]["lifetime"]
+
+
+def test_a_step_that_looked_at_no_route_has_empty_lists() -> None:
+    plain = msgspec.to_builtins(Step(0, "title", Progress.SKIPPED, "why"))
+
+    assert ((), (), 0) == (plain["routes"], plain["scores"], plain["more_routes"])
+
+
+# --- test_hint ---
+# Hints name what is there and almost fits, or what is missing; who needs none gets none.
+
+
+HERE = UUID(int=7).bytes
+FAR = NetworkAddress("far")
+CREATE = "CREATE ROUTE in msdb, with this SERVICE_NAME, or without one for all that no other route names"
+
+
+def hints(*routes: Route, service: str = "Billing", services: Any = (), instance: bytes = NO_GUID) -> list[str]:
+    """For a message from outside, at an instance with one database that does not forward."""
+    known = hosted({HERE: services})
+    here = RoutingContext(build_table(routes, now=NOW), known, lambda _: AddressHealth.UNTRIED, is_forwarding=False)
+    passes: list[Pass] = []
+    decide(RoutingFacts(service, instance, bytes(16)), here, passes)
+    return list(hints_for(passes[-1], known, "msdb"))
+
+
+def test_who_matches_nothing_is_told_what_is_missing() -> None:
+    assert [CREATE] == hints()
+
+
+@pytest.mark.parametrize("name", ["billing", "BILLING", " Billing "])
+def test_a_route_to_almost_that_name_is_named(name: str) -> None:
+    assert [f"msdb has a route to {name!r}: names compare byte for byte", CREATE] == hints(Route("a", FAR, name))
+
+
+def test_a_service_of_almost_that_name_is_named() -> None:
+    told = hints(Route("a", LOCAL), services=["billing", "Other"])
+
+    assert ["there is a service 'billing' here: names compare byte for byte"] == told
+
+
+def test_a_service_of_almost_that_name_in_the_database_that_gets_it_is_named() -> None:
+    told = hints(Route("a", LOCAL), services=["billing"], instance=HERE)
+
+    assert ["there is a service 'billing' in that database: names compare byte for byte"] == told
+
+
+def test_expired_routes_are_named_and_only_some_of_many() -> None:
+    routes = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in range(EXPIRED_TOLD + 2)]
+
+    told = [hint for hint in hints(*routes) if "expired" in hint]
+
+    assert EXPIRED_TOLD == len(told)
+    assert "route r0 has expired: ALTER ROUTE with a new LIFETIME brings it back" == told[0]
+
+
+def test_a_switch_that_is_off_is_named() -> None:
+    told = hints(Route("a", FAR, "Billing"))
+
+    assert ["set endpoint.message_forwarding = true to let this instance pass on what is for others"] == told
+
+
+def test_who_is_delivered_needs_no_hint() -> None:
+    assert [] == hints(Route("a", LOCAL), Route("b", FAR, "billing"), services=["Billing", "billing"])
+
+
+def test_who_leaves_needs_no_hint() -> None:
+    known = hosted({HERE: ["billing"]})
+    table = build_table([Route("a", FAR)], now=NOW)
+    here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True)
+    passes: list[Pass] = []
+    decide(RoutingFacts("Billing", NO_GUID, bytes(16)), here, passes)
+
+    assert [] == list(hints_for(passes[-1], known, "msdb"))
+
+
+# --- test_permitted ---
+# What permissions add to an explanation; how it is asked for is tried in tests/unit/admin/test_explaining.py.
+
+
+def told() -> Explanation:
+    table = build_table([Route("r", NetworkAddress("far"))], now=datetime(2025, 3, 1, tzinfo=UTC))
+    here = RoutingContext(table, Hosted(), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
+    return explain(RoutingFacts("S", NO_GUID, b"c" * 16), here, DisplayNames())
+
+
+def rules(*permissions: Permission) -> list[Rule]:
+    return [Rule(permission, "*", parse_principal("a"), State.GRANT) for permission in permissions]
+
+
+def test_what_is_permitted_stays_what_it_is_with_its_reasons() -> None:
+    shown = with_permissions(told(), who_is("CN=a"), Grants(rules(*Permission), is_default_deny=True))
+
+    assert (told().sentence, Outcome.FORWARDED) == (shown.sentence, shown.outcome)
+    assert [True, True] == [one.is_permitted for one in shown.permissions]
+
+
+def test_who_may_not_connect_sends_nothing() -> None:
+    shown = with_permissions(told(), who_is("CN=a"), Grants(rules(Permission.SEND), is_default_deny=True))
+
+    assert (Outcome.DROPPED, None, 11215) == (shown.outcome, shown.next_hop, shown.number)
+    assert shown.sentence.startswith("never taken, because the peer may not connect: not permitted (11215): no GRANT")
+
+
+def test_way_that_it_would_take_is_still_shown() -> None:
+    shown = with_permissions(told(), who_is("CN=b"), Grants(rules(*Permission), is_default_deny=True))
+
+    assert ("tcp://far:4022",) == tuple(one.address for one in shown.passes[0].candidates)
+    assert [False, False] == [one.is_permitted for one in shown.permissions]
+    assert (
+        "USE msdb; GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=b];",
+        "USE msdb; GRANT SEND ON SERVICE::[S] TO [CN=b];",
+    ) == shown.hints

@@ -1,13 +1,25 @@
-"""The rules R6.1 to R6.6 as they show at one prober."""
+"""The back-off by numbers: 200 ms to 10 s, spread, and never two questions to one address within 200 ms."""
 
 from __future__ import annotations
+
+import itertools
+from itertools import product
 
 import pytest
 
 from broker.routing.mirrored import (
+    ASKING,
     EPOCH_MAX,
     EPOCH_TOLD_MAX,
+    FIRST_SECONDS,
+    LAST_SECONDS,
+    LATE,
+    LONGEST_STEP,
+    ON_USE,
+    ON_WORD,
+    PRINCIPAL,
     TRANSITIONS,
+    Act,
     AddressState,
     MirroredRoute,
     MirroredRouteState,
@@ -15,7 +27,103 @@ from broker.routing.mirrored import (
     MirrorRole,
     MirrorSide,
     MirrorState,
+    OwnRole,
+    ProbeSchedule,
+    RoleAnswer,
 )
+
+NO_CHANCE, MUCH_CHANCE = 0.0, 1.0 - 2**-53
+
+
+def plan(chance: float = NO_CHANCE) -> ProbeSchedule[str]:
+    return ProbeSchedule(["a", "b"], lambda: chance)
+
+
+def waits(asking: ProbeSchedule[str], times: int) -> list[float]:
+    """Seconds between the questions, each asked when it is due."""
+    instants = []
+    for _ in range(times):
+        assert asking.due is not None
+        instants.append(asking.due)
+        assert ("a", "b") == asking.take(asking.due)
+    return [after - before for before, after in itertools.pairwise(instants)]
+
+
+def test_nobody_is_asked_before_it_begins_or_after_it_has_stopped() -> None:
+    asking = plan()
+
+    assert (None, ()) == (asking.due, asking.take(5.0))
+    asking.begin(5.0)
+    asking.stop()
+    assert (None, ()) == (asking.due, asking.take(9.0))
+
+
+def test_both_are_asked_at_once_and_then_not_before_it_is_due() -> None:
+    asking = plan()
+    asking.begin(5.0)
+
+    assert ("a", "b") == asking.take(5.0)
+    assert () == asking.take(5.0)
+    assert 5.0 + FIRST_SECONDS == asking.due
+
+
+@pytest.mark.parametrize(("chance", "factor"), [(NO_CHANCE, 1.0), (0.5, 1.25), (MUCH_CHANCE, 1.5)])
+def test_wait_doubles_from_200_ms_to_10_s_and_is_spread(chance: float, factor: float) -> None:
+    asking = plan(chance)
+    asking.begin(100.0)
+
+    steps = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_STEP, LONGEST_STEP]
+    assert [step * factor for step in steps] == pytest.approx(waits(asking, 9))
+    assert LAST_SECONDS >= LONGEST_STEP * factor
+
+
+def test_two_probers_do_not_ask_in_step() -> None:
+    one, other = plan(0.1), plan(0.9)
+    one.begin(0.0)
+    other.begin(0.0)
+
+    apart = [b - a for a, b in zip(waits(one, 6), waits(other, 6), strict=True)]
+
+    assert all(seconds > 0.05 for seconds in apart)
+
+
+def test_change_starts_the_back_off_again() -> None:
+    asking = plan()
+    asking.begin(0.0)
+    waits(asking, 8)
+
+    asking.hasten(20.0)
+
+    assert 20.0 + FIRST_SECONDS == asking.due
+    assert [0.2 + 0.2, 0.8] == pytest.approx(waits(asking, 3))
+
+
+def test_change_never_puts_off_what_is_due_sooner() -> None:
+    asking = plan()
+    asking.begin(0.0)
+    asking.take(0.0)
+
+    asking.hasten(0.15)
+
+    assert FIRST_SECONDS == asking.due
+
+
+def test_beginning_again_does_not_ask_whom_it_has_just_asked() -> None:
+    asking = plan()
+    asking.begin(0.0)
+    asking.take(0.0)
+    asking.stop()
+
+    asking.begin(0.05)
+
+    assert () == asking.take(0.05)
+    assert FIRST_SECONDS == asking.due
+    assert ("a", "b") == asking.take(FIRST_SECONDS)
+
+
+# --- test_mirrored_route ---
+# The rules R6.1 to R6.6 as they show at one prober.
+
 
 A, B = "a:4022", "b:4022"
 S = MirroredRouteState
@@ -455,3 +563,281 @@ def test_every_step_of_the_table_is_taken(before: MirrorState, side: MirrorSide,
     say(route, route.addresses[side.value], word, 0.5)
 
     assert TRANSITIONS[before, side, word] is route.standing
+
+
+# --- test_own_role ---
+# What follows from what the source of roles says, and when.
+
+
+HOLD = 10.0
+PRINCIPAL_of_own_role, MIRROR, SILENT = (
+    RoleAnswer(MirrorRole.PRINCIPAL),
+    RoleAnswer(MirrorRole.MIRROR),
+    RoleAnswer(MirrorRole.UNKNOWN, problem="no answer"),
+)
+
+
+def principal(now: float = 0.0, *, epoch: int = 3) -> OwnRole:
+    own = OwnRole(hold=HOLD, now=now)
+    own.on_taken(epoch, now)
+    return own
+
+
+def heard(own: OwnRole, word: RoleAnswer, now: float) -> Act:
+    """A word that came as soon as it was asked for."""
+    return own.on_word(word, now, now)
+
+
+def test_every_word_has_a_consequence_for_whoever_is_principal_or_mirror() -> None:
+    assert set(product((MirrorRole.PRINCIPAL, MirrorRole.MIRROR), MirrorRole)) == set(ON_WORD)
+
+
+@pytest.mark.parametrize(
+    ("word", "act"),
+    [
+        (PRINCIPAL_of_own_role, Act.TAKE),
+        (RoleAnswer(MirrorRole.PRINCIPAL, 9), Act.TAKE),
+        (MIRROR, Act.STAY),
+        (SILENT, Act.STAY),
+    ],
+)
+def test_a_mirror_takes_over_by_a_word_alone(word: RoleAnswer, act: Act) -> None:
+    assert act is heard(OwnRole(hold=HOLD, now=0.0), word, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("word", "act"),
+    [
+        (PRINCIPAL_of_own_role, Act.STAY),
+        (RoleAnswer(MirrorRole.PRINCIPAL, 3), Act.STAY),
+        (RoleAnswer(MirrorRole.PRINCIPAL, 4), Act.STEP_DOWN),
+        (MIRROR, Act.STEP_DOWN),
+        (SILENT, Act.STAY),
+    ],
+)
+def test_a_principal_steps_down_for_another_role_or_another_principal_in_between(word: RoleAnswer, act: Act) -> None:
+    assert act is heard(principal(), word, 1.0)
+
+
+def test_a_principal_that_nothing_confirms_steps_down_when_its_word_is_stale() -> None:
+    own = principal()
+
+    acts = [heard(own, word, now) for word, now in [(PRINCIPAL_of_own_role, 5.0), (SILENT, 15.0), (SILENT, 15.1)]]
+
+    assert [Act.STAY, Act.STAY, Act.STEP_DOWN] == acts
+
+
+def test_a_principal_may_act_for_as_long_as_a_word_counts_from_when_it_was_asked_for() -> None:
+    own = principal()
+    before = [own.is_confirmed(now) for now in (0.0, 10.0)]
+
+    own.on_word(PRINCIPAL_of_own_role, 4.0, 9.0)
+
+    assert [True, True] == before
+    assert [True, False] == [own.is_confirmed(now) for now in (14.0, 14.1)]
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("word", [PRINCIPAL_of_own_role, MIRROR, SILENT])
+def test_whoever_has_lapsed_steps_down_whatever_it_hears_then(word: RoleAnswer, *, is_seen: bool) -> None:
+    """Somebody else may have been the principal meanwhile, also when a writer thread has not noticed."""
+    own = principal()
+    if is_seen:
+        own.is_confirmed(10.1)
+
+    act = heard(own, word, 10.1)
+
+    assert (Act.STEP_DOWN, False) == (act, own.is_confirmed(10.1))
+
+
+def test_whoever_has_lapsed_may_not_act_before_it_has_taken_over_anew() -> None:
+    own = principal()
+    own.is_confirmed(10.1)
+
+    own.hold = 1000.0
+    still = own.is_confirmed(10.2)
+    own.on_stepped_down("lapsed", 10.3, rest=0.0)
+    own.on_taking(10.4)
+
+    assert (False, True) == (still, own.is_confirmed(10.5))
+
+
+def test_whoever_stepped_down_may_not_act_while_its_file_is_still_open() -> None:
+    """Whoever copies the file once this instance says that it is a mirror would miss what is stored then."""
+    own = principal()
+
+    own.on_stepped_down("no principal any more", 1.0, rest=0.0)
+
+    assert not own.is_confirmed(1.0)
+
+
+@pytest.mark.parametrize("hold", [HOLD, float("inf")])
+def test_a_word_by_which_the_database_is_taken_again_confirms(hold: float) -> None:
+    own = OwnRole(hold=hold, now=0.0)
+    own.on_stepped_down("handed over", 1.0, rest=0.0)
+
+    own.on_taken(4, 2.0)
+
+    assert own.is_confirmed(3.0)
+
+
+@pytest.mark.parametrize("word", [PRINCIPAL_of_own_role, MIRROR, SILENT])
+def test_a_word_that_comes_late_says_nothing(word: RoleAnswer) -> None:
+    """It was read before this process stood still, and what it says was true then."""
+    mirror = OwnRole(hold=HOLD, now=0.0)
+
+    act = mirror.on_word(word, 5.0, 15.1)
+
+    assert (Act.STAY, word.problem or LATE) == (act, mirror.problem)
+
+
+@pytest.mark.parametrize("now", [0.0, 1e9])
+def test_whoever_needs_nobodys_word_never_lapses(now: float) -> None:
+    own = OwnRole(hold=float("inf"), now=0.0)
+    own.on_taken(1, 0.0)
+
+    assert (True, Act.STAY) == (own.is_confirmed(now), heard(own, PRINCIPAL_of_own_role, now))
+
+
+def test_a_problem_stays_until_a_word_that_counts() -> None:
+    own = principal()
+
+    heard(own, SILENT, 1.0)
+    told = own.problem
+    heard(own, PRINCIPAL_of_own_role, 2.0)
+
+    assert ("no answer", "") == (told, own.problem)
+
+
+def test_whoever_stepped_down_rests_before_it_takes_over_again() -> None:
+    own = principal()
+
+    own.on_stepped_down("handed over", 1.0, rest=5.0)
+
+    assert (MirrorRole.MIRROR, 3, "handed over", 6.0) == (own.role, own.epoch, own.problem, own.rests_until)
+    assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL_of_own_role, now) for now in (5.9, 6.0)]
+
+
+def test_the_rest_is_over_once_the_partner_has_taken_over() -> None:
+    """So that a pair which is failed over there and back is not without a principal for the rest of it."""
+    own = principal()
+    own.on_stepped_down("handed over", 1.0, rest=5.0)
+
+    own.on_told(3)
+    still = heard(own, PRINCIPAL_of_own_role, 1.1)
+    own.on_told(4)
+
+    assert [Act.STAY, Act.TAKE] == [still, heard(own, PRINCIPAL_of_own_role, 1.2)]
+
+
+def test_what_could_not_be_taken_is_tried_again_after_a_pause() -> None:
+    own = OwnRole(hold=HOLD, now=0.0)
+
+    own.on_kept_out("full disk", 1.0, pause=1.0)
+
+    assert [Act.STAY, Act.TAKE] == [heard(own, PRINCIPAL_of_own_role, now) for now in (1.9, 2.0)]
+    assert "full disk" == own.problem
+    heard(own, MIRROR, 3.0)
+    assert "" == own.problem
+
+
+def test_a_mirror_believes_the_highest_epoch_that_is_told_and_a_principal_its_own() -> None:
+    mirror, own = OwnRole(hold=HOLD, now=0.0), principal()
+
+    for epoch in (2, 5, 4):
+        mirror.on_told(epoch)
+        own.on_told(epoch)
+
+    assert (5, 3) == (mirror.epoch, own.epoch)
+
+
+# --- test_role ---
+# Roles as PROBE_REPLY spells them.
+
+
+@pytest.mark.parametrize("role", MirrorRole)
+def test_role_is_known_by_its_text(role: MirrorRole) -> None:
+    assert role is MirrorRole.of(role.value)
+
+
+@pytest.mark.parametrize("text", ["", "Principal", "primary", "principal ", "\x00"])
+def test_text_that_names_no_role_is_unknown(text: str) -> None:
+    assert MirrorRole.UNKNOWN is MirrorRole.of(text)
+
+
+def test_every_epoch_fits_into_a_database() -> None:
+    assert 63 == EPOCH_MAX.bit_length()
+
+
+# --- test_standing ---
+# The table of transitions: whole, symmetric, reachable, and true to the rules it spells out.
+
+
+MIRRORED = {
+    MirrorState.FIRST_DECLINED: MirrorState.SECOND_DECLINED,
+    MirrorState.SECOND_DECLINED: MirrorState.FIRST_DECLINED,
+    MirrorState.FIRST_PRINCIPAL: MirrorState.SECOND_PRINCIPAL,
+    MirrorState.SECOND_PRINCIPAL: MirrorState.FIRST_PRINCIPAL,
+}
+DECLINES = (MirrorEvent.CLAIMS_LOWER, MirrorEvent.DENIES, MirrorEvent.LOST)
+EVERY = [(before, side, word) for before in MirrorState for side in MirrorSide for word in MirrorEvent]
+
+
+def other(side: MirrorSide) -> MirrorSide:
+    return MirrorSide(1 - side.value)
+
+
+def test_every_state_has_an_answer_to_every_input() -> None:
+    assert set(EVERY) == set(TRANSITIONS)
+    assert set(MirrorState) == set(ON_USE)
+
+
+def test_every_state_is_reached_from_the_first_use() -> None:
+    reached = {MirrorState.NEVER_USED, ON_USE[MirrorState.NEVER_USED]}
+    while more := {after for (before, _, _), after in TRANSITIONS.items() if before in reached} - reached:
+        reached |= more
+
+    assert set(MirrorState) == reached
+
+
+def test_a_state_is_one_of_three() -> None:
+    assert {MirrorState.NEVER_USED, *ASKING, *PRINCIPAL} == set(MirrorState)
+    assert not ASKING & set(PRINCIPAL)
+
+
+@pytest.mark.parametrize(("before", "side", "word"), EVERY)
+def test_the_two_addresses_are_treated_alike(before: MirrorState, side: MirrorSide, word: MirrorEvent) -> None:
+    after = TRANSITIONS[before, side, word]
+    turned = TRANSITIONS[MIRRORED.get(before, before), other(side), word]
+
+    assert MIRRORED.get(after, after) == turned
+
+
+@pytest.mark.parametrize(("before", "side", "word"), EVERY)
+def test_only_who_claims_becomes_principal(before: MirrorState, side: MirrorSide, word: MirrorEvent) -> None:
+    after = TRANSITIONS[before, side, word]
+
+    if before is MirrorState.NEVER_USED:
+        assert before is after
+    elif word is MirrorEvent.CLAIMS_HIGHER:
+        assert side is PRINCIPAL[after]
+    elif word is MirrorEvent.CLAIMS_EQUAL:
+        assert PRINCIPAL.get(before, side) is PRINCIPAL[after]
+    else:
+        assert PRINCIPAL.get(after) in (None, other(side))
+        assert PRINCIPAL.get(after) is None or after is before
+
+
+@pytest.mark.parametrize("side", MirrorSide)
+@pytest.mark.parametrize("word", DECLINES)
+def test_principal_that_declines_is_none_from_then_on(side: MirrorSide, word: MirrorEvent) -> None:
+    (before,) = (standing for standing, principal in PRINCIPAL.items() if principal is side)
+
+    assert TRANSITIONS[before, side, word] in ASKING
+
+
+def test_using_it_again_changes_nothing() -> None:
+    assert {standing: standing for standing in MirrorState if standing is not MirrorState.NEVER_USED} == {
+        before: after for before, after in ON_USE.items() if before is not MirrorState.NEVER_USED
+    }
+    assert MirrorState.ASKING_BOTH is ON_USE[MirrorState.NEVER_USED]
