@@ -9,15 +9,15 @@
  *
  *   in the model              in the code
  *   -----------------------   -------------------------------------------------------------------------------------
- *   standing, hear()          broker.mirror.standing.Standing, TRANSITIONS; standing.pml is made of that table
- *   believed                  broker.mirror.mirrored_route.MirroredRoute, its epoch
- *   role, epoch               broker.mirror.own_role.OwnRole: what it believes of itself
+ *   standing, hear()          broker.routing.mirrored.MirrorState, TRANSITIONS; standing.pml is made of that table
+ *   believed                  broker.routing.mirrored.MirroredRoute, its epoch
+ *   role, epoch               broker.routing.mirrored.OwnRole: what it believes of itself
  *   HOLD                      role_timeout: broker.control.role_source.CommandSource, its hold
- *   age                       ticks since the command was started: asked_at of broker.mirror.own_role.OwnRole.on_word
- *   confirmed, is_confirmed   ticks since that of the last `principal`: broker.mirror.own_role.OwnRole.is_confirmed
+ *   age                       ticks since the command was started: asked_at of broker.routing.mirrored.OwnRole.on_word
+ *   confirmed, is_confirmed   ticks since that of the last `principal`: broker.routing.mirrored.OwnRole.is_confirmed
  *   WAITING .. TAKING         broker.control.role_keeper.RoleKeeper: between two questions, asking, hearing, taking over
- *   on_word()                 broker.mirror.own_role.OwnRole.on_word, ON_WORD
- *   step_down(), is_closing   broker.mirror.own_role.OwnRole.on_stepped_down, broker.control.role_keeper.Hosting.close
+ *   on_word()                 broker.routing.mirrored.OwnRole.on_word, ON_WORD
+ *   step_down(), is_closing   broker.routing.mirrored.OwnRole.on_stepped_down, broker.control.role_keeper.Hosting.close
  *   demote()                  broker.control.role_keeper.RoleKeeper.on_demoted
  *   BEGUN                     broker.store.transaction.check_epoch, inside of a transaction
  *   SEEN                      broker.store.transaction.commit has looked at the clock

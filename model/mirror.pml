@@ -4,14 +4,14 @@
  * The two instances of a pair share one file; whoever writes it does so in its own epoch or not at all. What an instance
  * believes of itself may be old: it learns late. A file for each of them, which something replicates, is not in the model:
  * there the epoch of the other file keeps nobody from writing, but the time for which a role holds (`mirroring =
- * "command"`, broker.mirror.own_role), and no time is in the model.
+ * "command"`, broker.routing.mirrored), and no time is in the model.
  *
  *   in the model              in the code
  *   -----------------------   -------------------------------------------------------------------------------------
- *   standing, hear()          broker.mirror.standing.Standing, TRANSITIONS; standing.pml is made of that table
- *   believed                  broker.mirror.mirrored_route.MirroredRoute, its epoch
+ *   standing, hear()          broker.routing.mirrored.MirrorState, TRANSITIONS; standing.pml is made of that table
+ *   believed                  broker.routing.mirrored.MirroredRoute, its epoch
  *   file_epoch, file_owner    the epoch of the file, and who has it: broker.store.role_file, broker.store.fence
- *   role, epoch               broker.mirror.own_role.OwnRole: what it believes of itself
+ *   role, epoch               broker.routing.mirrored.OwnRole: what it believes of itself
  *   take_over()               broker.control.role_keeper: Act.TAKE
  *   step_down()               Act.STEP_DOWN, or a write that is refused because the epoch is another one
  *   stored                    the database: broker_conversation.receive_sequence

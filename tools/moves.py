@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path.cwd()
 RUFF = str(Path(sys.executable).parent / "ruff")
-TEXTS = {".md", ".toml", ".py", ".pyx", ".pxi", ".yaml", ".yml", ".sh", ".json", ".cfg", ".in", ".txt", ""}
+TEXTS = {".md", ".toml", ".py", ".pyx", ".pxi", ".yaml", ".yml", ".sh", ".json", ".cfg", ".in", ".txt", ".pml", ""}
 
 
 @dataclass

@@ -1,5 +1,5 @@
 """
-Asking mirrored pairs who their principal is, and telling the forwarder: what `broker.routing.mirrored` decides, over links.
+Asking mirrored pairs who their principal is, as `broker.routing.mirrored` decides, and telling the forwarder.
 
 A pair is asked once somebody has a frame for it, and until no route names it any more; so there are never more than
 mirrored routes. What is said of a broker instance by the link that serves an address counts for every pair that has

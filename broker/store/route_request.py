@@ -2,7 +2,8 @@
 Requests for routes, as rows: which are open, what they ask for, and how long an answered one is remembered.
 
 `broker.dialog.route_requests` knows what a request is and when it is made. Here it is a conversation like every other,
-and its group says what it asks for. Nothing here begins or ends a transaction; the connection may be an application's own.
+and its group says what it asks for. Nothing here begins or ends a transaction; the connection may be an
+application's own.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def test_change_of_routes_has_all_looked_at_that_waits(yard: Yard) -> None:
     [(AddressHealth.CONNECTED, True, True), (AddressHealth.UNTRIED, False, True), (AddressHealth.UNTRIED, True, False)],
 )
 def test_better_address_has_what_waits_looked_at(
-    yard: Yard, health: AddressHealth, has_failed: bool, moves: bool
-) -> None:  # noqa: FBT001 - a table
+    yard: Yard, health: AddressHealth, *, has_failed: bool, moves: bool
+) -> None:
     """One that is connected, or was not tried; while there is none, each is wanted."""
     outbox = yard.wait(NORTH)
     outbox.alternatives.add(SOUTH)
