@@ -277,7 +277,7 @@ def test_the_random_situations_reach_every_outcome_of_every_step() -> None:
     steps_of_second_pass: set[int] = set()
 
     @given(situations())
-    @settings(max_examples=examples(5000), derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=5000, derandomize=True, phases=[Phase.generate])
     def visit(situation: Situation) -> None:
         answer = answer_of(situation.facts, situation.here)
         reached[answer.step].add(answer.disposition)
