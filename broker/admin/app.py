@@ -8,6 +8,7 @@ and the door, which knows who asks. The Unix socket and the TCP port have an app
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -18,33 +19,34 @@ from typing import Any
 import msgspec
 import structlog
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.admin.api import Api
 from broker.admin.audit import Audit
-from broker.admin.body import Bodies
 from broker.admin.caller import Caller
-from broker.admin.connection import secure
 from broker.admin.door import Door, origin_of
 from broker.admin.events import Events
 from broker.admin.guard import check_content, check_fields, check_site, check_target
+from broker.admin.listening import secure
 from broker.admin.openapi import describe
-from broker.admin.operation import OPERATIONS, Operation
+from broker.admin.operation import BODY_MAX_BYTES, OPERATIONS, Operation
 from broker.admin.page import add_page, is_page
 from broker.admin.problem import (
     BUG,
     BadRequestError,
+    BodyTooLargeError,
     ForbiddenError,
-    TooManyAttemptsError,
     UnauthorizedError,
     http_problem,
     kind_of,
     problem_of,
 )
-from broker.admin.room import source_of
 from broker.admin.wanted import note_request
 from broker.control.admin_role import AdminRole
 
-SMALL_BYTES = 64 * 1024  # of a body that is read at once
+SMALL_BYTES = 64 * 1024  # of a body that is parsed at once
+LARGE_BODIES = 2  # requests of one listener with more than BODY_MAX_BYTES, or of unknown length, at one time
+BODY_SECONDS = 120.0  # for a whole body; of 160 MiB that is 11 Mbit/s
 OPENAPI_PATH = "/v1/openapi.json"
 _CALLER = web.RequestKey("caller", Caller)
 _BY_ROUTE: dict[tuple[str, str], Operation] = {(one.method, one.path): one for one in OPERATIONS}
@@ -66,7 +68,6 @@ class Parts:
     api: Api
     door: Door
     audit: Audit
-    bodies: Bodies
     executor: Executor
     version: str
     events: Events
@@ -83,6 +84,7 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     app = web.Application(middlewares=[tell_problems, _admitting(parts, answers_to)])
     app.on_response_prepare.append(_secure)
     description = msgspec.json.encode(describe(OPERATIONS, version=parts.version))
+    large = asyncio.Semaphore(LARGE_BODIES)
 
     async def openapi(_: web.Request) -> web.Response:
         return web.Response(body=description, content_type="application/json")
@@ -90,9 +92,10 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     app.router.add_get(OPENAPI_PATH, openapi)
     add_page(app)
     for operation in OPERATIONS:
-        app.router.add_route(operation.method, operation.path, _handler(operation, parts))
+        handler = _handler(operation, parts, large)
+        app.router.add_route(operation.method, operation.path, handler)
         if operation.method == hdrs.METH_GET and not operation.is_stream:
-            app.router.add_route(hdrs.METH_HEAD, operation.path, _handler(operation, parts))
+            app.router.add_route(hdrs.METH_HEAD, operation.path, handler)
     return app
 
 
@@ -130,7 +133,7 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
             caller = await parts.door.caller(request)
             role = AdminRole.VIEWER if operation is None else operation.role
             caller.expect(role, f"{request.method} {request.path}")
-        except (ForbiddenError, UnauthorizedError, TooManyAttemptsError) as error:
+        except (ForbiddenError, UnauthorizedError) as error:
             if operation is not None and operation.is_change:
                 parts.audit.begin(caller, f"{operation.method} {operation.path}").end_badly(error)
             raise
@@ -149,12 +152,12 @@ def _operation(request: web.Request) -> Operation | None:
     return None if resource is None else _BY_ROUTE.get((method, resource.canonical))
 
 
-def _handler(operation: Operation, parts: Parts) -> Handler:
+def _handler(operation: Operation, parts: Parts, large: asyncio.Semaphore) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         note_request(request, request[_CALLER].role)
-        async with _argument(operation, request, parts) as argument:
+        async with _argument(operation, request, parts, large) as argument:
             if operation.is_stream:
-                return await parts.events.serve(request, argument, _owner(request))
+                return await parts.events.serve(request, argument, request[_CALLER].who)
             if operation.is_change:
                 answer = await operation.call(parts.api, argument, request[_CALLER])
             else:
@@ -166,18 +169,25 @@ def _handler(operation: Operation, parts: Parts) -> Handler:
 
 
 @asynccontextmanager
-async def _argument(operation: Operation, request: web.Request, parts: Parts) -> AsyncIterator[Any]:
+async def _argument(
+    operation: Operation, request: web.Request, parts: Parts, large: asyncio.Semaphore
+) -> AsyncIterator[Any]:
     """
     The request as a value.
 
     Raises:
         BadRequestError: what was sent is no such value.
-        BodyTooLargeError, NoRoomError, BodyStalledError: as `Bodies.reading`.
+        BodyTooLargeError, HTTPRequestTimeout: as `_body`.
     """
     if operation.method == hdrs.METH_GET:
         yield _value(lambda: msgspec.convert(_parameters(request), operation.request, strict=False))
         return
-    async with parts.bodies.reading(request, operation.body_max) as body:
+    length, limit = request.content_length, operation.body_max
+    if length is not None and length > limit:
+        raise BodyTooLargeError(limit)
+    is_small = length is not None and length <= BODY_MAX_BYTES
+    async with contextlib.nullcontext() if is_small else large:
+        body = await _body(request, limit)
         read = partial(_value, lambda: msgspec.json.decode(body or b"{}", type=operation.request))
         if len(body) <= SMALL_BYTES:
             yield read()
@@ -185,9 +195,24 @@ async def _argument(operation: Operation, request: web.Request, parts: Parts) ->
             yield await asyncio.get_running_loop().run_in_executor(parts.executor, read)
 
 
-def _owner(request: web.Request) -> str:
-    """Whose streams are counted together: somebody's from one place."""
-    return f"{request[_CALLER].who} {source_of(origin_of(request)[1])}"
+async def _body(request: web.Request, limit: int) -> bytes:
+    """
+    The body of a request.
+
+    Raises:
+        BodyTooLargeError: it is above `limit` bytes.
+        HTTPRequestTimeout: it does not arrive in time.
+        BadRequestError: it ends before its end.
+    """
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.clone(client_max_size=limit + 1).read()
+    except web.HTTPRequestEntityTooLarge:
+        raise BodyTooLargeError(limit) from None
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    except (web.RequestPayloadError, HttpProcessingError, ConnectionError) as error:
+        raise BadRequestError("the body of the request ends before its end, or is cut wrongly") from error
 
 
 def _parameters(request: web.Request) -> dict[str, str]:

@@ -12,19 +12,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 
 import structlog
 from aiohttp import web
 
-from broker.admin.attempts import Attempts
 from broker.admin.caller import Caller
 from broker.admin.guard import FORWARDED
 from broker.admin.peer import Peer, peer_of
-from broker.admin.problem import TooManyAttemptsError, UnauthorizedError
+from broker.admin.problem import UnauthorizedError
 from broker.admin.token_store import TokenStore
 from broker.control.admin_role import AdminRole, role_of
 from broker.control.administration import AdminSettings, Holders, is_owner, user_name
@@ -46,7 +44,6 @@ class Door:
         holders: Who has which role.
         executor: Where files are read.
         security: What the port brings to TLS; None when it speaks plain text.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -56,11 +53,8 @@ class Door:
         executor: Executor,
         *,
         security: Security | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.attempts = Attempts()
         self._executor = executor
-        self._clock = clock
         self.use(admin, holders, security)
 
     def use(self, admin: AdminSettings, holders: Holders, security: Security | None) -> None:
@@ -77,7 +71,6 @@ class Door:
 
         Raises:
             UnauthorizedError: nothing was shown that tells, or something that counts for nothing.
-            TooManyAttemptsError: too much of that came from there lately.
         """
         peer, address, origin = origin_of(request)
         shown = request.headers.get("Authorization")
@@ -100,12 +93,7 @@ class Door:
             loop, now = asyncio.get_running_loop(), datetime.now(UTC)
             token = await loop.run_in_executor(self._executor, lambda: self._tokens.find(secret.strip(), now=now))
         if token is None:
-            # Only now: whoever shares the address with one who guesses gets in with what is right.
-            wait = self.attempts.wait_s(address, now=self._clock())
-            if wait:
-                raise TooManyAttemptsError(wait)
-            self.attempts.fail(address, now=self._clock())
-            log.warning("admin token refused", origin=origin)
+            log.warning("admin token refused", origin=address)  # without the port, so that repeats are counted
             raise UnauthorizedError("the token is not known here, was revoked or has expired")
         way = f'[admin.roles] "token:{token.name}" = "{{role}}" gives it, or a new token'
         return Caller(f"token:{token.name}", origin, token.role, way)
@@ -132,7 +120,7 @@ class Door:
 
 def origin_of(request: web.Request) -> tuple[Peer | None, str, str]:
     """
-    Where a request comes from: the process, on a Unix socket; what failures are counted by; and both in words.
+    Where a request comes from: the process, on a Unix socket; the user or the address; and both in words.
 
     Shape: the second is the user's number on a Unix socket, else the IP address.
     """

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
@@ -47,7 +46,7 @@ from broker.observe.view import DISPOSITIONS
 BEAT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
 BEAT_MAX_SECONDS = 5.0  # whatever it costs
-STREAMS_MAX = 32  # at one time
+STREAMS_MAX = 16  # of one caller at one time
 NUMBER_MAX = 18  # digits of an id; a row a second never gets there
 STUCK_SECONDS = 10.0  # for which a stream may take nothing before it is cut off
 STREAM_SECONDS = 300.0  # of life, after which who listens has to show again who it is
@@ -113,7 +112,7 @@ class Events:
     def __init__(
         self, instance: Running, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
-        self.streams: dict[Stream, None] = {}  # the oldest first
+        self.streams: set[Stream] = set()
         self.past = PastRing()
         self._instance = instance
         self._executor = executor
@@ -159,17 +158,16 @@ class Events:
         Args:
             request: Of the client.
             asked: What it is told.
-            owner: Whose stream it is: where all are taken, who has most of them gives one up for somebody else.
+            owner: The caller.
 
         Raises:
-            TooManyStreamsError: `STREAMS_MAX` listen already, or the instance stops.
+            TooManyStreamsError: the caller has `STREAMS_MAX` streams already, or the instance stops.
         """
-        if self._is_closed:
+        if self._is_closed or sum(stream.owner == owner for stream in self.streams) >= STREAMS_MAX:
             raise TooManyStreamsError(STREAMS_MAX)
-        self._make_room(owner)
         response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, "X-Accel-Buffering": "no"})
         stream = Stream(owner)
-        self.streams[stream] = None
+        self.streams.add(stream)
         self._asked.set()
         try:
             await response.prepare(request)
@@ -185,21 +183,10 @@ class Events:
         except ConnectionError:
             pass
         finally:
-            del self.streams[stream]
+            self.streams.discard(stream)
             if not self.streams:
                 self._forget()
         return response
-
-    def _make_room(self, owner: str) -> None:
-        """Raises TooManyStreamsError where there is none, and nobody has more streams than this one would have."""
-        open_ones = [stream for stream in self.streams if not stream.reason]
-        if len(open_ones) < STREAMS_MAX:
-            return
-        counts = Counter(stream.owner for stream in open_ones)
-        ((most, count),) = counts.most_common(1)
-        if count <= counts[owner] + 1:
-            raise TooManyStreamsError(STREAMS_MAX)
-        next(stream for stream in open_ones if stream.owner == most).end("others listen as well: there are too many")
 
     def _beginning(self, request: web.Request, asked: EventsRequest) -> bytes:
         """When to come again, and the past."""

@@ -30,7 +30,6 @@ _QUERY = re.compile(f"(?:{_CHARACTER}|[/?])*")
 # Escapes that stand for something a path is made of, or for no character of any name.
 _AMBIGUOUS = re.compile(r"%(?:2[EeFf]|5[Cc]|25|[01][0-9A-Fa-f]|7[Ff])")
 _DOTS = frozenset({".", ".."})
-_OVERRIDES = ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL")
 _ONCE = ("Host", "Origin", "Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Sec-Fetch-Site")
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")  # a proxy writes: somebody else asks
 _SITES = frozenset({"same-origin", "none"})  # this server's own page, or a person who typed the address
@@ -70,7 +69,7 @@ def check_target(target: str) -> None:
 
 def check_fields(headers: Headers) -> None:
     """
-    Refuse header fields that say one thing twice, or another method or path than the request.
+    Refuse header fields that say one thing twice.
 
     Raises:
         BadRequestError: it names the field.
@@ -78,9 +77,6 @@ def check_fields(headers: Headers) -> None:
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
             raise BadRequestError(f"the header {name} stands there twice")
-    for name in _OVERRIDES:
-        if name in headers:
-            raise BadRequestError(f"the header {name} is not heeded here: leave it out")
 
 
 def check_site(

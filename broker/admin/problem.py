@@ -10,7 +10,6 @@ Source: RFC 9457, "Problem Details for HTTP APIs".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -92,16 +91,6 @@ class UnauthorizedError(RequestError):
 
 
 @dataclass
-class TooManyAttemptsError(RequestError):
-    """Too many wrong tokens from one address; the next one is looked into in so many seconds."""
-
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"too many attempts from your address have failed: try again in {math.ceil(self.seconds)} s"
-
-
-@dataclass
 class MediaTypeError(RequestError):
     """The body of a request is not said to be JSON."""
 
@@ -112,35 +101,13 @@ class MediaTypeError(RequestError):
 
 
 @dataclass
-class BodyStalledError(RequestError):
-    """The body of a request did not come."""
-
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"nothing of the rest of the request came for {self.seconds:g} s"
-
-
-@dataclass
-class NoRoomError(ResourceError):
-    """Other requests take the memory that bodies may take."""
-
-    limit_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"other requests take the {self.limit_bytes // 2**20} MiB that are for bodies: try again when they are done"
-        )
-
-
-@dataclass
 class TooManyStreamsError(ResourceError):
-    """So many listen to events already, or the instance stops."""
+    """The caller has this many streams of events already, or the instance stops."""
 
     limit: int
 
     def __str__(self) -> str:
-        return f"{self.limit} streams of events are open, or the instance stops: close a page, or ask /v1/status"
+        return f"you have {self.limit} streams of events open, or the instance stops: close a page, or ask /v1/status"
 
 
 KINDS: dict[type[BaseException], ProblemKind] = {
@@ -150,9 +117,7 @@ KINDS: dict[type[BaseException], ProblemKind] = {
     StatementError: ProblemKind(HTTPStatus.BAD_REQUEST, "statement", "The statement was refused"),
     ForbiddenError: ProblemKind(HTTPStatus.FORBIDDEN, "forbidden", "You may not do this here"),
     UnauthorizedError: ProblemKind(HTTPStatus.UNAUTHORIZED, "unauthorized", "Say who you are"),
-    TooManyAttemptsError: ProblemKind(HTTPStatus.TOO_MANY_REQUESTS, "attempts", "Too many attempts have failed"),
     MediaTypeError: ProblemKind(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "media-type", "A request is JSON"),
-    BodyStalledError: ProblemKind(HTTPStatus.REQUEST_TIMEOUT, "stalled", "The request did not come"),
     BodyTooLargeError: ProblemKind(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", "The request is too large"),
     ReloadRefusedError: ProblemKind(HTTPStatus.CONFLICT, "reload", "The configuration is not read again now"),
     SettingsError: ProblemKind(
@@ -185,8 +150,6 @@ def problem_of(error: BaseException) -> web.Response:
         members["role"] = error.role
     elif isinstance(error, UnauthorizedError):
         headers["WWW-Authenticate"] = 'Bearer realm="broker"'
-    elif isinstance(error, TooManyAttemptsError):
-        headers["Retry-After"] = str(math.ceil(error.seconds))
     elif isinstance(error, TooManyStreamsError):
         headers["Retry-After"] = "5"
     return _answer(kind.status, members, headers)

@@ -26,7 +26,6 @@ import structlog
 from broker.admin.api import Api
 from broker.admin.app import Parts, admin_app
 from broker.admin.audit import Audit
-from broker.admin.body import Bodies
 from broker.admin.door import Door
 from broker.admin.events import Events
 from broker.admin.guard import is_loopback
@@ -103,7 +102,7 @@ class AdminServer:
         door = Door(settings.admin, ways.holders, admin_threads, security=ways.security)
         self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
-        self._parts = Parts(api, door, audit, Bodies(), admin_threads, instance.software, self.events)
+        self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
         self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
         stack.callback(self._close_file)
         await self._begin(_SOCKET, settings, stack)

@@ -18,7 +18,7 @@ import click
 from broker.errors import BrokerError, DaemonUnreachableError
 
 NOT_FOUND, UNREACHABLE, NOT_PERMITTED, HARMFUL, TIMED_OUT, EX_TEMPFAIL, EX_CONFIG = 3, 4, 5, 6, 7, 75, 78
-_NOT_PERMITTED_STATUSES = frozenset({401, 403, 429})
+_NOT_PERMITTED_STATUSES = frozenset({401, 403})
 _NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
 
 

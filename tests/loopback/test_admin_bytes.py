@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.admin.connection import CONNECTIONS_MAX
+from broker.admin.listening import CONNECTIONS_MAX
 from broker.control.admin_role import AdminRole
 from broker.control.listen import ListenAddress
 from broker.control.token_file import new_token

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import Awaitable, Callable
@@ -12,12 +13,14 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
+from broker.admin import app
 from broker.admin.api import Api
-from broker.admin.app import tell_problems
+from broker.admin.app import LARGE_BODIES, tell_problems
 from broker.admin.door import origin_of
 from broker.admin.events import Events
-from broker.admin.operation import OPERATIONS, SCRIPT_MAX_BYTES
+from broker.admin.operation import BODY_MAX_BYTES, OPERATIONS, SCRIPT_MAX_BYTES
 from broker.daemon import Instance
+from tests.support.admin import Answer, read_answer, request, speak
 
 Ask: TypeAlias = Callable[..., Awaitable[tuple[int, Any]]]
 
@@ -78,6 +81,68 @@ async def test_body_above_the_bound_is_refused(ask: Ask) -> None:
 
     assert (status, problem["status"]) == (413, 413)
     assert problem["detail"].startswith("a request has at most 160 MiB; name a larger script in the configuration")
+
+
+def chunked(*parts: bytes) -> bytes:
+    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (*parts, b""))
+    return request("POST", "/v1/sql", {"Transfer-Encoding": "chunked"}) + body
+
+
+async def test_a_body_above_the_bound_is_refused_by_its_length_unread(instance: Instance) -> None:
+    answer = await speak_to_socket(instance, request("POST", "/v1/sql", {"Content-Length": str(10**15)}))
+
+    assert 413 == answer.status
+
+
+async def test_a_body_above_the_bound_is_refused_when_no_length_is_given(
+    instance: Instance,
+) -> None:
+    data = chunked(*[b"x" * 1000] * 1100).replace(b"/v1/sql", b"/v1/check")
+
+    assert 413 == (await speak_to_socket(instance, data)).status
+
+
+@pytest.mark.parametrize("statement", [b'{"statement": "SELECT 1 AS one"}', b""])
+async def test_a_body_in_parts_is_read_whole(instance: Instance, statement: bytes) -> None:
+    answer = await speak_to_socket(instance, chunked(statement[:9], statement[9:]) if statement else chunked())
+
+    assert (200 if statement else 400) == answer.status
+
+
+async def test_a_body_that_does_not_come_is_given_up(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
+
+    answer = await speak_to_socket(instance, request("POST", "/v1/sql", {"Content-Length": "10"}) + b"ab")
+
+    assert (408, 408) == (answer.status, answer.told["status"])
+
+
+async def test_a_body_that_is_cut_wrongly_is_refused(instance: Instance) -> None:
+    data = request("POST", "/v1/sql", {"Transfer-Encoding": "chunked"}) + b"zz\r\nab\r\n"
+
+    assert 400 == (await speak_to_socket(instance, data)).status
+
+
+async def test_large_bodies_wait_for_each_other_and_small_ones_do_not(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many of 160 MiB are in memory at one time, whatever the number of connections."""
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.5)
+    head = request("POST", "/v1/sql", {"Content-Length": str(2 * BODY_MAX_BYTES)}) + b"["
+    small = request("POST", "/v1/sql", {}, {"statement": "SELECT 1 AS one"})
+
+    crowd = [asyncio.create_task(speak_to_socket(instance, head)) for _ in range(LARGE_BODIES + 1)]
+    await asyncio.sleep(0)
+    answered = await speak_to_socket(instance, small)
+    done = [task.done() for task in crowd]
+    answers = [await task for task in crowd]
+
+    assert (200, [False] * len(crowd)) == (answered.status, done)
+    assert [408] * len(crowd) == [answer.status for answer in answers]
+
+
+async def speak_to_socket(instance: Instance, data: bytes) -> Answer:
+    return read_answer(await speak(instance.settings.admin.socket, data))
 
 
 async def test_bug_is_logged_and_told_as_one(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

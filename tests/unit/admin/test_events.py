@@ -16,7 +16,6 @@ import pytest
 import broker
 from broker.admin import events
 from broker.admin.events import STREAMS_MAX, Events, EventsRequest, Stream
-from broker.admin.problem import TooManyStreamsError
 from broker.control.execute import execute
 from broker.daemon import Instance, serve
 from broker.ddl.parser import parse_script
@@ -158,31 +157,20 @@ async def test_a_snapshot_is_made_once_for_all(instance: Instance, monkeypatch: 
     assert 10 == len(heard)
 
 
-async def test_more_streams_than_there_are_places_are_refused(instance: Instance) -> None:
+async def test_one_caller_has_so_many_streams_and_others_theirs(instance: Instance) -> None:
+    events = events_of(instance)
+    others = {Stream("somebody else") for _ in range(STREAMS_MAX)}
+    events.streams |= others
     async with AsyncExitStack() as stack:
         for _ in range(STREAMS_MAX):
             listener = await stack.enter_async_context(listening(instance))
             await listener.next("history")
         async with listening(instance) as one_more:
             assert (503, "5") == (one_more.response.status, one_more.response.headers["Retry-After"])
-    await until(lambda: not events_of(instance).streams)
+    await until(lambda: events.streams == others)
     async with listening(instance) as listener:
         assert "history" == (await listener.next()).name
-
-
-async def test_who_has_most_streams_gives_one_up_for_somebody_else(instance: Instance) -> None:
-    events = events_of(instance)
-    for owner in (*["crowd"] * (STREAMS_MAX - 3), *["few"] * 3):
-        events.streams[Stream(owner)] = None
-    oldest = next(iter(events.streams))
-
-    events._make_room("admin")
-    events.streams[Stream("admin")] = None
-    with pytest.raises(TooManyStreamsError):
-        events._make_room("crowd")
-
-    assert [oldest] == [stream for stream in events.streams if stream.reason]
-    events.streams.clear()
+    events.streams -= others
 
 
 async def test_who_reads_nothing_is_cut_off_and_holds_little(
