@@ -137,21 +137,6 @@ class AdminClient:
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 
-    def lines(self, target: str, *, line_max: int) -> Iterator[bytes]:
-        """
-        The lines of an answer that goes on, such as events, as they come; each call is a connection of its own.
-
-        Raises:
-            DaemonUnreachableError: as `request`, and when a line is longer than `line_max`, or nothing comes for the
-                timeout.
-            ProblemError, SocketNotPermittedError, CertificateUnusableError: as `request`.
-        """
-        with self._answer("GET", target, None, late=f"nothing came for {self._timeout:g} s") as response:
-            if response.status >= REFUSED:
-                raise ProblemError(response.status, _object(response))
-            while line := response.readline(line_max):
-                yield _whole(line)
-
     @contextmanager
     def _answer(self, method: str, target: str, payload: str | None, *, late: str) -> Iterator[HTTPResponse]:
         """The answer to one request, to be read inside of the block; raises there too, as `request` says."""
@@ -254,13 +239,6 @@ def _object(response: HTTPResponse) -> dict[str, Any]:
     if response.status < REFUSED:
         raise ValueError("the answer is not what was asked for: no daemon has sent it")
     return {}
-
-
-def _whole(line: bytes) -> bytes:
-    """Raises ValueError when its end is missing."""
-    if not line.endswith(b"\n"):
-        raise ValueError("the answer broke off, or is not what was asked for")
-    return line
 
 
 def _is_loopback(host: str) -> bool:

@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "drain": ("broker.cli.draining", "Have an instance leave in good order, and follow it until it has gone."),
     "health": ("broker.cli.health", "Ask whether an instance is live, ready or started."),
     "log-level": ("broker.cli.log_level", "Have an instance log more or less for a time."),
-    "top": ("broker.cli.top", "Show what a running instance does, live."),
+    "top": ("broker.cli.asking", "Show the state of a running instance again and again."),
     "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
     "bench": ("broker.cli.bench", "Measure this installation, and compare with an earlier run."),

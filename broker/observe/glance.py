@@ -38,14 +38,14 @@ def readable(value: object) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def render_status(status: Mapping[str, Any]) -> None:
+def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -> None:
     """
     Print what `/v1/status` tells.
 
     First whether all is well or what to do, in one sentence; then everything that is not as it should be; then who it
     is, and tables of what there is.
     """
-    terminal = Terminal()
+    terminal = terminal or Terminal()
     _render_verdict(status, terminal)
     _render_identity(status, terminal)
     _render_forwarding(status["forwarding"], terminal)

@@ -31,14 +31,21 @@ class Terminal:
         file: Standard output when it is left out.
         width: Columns; else those of the terminal.
         elsewhere: Columns of what is no terminal.
+        is_styled: Whether lines are in bold and in colour; else as a terminal and the environment say.
     """
 
     def __init__(
-        self, file: TextIO | None = None, *, width: int | None = None, elsewhere: int = NO_TERMINAL_COLUMNS
+        self,
+        file: TextIO | None = None,
+        *,
+        width: int | None = None,
+        elsewhere: int = NO_TERMINAL_COLUMNS,
+        is_styled: bool | None = None,
     ) -> None:
         self._file = file or sys.stdout
         is_terminal = self._file.isatty()
-        self._is_styled = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        is_colourless = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        self._is_styled = is_terminal and not is_colourless if is_styled is None else is_styled
         self._encoding = self._file.encoding or "utf-8"
         self.width = width or (_columns_of(self._file) if is_terminal else elsewhere)
 

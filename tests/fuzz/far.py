@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from broker.admin.event_stream import events
 from broker.admin.meeting import Channel, _Acceptance, _Confirmation, _Opening
 from broker.errors import FrameMalformedError, PairingError
 from broker.security.key_packet import Mode
@@ -51,15 +50,6 @@ def _opened(data: bytes) -> None:
     good = {frame[:6] + frame[7:12] + frame[16:] for frame in _good_frames()}
     assert data[:6] + data[7:12] + data[16:] in good
     assert opened.body
-
-
-# --- events of a daemon ---
-
-
-def _events(data: bytes) -> None:
-    """What a daemon, or somebody in its place, streams: events, or a ValueError."""
-    for event in events(data.splitlines(keepends=True)):
-        assert isinstance(event.name, str)
 
 
 # --- a pairing ---
@@ -110,15 +100,5 @@ def targets() -> tuple[Target, ...]:
     """The targets of this file."""
     return (
         Target("opened", _opened, (SealRefusedError, FrameMalformedError), lambda: list(_good_frames())),
-        Target(
-            "events",
-            _events,
-            (ValueError,),
-            lambda: [
-                b'event: pulse\nid: 1\ndata: {"a": 1}\n\n',
-                b": x\ndata: [\ndata: 1]\n\ndata\n\n",
-                b"data: [" * 900,
-            ],
-        ),
         Target("meeting", _meeting, (PairingError,), _sayings),
     )

@@ -1,4 +1,4 @@
-"""`broker sql` and `broker top` as a person has them: real daemons, at a real terminal."""
+"""`broker sql` and `broker status --watch` as a person has them: real daemons, at a real terminal."""
 
 from __future__ import annotations
 
@@ -124,36 +124,25 @@ def busy(daemon: Daemon) -> bool:
     return seen > LOOKS // 2
 
 
-def test_top_shows_what_happens_and_goes_on_when_the_daemon_is_back(daemon: Daemon) -> None:
-    with terminal(["top", *socket_of(daemon)], columns=80, rows=24) as screen:
-        screen.expect("only  READY")
-        screen.type("6")
-        screen.expect("[6 databases]")
-        screen.expect("OrdersQueue")
+def test_watching_fills_the_screen_and_goes_on_when_the_daemon_is_back(daemon: Daemon) -> None:
+    with terminal(["status", "--watch", "--interval", "0.5", *socket_of(daemon)], columns=80, rows=40) as screen:
+        screen.expect("only ready")
         daemon.kill()
         screen.expect("NO NEWS")
         daemon.start()
-        screen.wait(lambda: newest(screen.written))
-        screen.type("p")
-        screen.expect("PAUSED")
+        screen.wait(lambda: "NO NEWS" not in screen.written.rpartition("\x1b[H")[2])
         screen.resize(columns=40, rows=12)
-        screen.type("2")
-        screen.expect("[2 links]")
-        screen.type("q")
+        screen.expect("only ready")
+        screen.type(CONTROL_C)
 
         assert 0 == screen.end()
 
     assert screen.written.endswith("\x1b[?1049l")  # the screen is left as it was
 
 
-def newest(written: str) -> bool:
-    """Whether the last whole screen tells of the daemon as it is."""
-    return "NO NEWS" not in written.rpartition("\x1b[H")[2]
-
-
-def test_top_says_the_same_without_colour(daemon: Daemon) -> None:
-    with terminal(["top", *socket_of(daemon)], environ={"NO_COLOR": "1"}) as screen:
-        screen.expect("only  READY")
+def test_top_is_the_same_also_without_colour(daemon: Daemon) -> None:
+    with terminal(["top", *socket_of(daemon)], columns=80, rows=40, environ={"NO_COLOR": "1"}) as screen:
+        screen.expect("only ready")
         screen.expect("ledger")
         screen.type(CONTROL_C)
 

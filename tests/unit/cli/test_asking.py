@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,3 +111,42 @@ def test_status_is_a_page_or_the_daemons_own_json(fake_admin: Any) -> None:
     assert "All is well: 0 connections, nothing waits for a next hop" == page.stdout.splitlines()[0]
     assert "\none ready, up 0:00:01" in page.stdout
     assert STATUS == json.loads(text.stdout)
+
+
+def test_top_once_is_status(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/status"] = (200, STATUS)
+
+    pages = [run(*command, "--socket", fake_admin.path).stdout for command in (["status"], ["top", "--once"])]
+
+    assert pages[0].splitlines()[1:] == pages[1].splitlines()[1:]
+
+
+@pytest.mark.parametrize("command", [["top"], ["status", "--watch"]], ids=" ".join)
+def test_watching_without_a_terminal_prints_one_state_after_the_other(
+    fake_admin: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    fake_admin.answers["/v1/status"] = (200, STATUS)
+    left = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        assert 7 == seconds
+        if next(left, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("broker.cli.asking.time", SimpleNamespace(sleep=sleep))
+    result = run(*command, "--socket", fake_admin.path, "--interval", "7", "-o", "json")
+
+    assert (0, [STATUS] * 3) == (result.exit_code, [json.loads(line) for line in result.stdout.splitlines()])
+
+
+def test_watching_ends_when_the_instance_refuses(fake_admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_admin.answers["/v1/status"] = (200, STATUS)
+
+    def sleep(_: float) -> None:
+        fake_admin.answers["/v1/status"] = (403, {"detail": "no"})
+
+    monkeypatch.setattr("broker.cli.asking.time", SimpleNamespace(sleep=sleep))
+
+    result = run("top", "--socket", fake_admin.path)
+
+    assert (5, "no") == (result.exit_code, result.stderr.strip())
