@@ -14,12 +14,12 @@ from functools import partial
 from uuid import uuid4
 
 from broker.bench.result import Row, row_of
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import Header, decode_dialog, encode_dialog
+from broker.protocol.layout import HEADER, MAX_FRAME, Flag, Kind
 from broker.security.key_packet import Direction, Mode
 from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, frame_key, open_frame, read_box
 from broker.security.session import Credentials, Sealer, Secured
-from broker.wire.decoder import Decoder
-from broker.wire.frame import Header, decode_dialog, encode_dialog
-from broker.wire.layout import HEADER, MAX_FRAME, Flag, Kind
 
 PAYLOADS = (64, 256, 1024, 16 * 1024, 256 * 1024)
 REPEATS = 7

@@ -17,13 +17,13 @@ from typing import TypeVar
 from bench.load import frames
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
 from broker.routing.explain import DisplayNames, explain
 from broker.routing.route import Route, RouteRow
 from broker.routing.table import RouteTable, build_table, table_of_rows
 from broker.security.grants import OPEN
-from broker.wire.layout import NO_GUID
 
 ROUTES = 1_000_000
 SMALL = 10

@@ -27,8 +27,8 @@ from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Nobody, Origin, Way, WayOf
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import NO_GUID, Kind
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import NO_GUID, Kind
 
 PAYLOAD = 256
 DESTINATIONS = (1, 1000, 100_000)

@@ -20,13 +20,13 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import choose_kernel
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer
+from broker.protocol.layout import MAX_FRAME
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import OPEN, Grants, Permission, Profile, Rule, State
 from broker.security.principal import Who, parse_principal
-from broker.wire.layout import MAX_FRAME
 
 PAYLOAD = 256
 SERVICES = (1, 100)

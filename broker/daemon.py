@@ -54,14 +54,14 @@ from broker.net.peers import Peers
 from broker.net.tls import Security
 from broker.observe.lag import LoopLag
 from broker.observe.log_level import LogLevels
+from broker.protocol.frame import Hello, Rejected
+from broker.protocol.layout import VERSION
 from broker.reloading import make_ready, swap_in
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredPair
 from broker.routing.table import RouteTable
 from broker.supervision import Supervision
-from broker.wire.frame import Hello, Rejected
-from broker.wire.layout import VERSION
 
 if TYPE_CHECKING:
     from broker.journal.journal import Journal  # needs pyarrow, which an instance without a journal does not

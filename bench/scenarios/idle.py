@@ -25,8 +25,8 @@ from struct import Struct
 
 from broker.bench.traffic import hello
 from broker.errors import BrokerError
-from broker.wire.frame import Pong, encode_link
-from broker.wire.layout import PRELUDE_BYTES, Kind
+from broker.protocol.frame import Pong, encode_link
+from broker.protocol.layout import PRELUDE_BYTES, Kind
 
 SOURCES = 20  # addresses of loopback, so that no single one needs all ports
 AT_ONCE = 100  # connections whose HELLO is awaited together

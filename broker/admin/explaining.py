@@ -21,6 +21,7 @@ from broker.control.catalog import MSDB
 from broker.control.permission import grants_of
 from broker.control.rehearsal import rehearse
 from broker.errors import SettingsError, UnknownNameError
+from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, explain, with_permissions
@@ -28,7 +29,6 @@ from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
 from broker.security.grants import Grants
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
-from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
 if TYPE_CHECKING:  # slow to import, and an instance that does not run is asked without them: see broker.cli.group
     from broker.admin.problem import BadRequestError

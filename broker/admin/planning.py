@@ -38,13 +38,13 @@ from broker.control.progress import Progress
 from broker.ddl.parser import read_script
 from broker.errors import StoreUnavailableError
 from broker.observe.instance import Running
+from broker.protocol.layout import NO_GUID
 from broker.routing.decide import Decision, RoutingContext, RoutingFacts, hosted
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.store import fault
 from broker.store.database import open_watch
-from broker.wire.layout import NO_GUID
 
 EDITS_MAX = 1000
 CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm

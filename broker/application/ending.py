@@ -16,10 +16,10 @@ from broker.application.transaction import whole
 from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.state import TRANSITIONS, Happening, State
 from broker.errors import ConversationError
+from broker.protocol.layout import Flag
 from broker.store.ledger import Reason, fail, remove
 from broker.store.rows import ask, plain
 from broker.store.tombstone import close, forget_key
-from broker.wire.layout import Flag
 
 DESCRIPTION_MAX = 3000  # characters of an error's description; the original's nvarchar(3000)
 

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from broker.application.name import check_text
 from broker.errors import ConversationError
-from broker.wire.headers import are_bounded, header_bytes
-from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
-from broker.wire.trace_context import TRACE_PARENT, TRACE_STATE, maybe_trace_parent
+from broker.protocol.frame import TRACE_PARENT, TRACE_STATE, are_bounded, header_bytes, maybe_trace_parent
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 
 Headers: TypeAlias = Mapping[str, str]
 """Text by name."""

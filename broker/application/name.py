@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from broker.errors import ConversationError
-from broker.wire.layout import NAME_MAX_BYTES
+from broker.protocol.layout import NAME_MAX_BYTES
 
 
 def guid_of(text: uuid.UUID | str) -> uuid.UUID:

@@ -64,7 +64,7 @@ class LargeBody:
         """Bytes of the body; no fragment but the first is read. Raises: ValueError, the transaction is over."""
         if self.copy is not None:
             return os.fstat(self.copy.descriptor).st_size
-        from broker.wire.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
 
         first = self.fragment(0)
         total = ask(self.db, _LENGTH, (self.endpoint_id, self.sequence, self.count)).fetchone()[0]
@@ -99,7 +99,7 @@ class LargeBody:
 
     def pieces(self) -> Iterator[bytes]:
         """The body by its fragments."""
-        from broker.wire.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
 
         yield decode_envelope(self.fragment(0))[1]
         for number in range(1, self.count):

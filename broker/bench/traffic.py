@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from broker.wire.frame import Header, Hello, encode_dialog, encode_link
-from broker.wire.layout import Flag, Kind
+from broker.protocol.frame import Header, Hello, encode_dialog, encode_link
+from broker.protocol.layout import Flag, Kind
 
 STAMP_BYTES = 8  # of the body, where the generator writes when the message was due
 SET_BYTES = 2 * 1024 * 1024  # of different frames, at least: about what stays in the processor's own cache

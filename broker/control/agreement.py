@@ -25,11 +25,11 @@ from broker.ddl.statements import (
     PriorityProperties,
 )
 from broker.errors import DuplicateNameError, StatementError, UnknownNameError
+from broker.protocol.layout import NAME_MAX_BYTES
 from broker.routing.route import PropertyError
 from broker.store import metadata
 from broker.store.identity import CONTRACT_DROPPED, error_conversations
 from broker.store.metadata import PRIORITY_DEFAULT, Priority
-from broker.wire.layout import NAME_MAX_BYTES
 
 PRIORITY_LEVELS = (1, 10)
 SERVICE_NAME_MAX = 256  # characters of a service elsewhere; the original's nvarchar(256)

@@ -31,8 +31,8 @@ from broker.control.setting import Reload, section, sections, setting
 from broker.control.tracing import TracingSettings
 from broker.conversation.frames import EARLY_WINDOW
 from broker.errors import SettingError
+from broker.protocol.layout import HOP_LIMIT, MAX_FRAME_RANGE
 from broker.routing.address import NetworkAddress
-from broker.wire.layout import HOP_LIMIT, MAX_FRAME_RANGE
 
 _PATTERNS = value.list_of(value.text("path or pattern", longest=4096))
 _PATH = value.path()

@@ -21,7 +21,7 @@ from broker.control.listen import ListenAddress, clash
 from broker.control.place import KeyPath, dotted
 from broker.control.quantity import render_duration, render_size
 from broker.control.tracing import tracing_contradictions
-from broker.wire.layout import (
+from broker.protocol.layout import (
     HEADER_BYTES,
     HEADERS_MAX,
     HEADERS_MAX_BYTES,

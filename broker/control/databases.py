@@ -42,6 +42,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination
 from broker.forwarding.way import Origin
 from broker.net.departures import has_parted
+from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole
 from broker.security.session import Credentials
 from broker.store.role_file import Reign, write_reign
@@ -49,7 +50,6 @@ from broker.store.secured import note_own_certificate
 from broker.store.sqlite_store import SqliteStore
 from broker.store.transaction import writing
 from broker.supervision import Kept, Supervision
-from broker.wire.frame import Probe, ProbeReply
 
 
 @dataclass(slots=True)

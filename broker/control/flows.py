@@ -10,10 +10,10 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
 
+from broker.protocol.layout import NO_GUID
 from broker.routing.decide import Hosted, RoutingFacts
 from broker.routing.plan import PlannedFlow
 from broker.store.conversation import conversations_under_way
-from broker.wire.layout import NO_GUID
 
 
 def flows_of_database(db: sqlite3.Connection, instance: bytes) -> Iterator[PlannedFlow]:

@@ -23,13 +23,13 @@ from broker.control.rehearsal import Rehearsal
 from broker.control.spelling import differing_names
 from broker.control.survey import live_routes, shown, survey
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import RoutingFacts
 from broker.routing.lint import Lint, leads_out
 from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
-from broker.wire.layout import NO_GUID
 
 if TYPE_CHECKING:
     from broker.control.config import EndpointSettings

@@ -11,11 +11,11 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.flow import Disposition
+from broker.protocol.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
+from broker.protocol.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, Kind
 from broker.routing.decide import RoutingFacts
 from broker.security.key_packet import Direction
 from broker.security.session import Sealer, Secured
-from broker.wire.frame import Fault, Header, Stored, checksum, encode_dialog, encode_fault, encode_stored
-from broker.wire.layout import HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, Kind
 
 _LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow, and this is asked of every fragment
 EARLY_WINDOW = 4096  # how many messages from the expected one on are taken: `dialog.window` at its widest

@@ -21,7 +21,7 @@ from enum import IntEnum
 
 from broker.conversation.frames import Place, after
 from broker.conversation.window import NEVER, RoundTrip, Window
-from broker.wire.layout import Flag
+from broker.protocol.layout import Flag
 
 FAITH = 2  # time-outs in a row after which it is no longer believed what the far side said it holds
 HELD_MAX = 64  # ranges remembered for what is not loaded

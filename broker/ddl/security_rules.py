@@ -23,9 +23,9 @@ from broker.ddl.statements import (
     RevokePermission,
 )
 from broker.ddl.token import Token, place_of
+from broker.protocol.layout import NAME_MAX_BYTES
 from broker.security.grants import Permission
 from broker.security.principal import PRINCIPAL_MAX, PrincipalError, parse_principal
-from broker.wire.layout import NAME_MAX_BYTES
 
 _MADE: dict[str, type[ChangePermission]] = {
     "GRANT": GrantPermission,

@@ -31,6 +31,8 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.hop import Times
 from broker.forwarding.way import Buffer, Origin, Way
+from broker.protocol.frame import Header
+from broker.protocol.layout import KIND_AT, Kind
 from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import Credentials
@@ -40,8 +42,6 @@ from broker.store.receipt import Receipt, Standing
 from broker.store.transaction import Connection
 from broker.store.turn import Turn, TurnResult
 from broker.supervision import Kept, Supervision
-from broker.wire.frame import Header
-from broker.wire.layout import KIND_AT, Kind
 
 # --- borrowing ---
 # The connection of a database, used by others between two turns of its writer thread: in that thread, or lent.

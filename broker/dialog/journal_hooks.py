@@ -19,8 +19,8 @@ from broker.flow import Disposition
 from broker.forwarding.held import message_id
 from broker.forwarding.ring import Ring, head_of
 from broker.forwarding.way import UNTOLD, Arrival, Queued, QueuedById
+from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
 from broker.store.receipt import TracedKey
-from broker.wire.layout import CONVERSATION_AT, FLAGS_AT, FRAGMENT_AT, SEQUENCE_AT, Flag
 
 Seen = tuple[bytes, Arrival]
 NOT_TRACED: Mapping[TracedKey, str] = {}

@@ -34,6 +34,8 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Destination, Outbox
 from broker.forwarding.sink import DatabaseSink
 from broker.forwarding.way import Buffer, Way, rejected
+from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
+from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
@@ -41,8 +43,6 @@ from broker.security.key_packet import Mode
 from broker.security.session import CannotSealError, Credentials, Sealer, Secured
 from broker.store.receipt import Heard, Run
 from broker.store.sending import Found, Loaded, Want, left
-from broker.wire.frame import Fault, Rejected, decode_envelope, encode_envelope
-from broker.wire.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, Kind
 
 # --- detour ---
 # Other ways than the best one, for frames that got no answer along it, or that will get none.

@@ -18,9 +18,9 @@ from broker.flow import Disposition
 from broker.forwarding.batch import Batch
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Way
-from broker.wire.decoder import check_frame, maybe_length
-from broker.wire.frame import decode_link
-from broker.wire.layout import (
+from broker.protocol.decoder import check_frame, maybe_length
+from broker.protocol.frame import decode_link
+from broker.protocol.layout import (
     CONVERSATION_AT,
     FIRST_DIALOG_KIND,
     GUID_BYTES,

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Records
-from broker.wire.layout import FIRST_DIALOG_KIND, GUID_BYTES, HEADER, HEADER_BYTES, NO_GUID, Flag
+from broker.protocol.layout import FIRST_DIALOG_KIND, GUID_BYTES, HEADER, HEADER_BYTES, NO_GUID, Flag
 
 ENDING_WIDTH = 7  # numbers in a row of `Legend.endings`
 NOTHING = -1  # a word that is missing; an outcome that gives no row

@@ -17,7 +17,7 @@ from libc.string cimport memcmp, memcpy
 from broker.forwarding import columns as _plain
 from broker.forwarding.ring import HEAD_BYTES as _HEAD_BYTES
 from broker.forwarding.ring import TAKEN_BACK as _TAKEN_BACK
-from broker.wire import layout
+from broker.protocol import layout
 
 # As C numbers; `CompiledDecoder` refuses to be made when the modules in Python say otherwise.
 cdef enum:

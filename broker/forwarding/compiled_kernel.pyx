@@ -22,7 +22,7 @@ from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.ring import ALWAYS as _ALWAYS
 from broker.forwarding.ring import HEAD_BYTES as _RECORD_HEAD_BYTES
 from broker.forwarding.sample import SAMPLE_BITS as _SAMPLE_BITS
-from broker.wire import layout
+from broker.protocol import layout
 
 # The layout as C numbers; `CompiledKernel` refuses to be made when layout.py says otherwise.
 cdef enum:

@@ -17,10 +17,10 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.places import Places, key_of
 from broker.forwarding.way import Report, Way
 from broker.forwarding.ways import Ways
+from broker.protocol.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, NO_GUID, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, HealthOf, Hosted, RoutingContext, RoutingFacts, decide
 from broker.routing.table import RouteTable
-from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, HEADER_BYTES, NO_GUID, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
 
 PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
 

@@ -42,12 +42,12 @@ from broker.forwarding.sink import DatabaseSink, Deliver
 from broker.forwarding.unfinished import Unfinished
 from broker.forwarding.way import UNTOLD, Buffer, Origin, QueuedById, Report, Way, WayOf, surface
 from broker.forwarding.ways import OTHER_KIND, WayKey, Ways
+from broker.protocol.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision, HealthOf, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile
-from broker.wire.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 
 OWN_MAX = 1024  # addresses of this very instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 EXPIRE_FRAMES = 1024  # looked at and dropped in one turn of the loop; some 4 us each

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from broker.forwarding.places import Place
 from broker.forwarding.pool import Payer
 from broker.forwarding.way import Arrival, Buffer, Way
-from broker.wire.layout import (
+from broker.protocol.layout import (
     CONVERSATION_AT,
     ENDS_AT,
     HEADER_BYTES,

@@ -22,7 +22,7 @@ from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel, DropWay, Resolve
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf
-from broker.wire.layout import (
+from broker.protocol.layout import (
     CONVERSATION_AT,
     GUID_BYTES,
     HEADER_BYTES,

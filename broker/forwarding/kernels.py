@@ -14,8 +14,8 @@ from collections.abc import Callable
 from broker.flow import Disposition
 from broker.forwarding.careful import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEAD, CarefulKernel, DropWay, Resolve
 from broker.forwarding.way import Way
+from broker.protocol.layout import HEADER_BYTES, ROUTE_KEY_AT
 from broker.security.grants import OPEN, Profile
-from broker.wire.layout import HEADER_BYTES, ROUTE_KEY_AT
 
 KERNELS_MAX = 256  # a few KiB each; what all of them remember is bounded together
 

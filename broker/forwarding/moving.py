@@ -24,7 +24,7 @@ from broker.forwarding.ring import Ring
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Buffer, Origin, Sink, Way, WayOf, frame_bounds
 from broker.forwarding.ways import Ways
-from broker.wire.layout import HOP_COUNT_AT
+from broker.protocol.layout import HOP_COUNT_AT
 
 SLICE_FRAMES = 256  # looked at in one turn of the loop; some 15 us each
 

@@ -30,9 +30,9 @@ from broker.forwarding.pool import Pool, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.sink import Drop
 from broker.forwarding.way import Buffer, Origin, Outlet, Report, Way, WayOf, frame_bounds, surface
+from broker.protocol.layout import PRELUDE
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
-from broker.wire.layout import PRELUDE
 
 GATHER_BYTES = 128 * 1024  # one write when held frames leave: a socket buffer's worth, no more copied than is taken
 DRAIN_FRAMES = 1024  # that leave, or are lost, in one turn of the loop; some 4 us each at worst

@@ -19,7 +19,7 @@ from broker.forwarding.held import TIME_MAX, Held, hold, waited_ms
 from broker.forwarding.places import Place
 from broker.forwarding.pool import Payer
 from broker.forwarding.way import Arrival, Way
-from broker.wire.layout import TIME_CONSUMED_AT
+from broker.protocol.layout import TIME_CONSUMED_AT
 
 _MILLISECONDS = Struct(">I")
 

@@ -23,7 +23,7 @@ from broker.forwarding.places import Places, key_of
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Arrival, Buffer, Origin, Sink, Way, WayOf, frame_bounds
-from broker.wire.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT, Flag
+from broker.protocol.layout import ENDS_AT, GUID_BYTES, HEADER_BYTES, ROUTE_KEY_AT, Flag
 
 PACK_BYTES = 64 * 1024  # of a pack, and one frame more: what is copied when a link takes a part of it
 PACK_FRAMES = 8  # of a pack at least: below, what it needs beside the frames is more than theirs (`HELD_OVERHEAD`)

@@ -13,7 +13,7 @@ Only frames from outside have places: what a database here has sent takes the wa
 from __future__ import annotations
 
 from broker.forwarding.way import Buffer, Sink
-from broker.wire.layout import CONVERSATION_AT, GUID_BYTES, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
+from broker.protocol.layout import CONVERSATION_AT, GUID_BYTES, ROUTE_KEY_AT, TO_SERVICE_AT, Flag
 
 _FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
 

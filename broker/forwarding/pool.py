@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from broker.forwarding.way import Origin
-from broker.wire.layout import MIN_DIALOG_FRAME
+from broker.protocol.layout import MIN_DIALOG_FRAME
 
 # Bytes a held frame costs beside itself, at worst, which is one that waits alone: its bytes object, its tuple, its
 # place in the queue under its key, that of its dialog, and its place among the deadlines, half a place more for one

@@ -17,10 +17,10 @@ from broker.forwarding.moving import Moves, Reason
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.way import Way
 from broker.forwarding.ways import Ways
+from broker.protocol.layout import HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import MirroredPair
-from broker.wire.layout import HOP_COUNT_AT
 
 
 class Rerouting:

@@ -34,8 +34,8 @@ from broker.flow import Disposition
 from broker.forwarding.held import Held, copy_key
 from broker.forwarding.sample import EVERY_DIALOG, Sample
 from broker.forwarding.way import UNTOLD, Arrival, Buffer, Origin, QueuedById, Way
-from broker.wire.frame import Header, decode_dialog
-from broker.wire.layout import (
+from broker.protocol.frame import Header, decode_dialog
+from broker.protocol.layout import (
     CONVERSATION_AT,
     GUID_BYTES,
     HEADER_BYTES,

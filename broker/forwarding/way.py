@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from broker.flow import Disposition
-from broker.wire.frame import Rejected
-from broker.wire.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PLACE_END, PRELUDE, SEQUENCE_AT
+from broker.protocol.frame import Rejected
+from broker.protocol.layout import CONVERSATION_AT, FRAGMENT_AT, MESSAGE_ID_AT, PLACE_END, PRELUDE, SEQUENCE_AT
 
 Buffer = bytes | bytearray | memoryview
 

@@ -11,8 +11,8 @@ from msgspec import structs
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer, rejected
 from broker.net.permissions import EVERYTHING, Permit
-from broker.wire.frame import encode_link
-from broker.wire.layout import TO_SERVICE_AT
+from broker.protocol.frame import encode_link
+from broker.protocol.layout import TO_SERVICE_AT
 
 REJECTS_PER_SECOND = 100  # enough to tell an operator and a retrying sender, too few to matter on any network
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.net.certificate import Identity
+from broker.protocol.layout import ADDRESSES_MAX
+from broker.protocol.link_state import Agreement
 from broker.routing.address import NetworkAddress, parse_address
-from broker.wire.handshake import Agreement
-from broker.wire.layout import ADDRESSES_MAX
 
 
 def announced(

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from broker.wire.frame import Probe, ProbeReply, encode_link
-from broker.wire.layout import NAME_MAX_BYTES
+from broker.protocol.frame import Probe, ProbeReply, encode_link
+from broker.protocol.layout import NAME_MAX_BYTES
 
 ASKED_MAX = 64  # broker instances remembered of one link, the latest; some 50 KB
 

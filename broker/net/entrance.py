@@ -34,8 +34,8 @@ from broker.net.principal import host_of
 from broker.net.stranger_log import StrangerLog
 from broker.net.tls import ALPN, Encryption, Security, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
+from broker.protocol.frame import Fatal, encode_link
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Fatal, encode_link
 
 if TYPE_CHECKING:
     from broker.net.link import Link

@@ -19,7 +19,7 @@ from typing import Any
 from broker.forwarding.outbox import Outbox
 from broker.net.link import Link
 from broker.net.link_state import LinkState
-from broker.wire.frame import GoAway, encode_link
+from broker.protocol.frame import GoAway, encode_link
 
 HOPS_MAX = 20  # next hops that are named
 QUIET_SECONDS = 2.0  # without a dialog frame after which a peer counts as moved that has not said so

@@ -3,8 +3,8 @@ What a link does, by what has really moved: not by what it was told to do, nor b
 
 A peer that is stopped, or behind a cable that was pulled, keeps its connection: the system takes what is written until
 its buffers are full, and says nothing. So only what was heard from the peer proves anything. A side that sends asks
-with PING now and then (`broker.wire.connection`), and what it asked has to be answered in time. Looked at once a second
-or more often, and whenever somebody wants to know. Loop-only.
+with PING now and then (`broker.protocol.link_state`), and what it asked has to be answered in time. Looked at once a
+second or more often, and whenever somebody wants to know. Loop-only.
 """
 
 from __future__ import annotations

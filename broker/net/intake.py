@@ -18,8 +18,8 @@ from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import READ_BYTES
 from broker.net.link_state import LinkState
-from broker.wire.decoder import check_frame, maybe_length
-from broker.wire.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
+from broker.protocol.decoder import check_frame, maybe_length
+from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
 
 if TYPE_CHECKING:
     from broker.net.link import Link

@@ -8,7 +8,7 @@ things: the beginning of a frame that has not wholly arrived (at most `max_frame
 (likewise), and a few link frames (`CONTROL_MAX_BYTES`); its transport may keep a little more. Works alike on uvloop and
 on plain asyncio.
 
-Protocol states live in `broker.wire.connection`; who uses a link for what is decided by `broker.net.peers`.
+Protocol states live in `broker.protocol.link_state`; who uses a link for what is decided by `broker.net.peers`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from broker.net.link_state import LinkState
 from broker.net.owner import Owner
 from broker.net.permissions import EVERYTHING
 from broker.net.transport import Transport
-from broker.wire.connection import Connection, Online, Reply
-from broker.wire.frame import decode_link
-from broker.wire.handshake import PEER_NAME_MAX, Agreement
+from broker.protocol.frame import decode_link
+from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Connection, Online, Reply
 
 if TYPE_CHECKING:
     from broker.net.meter import Meter

@@ -30,12 +30,12 @@ from broker.net.link import Link
 from broker.net.mirror_log import MirrorLog
 from broker.net.mirror_told import tell
 from broker.net.peers import Peers
+from broker.protocol.frame import Probe, ProbeReply, Rejected, encode_link
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute, MirrorRole
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable
-from broker.wire.frame import Probe, ProbeReply, Rejected, encode_link
-from broker.wire.layout import NO_GUID
 
 REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
 CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused

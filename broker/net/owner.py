@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.wire.connection import Event
+from broker.protocol.link_state import Event
 
 if TYPE_CHECKING:
     from broker.net.link import Link

@@ -46,13 +46,22 @@ from broker.net.serving import Serving
 from broker.net.stirred import Stirred
 from broker.net.tls import NO_SECURITY, Security
 from broker.net.watcher import Nobody, Watcher
+from broker.protocol.frame import Hello, Rejected
+from broker.protocol.layout import ADDRESSES_MAX
+from broker.protocol.link_state import (
+    Agreement,
+    Connection,
+    Ended,
+    Event,
+    Leaving,
+    ProbeAnswered,
+    Probed,
+    RejectedBy,
+    stays,
+)
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.supervision import Kept, Supervision
-from broker.wire.connection import Connection, Ended, Event, Leaving, ProbeAnswered, Probed, RejectedBy
-from broker.wire.frame import Hello, Rejected
-from broker.wire.handshake import Agreement, stays
-from broker.wire.layout import ADDRESSES_MAX
 
 TICK_SECONDS = 1.0  # at most, between two looks at the links; less when heartbeats are short
 OWN_SECONDS = 60.0  # an address that was found to lead to this instance is dialled again after this time

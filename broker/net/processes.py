@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from broker.net.link import Link
 from broker.net.link_state import LinkState
-from broker.wire.layout import NO_GUID
+from broker.protocol.layout import NO_GUID
 
 _Key = tuple[bytes, str, bool]
 """Arbitration, fingerprint of the peer's certificate or "", and whether the peer opened the link."""

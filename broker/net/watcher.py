@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.net.link import Link
+from broker.protocol.frame import ProbeReply, Rejected
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import ProbeReply, Rejected
 
 
 class Watcher(Protocol):

@@ -17,8 +17,8 @@ from broker.observe.held import frame_values
 from broker.observe.instance import Running
 from broker.observe.status import dropped_by_reason
 from broker.observe.view import DISPOSITIONS, MEMORY_VIEWS, make_row
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import MIN_DIALOG_FRAME
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import MIN_DIALOG_FRAME
 
 Row = tuple[object, ...]
 

@@ -19,7 +19,7 @@ from broker.forwarding.way import Buffer
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.observe.waiting import next_hop, why_held
-from broker.wire.layout import HEADER, HEADER_BYTES, NO_GUID, Flag
+from broker.protocol.layout import HEADER, HEADER_BYTES, NO_GUID, Flag
 
 
 @dataclass(frozen=True, slots=True)

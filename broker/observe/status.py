@@ -30,8 +30,8 @@ from broker.observe.instance import Running
 from broker.observe.mirror import mirror_status, read_mirrors
 from broker.observe.next_hop import next_hop_status
 from broker.observe.transport import transport_status
+from broker.protocol.layout import Kind
 from broker.store.stock import Backlog
-from broker.wire.layout import Kind
 
 _KIND_NAMES: dict[int, str] = {Kind.MESSAGE: "message", Kind.ACK: "ack", Kind.FAULT: "fault"}
 OTHER_KIND = "other"

@@ -20,10 +20,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, NetworkAddress, transport_address
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Identity, MirroredPair, Route
 from broker.routing.table import RouteTable
-from broker.wire.layout import NO_GUID
 
 # --- facts ---
 # What the routing decision is told: about the frame, and about this instance. Values only.

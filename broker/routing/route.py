@@ -25,8 +25,8 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from broker.errors import StatementError
+from broker.protocol.layout import NAME_MAX_BYTES
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
-from broker.wire.layout import NAME_MAX_BYTES
 
 # A live route to this service makes matching ask it for missing routes.
 BROKER_CONFIGURATION = "SQL/ServiceBroker/BrokerConfiguration"

@@ -30,14 +30,14 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from broker.flow import Disposition
+from broker.protocol.frame import Header
+from broker.protocol.layout import Flag
 from broker.security.identity import Signing
 from broker.security.key_packet import Direction, KeyPacket, Mode, open_packet, read_packet
 from broker.security.principal import NOBODY, Who, parse_principal
 from broker.security.refusal import SealRefusedError
 from broker.security.seal import Box, frame_key, open_frame, read_box
 from broker.security.session import Credentials, Secured
-from broker.wire.frame import Header
-from broker.wire.layout import Flag
 
 KEYS_MAX = 16_384  # kept, some 50 MB
 FRESH_SECONDS = 15 * 60.0  # half of `broker.store.tombstone.REPLAY_GUARD`

@@ -26,11 +26,11 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta
 
+from broker.protocol.layout import NAME_MAX_BYTES
 from broker.routing.address import Keyword, NetworkAddress, parse_address
 from broker.security.certificate import load_pem, reading
 from broker.security.identity import Signing, parse_peers, who_of
 from broker.security.principal import Who
-from broker.wire.layout import NAME_MAX_BYTES
 
 VERSION = 1
 SECRET_BYTES = NONCE_BYTES = HASH_BYTES = 32

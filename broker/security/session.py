@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from broker.protocol.frame import Header, encode_head
 from broker.security.identity import OwnIdentity, Peers, Sealing
 from broker.security.key_packet import KEY_ID_BYTES, SECRET_BYTES, Direction, Mode, make_packet
 from broker.security.principal import parse_principal
 from broker.security.seal import ECHO_BYTES, NO_ECHO, TAG_BYTES, clear_part, frame_key, seal
-from broker.wire.frame import Header, encode_head
 
 KEY_SECONDS = 24 * 3600.0
 KEY_FRAMES = 2**26  # far below what GCM allows for one key

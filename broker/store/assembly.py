@@ -16,9 +16,9 @@ from enum import IntEnum
 from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
 from broker.conversation.message_types import Validation, validator
 from broker.errors import FrameMalformedError
+from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.large import LARGE_BYTES
 from broker.store.receipt import Run
-from broker.wire.frame import Envelope, decode_envelope
 
 HELD_RUNS_MAX = 128  # told in one acknowledgement, about a kilobyte
 ENVELOPE_LENGTH = 4  # bytes of the length before an envelope

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlite3
 
 from broker.conversation.frames import Contact
+from broker.protocol.layout import NO_GUID
 from broker.store.database import broker_instance
-from broker.wire.layout import NO_GUID
 
 _FIND = """
     SELECT conversation_id, is_initiator, service_name, far_service, far_broker_instance

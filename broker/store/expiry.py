@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 
 from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY
 from broker.conversation.state import TAKES_MESSAGES, State
+from broker.protocol.frame import Fault
 from broker.store.delivery import Delivery
 from broker.store.failing import fail_side
 from broker.store.ledger import Reason
 from broker.store.side import side_of
 from broker.store.tombstone import close
-from broker.wire.frame import Fault
 
 SLICE = 256  # conversations looked at in one turn
 LINGER_SECONDS = 30 * 60.0  # past its lifetime, for an application that has read the end and is about to end it too

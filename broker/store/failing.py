@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from broker.conversation.message_types import error_body
 from broker.conversation.state import TAKES_MESSAGES, State
+from broker.protocol.frame import Fault
 from broker.store.delivery import Delivery
 from broker.store.ledger import Reason, fail
 from broker.store.side import Side, side_of
 from broker.store.tombstone import close
-from broker.wire.frame import Fault
 
 _FAILED = "UPDATE broker_conversation SET state = 'ER', early_fragments = 0, dialog_timer = NULL WHERE endpoint_id = ?"
 _PIECES = (

@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from broker.flow import Disposition
+from broker.protocol.frame import Header
+from broker.protocol.layout import Flag
 from broker.security.grants import Grants, Ruling
 from broker.security.opening import Opener, Source
 from broker.security.principal import NOBODY
@@ -28,8 +30,6 @@ from broker.store.receipt import Heard, Receipt
 from broker.store.secured import load_secured, note_certificate, put_secured
 from broker.store.side import Side
 from broker.store.tombstone import Tombstone
-from broker.wire.frame import Header
-from broker.wire.layout import Flag
 
 FAILURES_MAX = 500  # seals of one origin that are broken within a second: what costs a tenth of it
 Group = list[tuple[Header, bytes]]

@@ -14,8 +14,8 @@ import sqlite3
 import uuid
 
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_body
+from broker.protocol.layout import Flag
 from broker.store.ledger import ACKNOWLEDGED, SENT
-from broker.wire.layout import Flag
 
 BROKER_ERRORED = -9719  # the code that both ends read
 CONTRACT_DROPPED = -8487

@@ -18,13 +18,13 @@ from broker.conversation.frames import EARLY_WINDOW, Contact, Place, after
 from broker.conversation.message_types import DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.protocol.frame import Envelope, Fault, Header, decode_envelope
+from broker.protocol.layout import NAME_MAX_BYTES, Kind
 from broker.security.session import Secured
 from broker.store.gate import Batch
 from broker.store.receipt import Receipt
 from broker.store.side import Side, create_side, is_name
 from broker.store.tombstone import Tombstone
-from broker.wire.frame import Envelope, Fault, Header, decode_envelope
-from broker.wire.layout import NAME_MAX_BYTES, Kind
 
 Group = list[tuple[Header, bytes]]
 _FRAGMENT_MAX = 2**32 - 1

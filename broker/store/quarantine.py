@@ -279,7 +279,7 @@ def body_pieces(db: sqlite3.Connection, queuing_order: int) -> Iterator[bytes]:
         "SELECT fragment_number, body FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
         " ORDER BY fragment_number"
     )
-    from broker.wire.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+    from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
 
     for number, piece in ask(db, fragments, (endpoint_id, sequence)):
         yield decode_envelope(piece)[1] if number == 0 else piece
@@ -358,7 +358,7 @@ def _body_bytes(db: sqlite3.Connection, queuing_order: int) -> int:
         fragments = "FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
         size = ask(db, f"SELECT coalesce(sum(length(body)), 0) {fragments}", tuple(message)).fetchone()[0]
         first = ask(db, f"SELECT body {fragments} AND fragment_number = 0", tuple(message)).fetchone()
-        from broker.wire.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
+        from broker.protocol.frame import decode_envelope  # noqa: PLC0415 - slow to import: see broker.cli.group
 
         size -= 0 if first is None else len(first[0]) - len(decode_envelope(first[0])[1])
     return int(size)

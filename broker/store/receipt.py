@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from broker.conversation.frames import Contact, Place
 from broker.flow import Disposition
-from broker.wire.frame import Fault, Header
-from broker.wire.layout import Kind
+from broker.protocol.frame import Fault, Header
+from broker.protocol.layout import Kind
 
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""

@@ -16,6 +16,8 @@ from types import MappingProxyType
 
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.protocol.frame import checksum, decode_dialog
+from broker.protocol.layout import Flag
 from broker.security.session import Secured
 from broker.store.delivery import Delivery
 from broker.store.gate import Batch, Gate
@@ -25,8 +27,6 @@ from broker.store.reception import Group, Reception
 from broker.store.side import load_side
 from broker.store.tombstone import find_tombstone
 from broker.store.transaction import writing
-from broker.wire.frame import checksum, decode_dialog
-from broker.wire.layout import Flag
 
 _SEALED, _FROM_TARGET = int(Flag.SEALED), int(Flag.FROM_TARGET)  # an enum's operators take longer than all of the rest
 

@@ -18,16 +18,23 @@ from broker.conversation.message_types import END_DIALOG, error_body
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, Happening, State
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.protocol.frame import (
+    TRACE_PARENT,
+    Envelope,
+    Fault,
+    Header,
+    are_bounded,
+    decode_envelope,
+    decode_fault,
+    decode_stored,
+)
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, Kind
 from broker.store.assembly import Assembly, Kept, Large
 from broker.store.delivery import Delivery
 from broker.store.ledger import Reason, fail
 from broker.store.receipt import Receipt, Run, Standing
 from broker.store.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side, copy_of, is_name, save_side
 from broker.store.tombstone import close
-from broker.wire.frame import Envelope, Fault, Header, decode_envelope, decode_fault, decode_stored
-from broker.wire.headers import are_bounded
-from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, Kind
-from broker.wire.trace_context import TRACE_PARENT
 
 Group = list[tuple[Header, bytes]]
 

@@ -15,11 +15,10 @@ from typing import NamedTuple, TypedDict
 
 from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Outgoing
+from broker.protocol.frame import TRACE_PARENT, Envelope, encode_envelope
+from broker.protocol.layout import NO_GUID, Flag
 from broker.store.large import PART_BYTES
 from broker.store.secured import secured_of
-from broker.wire.frame import Envelope, encode_envelope
-from broker.wire.layout import NO_GUID, Flag
-from broker.wire.trace_context import TRACE_PARENT
 
 _LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
 _NEWEST = "SELECT max(transmission_id) FROM broker_transmission"

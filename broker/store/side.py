@@ -9,9 +9,9 @@ from typing import Any
 
 from broker.conversation.frames import Contact, Place
 from broker.conversation.state import State
+from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
 from broker.store.metadata import priority_for
 from broker.store.secured import secured_of
-from broker.wire.layout import NAME_MAX_BYTES, NO_GUID
 
 _COLUMNS = (
     "SELECT c.conversation_id, c.is_initiator, endpoint_id, state, service_name, far_service, far_broker_instance,"

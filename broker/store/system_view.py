@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker.conversation.state import State
+from broker.protocol.layout import Flag
 from broker.store.agreement_view import AGREEMENT_VIEWS, contract_id
 from broker.store.file_view import STATUS_FUNCTION, FileView, guid, instant
 from broker.store.permission_view import PERMISSION_VIEWS
 from broker.store.secured import sentence_sql
-from broker.wire.layout import Flag
 
 
 def _out_of_order(what: str, order: str) -> str:

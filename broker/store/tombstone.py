@@ -14,10 +14,10 @@ import sqlite3
 from dataclasses import dataclass
 
 from broker.conversation.frames import Contact, Place
+from broker.protocol.frame import Header
+from broker.protocol.layout import NO_GUID
 from broker.store.ledger import fail, remove
 from broker.store.secured import secured_of
-from broker.wire.frame import Header
-from broker.wire.layout import NO_GUID
 
 REPLAY_GUARD = 30 * 60.0  # seconds; the original's figure
 

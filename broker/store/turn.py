@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES
+from broker.protocol.frame import Fault
 from broker.security.session import Secured
 from broker.store.expiry import next_timer
 from broker.store.failing import fail_in_writer
@@ -24,7 +25,6 @@ from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.sending import Found, Loaded, Want, find_in_writer, load_in_writer, say_in_writer
 from broker.store.transaction import check_epoch, writing
-from broker.wire.frame import Fault
 
 FOUND_LOADED = 1000  # dialogs at most that are loaded in the turn that finds them: the others ask for it
 _PROBE = (  # takes more pages than may be lying about

@@ -27,10 +27,10 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Taken
 from broker.forwarding.way import Arrival, Queued, Way
 from broker.journal.batch import Batch
+from broker.protocol.frame import maybe_trace_parent
+from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, Kind
 from broker.tracing import semantic
 from broker.tracing.identity import Role, parent_id, span_id, trace_id
-from broker.wire.layout import HEADER, HEADER_BYTES, Flag, Kind
-from broker.wire.trace_context import maybe_trace_parent
 
 _KINDS = {Role.SEND: SpanKind.PRODUCER, Role.FORWARD: SpanKind.INTERNAL, Role.DELIVER: SpanKind.CONSUMER}
 _ENDS_WELL = {

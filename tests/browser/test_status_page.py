@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import broker
-from broker.wire.frame import Hello, encode_link
+from broker.protocol.frame import Hello, encode_link
 from tests.browser.conftest import HOSTILE, TO_BILLING, TO_DEAF, TO_NOWHERE, Shown, seen, text_of
 from tests.browser.test_report import CONTRAST, CONTRAST_MIN
 from tests.support.axe import axe_source

@@ -18,10 +18,10 @@ NAMES = {
     "broker/observe/status.py": ["_KIND_NAMES"],
     "broker/control/effect.py": ["carry_out"],
     "broker/admin/permission.py": ["_OF_OPERATOR"],
-    "broker/wire/layout.py": ["Kind"],
-    "broker/wire/frame.py": ["LinkMessage", "KIND_OF", "_GUID_FIELDS"],
-    "broker/wire/decoder.py": ["_LINK_LENGTHS"],
-    "broker/wire/connection.py": ["TRANSITIONS", "_follow"],
+    "broker/protocol/layout.py": ["Kind"],
+    "broker/protocol/frame.py": ["LinkMessage", "KIND_OF", "_GUID_FIELDS"],
+    "broker/protocol/decoder.py": ["_LINK_LENGTHS"],
+    "broker/protocol/link_state.py": ["TRANSITIONS", "_follow"],
 }
 
 

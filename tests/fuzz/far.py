@@ -12,11 +12,11 @@ import msgspec
 
 from broker.admin.meeting import Channel, _Acceptance, _Confirmation, _Opening
 from broker.errors import FrameMalformedError, PairingError
+from broker.protocol.frame import decode_dialog
 from broker.security.key_packet import Mode
 from broker.security.opening import Opener
 from broker.security.refusal import SealRefusedError
 from broker.security.session import Sealer, Secured
-from broker.wire.frame import decode_dialog
 from tests.fuzz.target import KIB, Target
 from tests.support.identities import credentials
 from tests.support.sealed import NOW, initiator, sealed

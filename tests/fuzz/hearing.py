@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from broker.errors import PeerError
 from broker.flow import NUMBER
-from broker.wire.decoder import Decoder
-from broker.wire.frame import (
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import (
     Fatal,
     Fault,
     Hello,
@@ -30,7 +30,7 @@ from broker.wire.frame import (
     decode_link,
     encode_link,
 )
-from broker.wire.layout import FIRST_DIALOG_KIND, Flag, Kind
+from broker.protocol.layout import FIRST_DIALOG_KIND, Flag, Kind
 from tests.fuzz.spoken import SILENT, Line, Script
 
 SECONDS = 30.0  # for the last word of a link

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from broker.daemon import Instance, serve
 from broker.net.tls import ALPN
-from broker.wire.frame import Hello, Ping, encode_dialog, encode_link
+from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
 from tests.fuzz.peer import HEADER, hostile_maps, link_frame
 from tests.fuzz.target import KIB, Target
 from tests.support.certificates import authority, make, security

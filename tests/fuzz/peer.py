@@ -10,13 +10,8 @@ from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.way import Way
-from broker.routing.address import parse_address, transport_address
-from broker.security.key_packet import WRAPPED_BYTES, Direction, read_packet
-from broker.security.refusal import SealRefusedError
-from broker.security.seal import ECHO_BYTES, TAG_BYTES, clear_part, frame_key, open_frame, read_box, seal
-from broker.wire.connection import Connection
-from broker.wire.decoder import Decoder, check_frame
-from broker.wire.frame import (
+from broker.protocol.decoder import Decoder, check_frame
+from broker.protocol.frame import (
     Envelope,
     Fatal,
     Fault,
@@ -41,7 +36,12 @@ from broker.wire.frame import (
     encode_link,
     encode_stored,
 )
-from broker.wire.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES, Kind
+from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES, Kind
+from broker.protocol.link_state import Connection
+from broker.routing.address import parse_address, transport_address
+from broker.security.key_packet import WRAPPED_BYTES, Direction, read_packet
+from broker.security.refusal import SealRefusedError
+from broker.security.seal import ECHO_BYTES, TAG_BYTES, clear_part, frame_key, open_frame, read_box, seal
 from tests.fuzz.target import KIB, Target
 from tests.support.kernel import MAX_FRAME, Walker
 

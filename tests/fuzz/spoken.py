@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from broker.wire.frame import (
+from broker.protocol.frame import (
     Envelope,
     Fatal,
     Fault,
@@ -38,7 +38,7 @@ from broker.wire.frame import (
     encode_link,
     encode_stored,
 )
-from broker.wire.layout import FIRST_DIALOG_KIND, LINK_BODY_MAX_BYTES, PRELUDE, PRELUDE_BYTES, Flag, Kind
+from broker.protocol.layout import FIRST_DIALOG_KIND, LINK_BODY_MAX_BYTES, PRELUDE, PRELUDE_BYTES, Flag, Kind
 from tests.fuzz.peer import hostile_maps, link_frame
 
 REFUSED, MALFORMED, TOO_LARGE, OUT_OF_SEQUENCE, SILENT = 28034, 28041, 28042, 28043, 9760

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.wire.frame import Fatal, Hello, Pong, encode_dialog, encode_link
+from broker.protocol.frame import Fatal, Hello, Pong, encode_dialog, encode_link
 from tests.fuzz.hearing import Heard, WrongAnswerError, judge
 from tests.fuzz.peer import HEADER
 from tests.fuzz.spoken import MALFORMED, OUT_OF_SEQUENCE, Aim, Line, Script, script_of

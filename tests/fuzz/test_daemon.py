@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.wire.frame import Hello, encode_link
+from broker.protocol.frame import Hello, encode_link
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.fuzz.door import inputs, targets
 from tests.fuzz.target import KIB

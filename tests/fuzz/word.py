@@ -14,10 +14,10 @@ from broker.conversation.message_types import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import StatementError
 from broker.observe.tsql import Statement
+from broker.protocol.frame import TRACE_PARENT, maybe_trace_parent
 from broker.routing.address import parse_address, transport_address
 from broker.security.pairing import Offer, Token, decode_token, encode_token, offer_bytes, partner_of, read_offer
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
-from broker.wire.trace_context import TRACE_PARENT, maybe_trace_parent
 from tests.fuzz.target import KIB, Target
 from tests.support.certificates import make
 from tests.support.identities import issued

@@ -13,7 +13,7 @@ from broker.flow import Disposition
 from broker.forwarding.limits import READ_BYTES
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.net.link_state import LinkState
-from broker.wire.frame import Fatal, Hello, Ping, Pong, Probe, encode_link
+from broker.protocol.frame import Fatal, Hello, Ping, Pong, Probe, encode_link
 from tests.support.loopback import Instance, instance, message, numbers, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")

@@ -20,9 +20,9 @@ from broker.bench import dialogs, forwarding
 from broker.bench.forwarding import FLOOD, PING, Scenario
 from broker.bench.generator import Generator, GeneratorError, compiler, make_generator, speaks_tls
 from broker.bench.traffic import service_names, traffic
-from broker.wire.decoder import Decoder
-from broker.wire.frame import decode_dialog
-from broker.wire.layout import FIRST_DIALOG_KIND, MAX_FRAME
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import FIRST_DIALOG_KIND, MAX_FRAME
 from examples.demo.topology import free_port, wait_for
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")

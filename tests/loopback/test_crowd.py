@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from broker.protocol.frame import Fatal, Hello, Ping, Pong, encode_link
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Fatal, Hello, Ping, Pong, encode_link
 from examples.demo.topology import Daemon, Topology
 from tests.support.descriptors import allow_descriptors
 from tests.support.loopback import Raw, message, raw, until

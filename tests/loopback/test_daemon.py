@@ -22,8 +22,8 @@ import pytest
 
 import broker
 from broker.forwarding.kernel_choice import KERNELS
-from broker.wire.decoder import Decoder
-from broker.wire.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import Hello, LinkMessage, Probe, ProbeReply, decode_link, encode_link
 from examples.demo.topology import Daemon, Topology, wait_for
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"

@@ -21,8 +21,8 @@ import pytest
 from broker.bench.traffic import hello
 from broker.control.load import load_settings
 from broker.daemon import serve
+from broker.protocol.frame import GoAway
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import GoAway
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.support.loopback import message, raw
 

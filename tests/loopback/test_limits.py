@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from broker.protocol.frame import Fatal, Hello, Ping, Pong
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Fatal, Hello, Ping, Pong
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import Raw, message, raw, until
 

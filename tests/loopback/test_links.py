@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from broker.flow import Disposition
+from broker.protocol.frame import GoAway, Hello, Ping, Pong, decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
-from broker.wire.frame import GoAway, Hello, Ping, Pong, decode_dialog
 from tests.support.loopback import accepted, instance, message, numbers, raw, raw_listener, until
 
 pytestmark = pytest.mark.usefixtures("guard")

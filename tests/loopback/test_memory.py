@@ -19,8 +19,8 @@ import pytest
 from broker.forwarding.limits import READ_BYTES
 from broker.forwarding.unfinished import UNFINISHED_MAX_BYTES
 from broker.net.link import CONTROL_MAX_BYTES
+from broker.protocol.frame import Hello, Ping, Pong, encode_link
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Hello, Ping, Pong, encode_link
 from examples.demo.topology import Daemon, Topology
 from tests.support.descriptors import allow_descriptors
 from tests.support.loopback import message, raw

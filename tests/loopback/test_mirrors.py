@@ -18,11 +18,11 @@ from broker.daemon import Instance as Daemon
 from broker.daemon import serve
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import choose_kernel
+from broker.protocol.frame import GoAway, Probe, ProbeReply, Rejected
+from broker.protocol.layout import Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRouteState
 from broker.routing.route import MirroredPair, Route
-from broker.wire.frame import GoAway, Probe, ProbeReply, Rejected
-from broker.wire.layout import Kind
 from tests.support.kernel import EVERY_KERNEL
 from tests.support.loopback import Instance, Raw, accepted, instance, message, numbers, raw, raw_listener, until
 

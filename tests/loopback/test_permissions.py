@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 from broker.flow import Disposition
 from broker.forwarding.kernel_choice import KERNELS
 from broker.net.tls import NO_SECURITY
+from broker.protocol.frame import Fatal
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State
 from broker.security.principal import parse_principal
-from broker.wire.frame import Fatal
 from tests.support.certificates import Pair, authority, make, security
 from tests.support.loopback import HERE, Instance, instance, message, numbers, raw, until
 from tests.support.peers import HIGHER, LOWER

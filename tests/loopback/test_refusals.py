@@ -22,9 +22,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security, load_security
+from broker.protocol.frame import Fatal
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
-from broker.wire.frame import Fatal
 from tests.support.certificates import DAY, Pair, authority, make, security
 from tests.support.loopback import SECONDS, instance, raw, until
 

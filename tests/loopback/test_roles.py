@@ -18,8 +18,8 @@ import broker
 from broker.admin.client import ProblemError
 from broker.control.role_keeper import boot_time
 from broker.flow import Disposition
+from broker.protocol.frame import Probe, ProbeReply, Rejected
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Probe, ProbeReply, Rejected
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 from tests.support.loopback import message, raw

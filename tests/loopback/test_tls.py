@@ -23,11 +23,11 @@ from broker.net.principal import peer_of
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.net.transport import GATHER_BYTES
 from broker.observe.connection import connection_samples
+from broker.protocol.frame import Fatal, Hello, encode_link
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Fatal, Hello, encode_link
 from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security
 from tests.support.loopback import Instance, Raw, instance, message, numbers, raw, until
 

@@ -21,10 +21,10 @@ from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogSettings
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel
+from broker.protocol.layout import HOP_LIMIT
 from broker.routing.decide import Hosted
 from broker.routing.route import RouteProperties
 from broker.routing.table import RouteTable
-from broker.wire.layout import HOP_LIMIT
 from tests.support.dialog import QUEUE, rows, states
 from tests.support.network import Network, Node, Table
 from tests.support.virtual_time import VirtualLoop, run_virtually

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.conversation.frames import EARLY_WINDOW, Arrival, after, place
 from broker.conversation.outbound import FAITH, HELD_MAX, Held, Outbound, Outgoing
 from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
-from broker.wire.layout import Flag
+from broker.protocol.layout import Flag
 from tests.support.tiers import examples
 
 FRAGMENT = 3

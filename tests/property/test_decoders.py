@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.forwarding.columns import HAS_QUEUED, IS_FROM_HERE, NOTHING, Columns, Decoder, Legend, PlainDecoder
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
-from broker.wire.layout import HEADER
+from broker.protocol.layout import HEADER
 from tests.support.tiers import examples
 
 compiled = pytest.importorskip("broker.forwarding.compiled_columns", reason="no compiler built it")

@@ -20,6 +20,8 @@ from broker.application.dialog import begin_dialog
 from broker.application.receiving import receive
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.flow import Disposition
+from broker.protocol.frame import Envelope, Fault, decode_dialog, encode_dialog, encode_envelope
+from broker.protocol.layout import Flag
 from broker.security.grants import Permission, Rule, State
 from broker.security.key_packet import Mode
 from broker.security.principal import parse_principal
@@ -33,8 +35,6 @@ from broker.store.receiving import store_in_writer
 from broker.store.secured import put_secured
 from broker.store.tombstone import close
 from broker.store.transaction import Connection, writing
-from broker.wire.frame import Envelope, Fault, decode_dialog, encode_dialog, encode_envelope
-from broker.wire.layout import Flag
 from tests.support.dialog import QUEUE, open_database
 from tests.support.identities import credentials
 from tests.support.sealed import NOW, draw

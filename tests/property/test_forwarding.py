@@ -22,11 +22,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, Origin
-from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, decide, hosted
-from broker.routing.route import Route
-from broker.routing.table import build_table
-from broker.wire.frame import (
+from broker.protocol.frame import (
     Fatal,
     Header,
     Hello,
@@ -37,7 +33,11 @@ from broker.wire.frame import (
     encode_dialog,
     encode_link,
 )
-from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Kind
+from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, Kind
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
+from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from tests.support.kernel import EVERY_KERNEL
 from tests.support.tiers import examples
 

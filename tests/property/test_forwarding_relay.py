@@ -23,12 +23,12 @@ from broker.forwarding.limits import Limits
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer, Origin
+from broker.protocol.frame import Header, decode_dialog, encode_dialog
+from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Header, decode_dialog, encode_dialog
-from broker.wire.layout import HOP_COUNT_AT, NO_GUID, TIME_CONSUMED_AT, Kind
 from tests.support.tiers import examples
 
 MAX_FRAME = 4096

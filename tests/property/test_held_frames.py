@@ -8,8 +8,8 @@ from dataclasses import replace
 from unittest import mock
 
 from broker.forwarding.way import Nobody
-from broker.wire.frame import Header, decode_dialog, encode_dialog
-from broker.wire.layout import NO_GUID, Kind
+from broker.protocol.frame import Header, decode_dialog, encode_dialog
+from broker.protocol.layout import NO_GUID, Kind
 from tests.support.network import Network, Node, Weather, Wire
 from tests.support.virtual_time import VirtualLoop, run_virtually
 

@@ -23,8 +23,8 @@ from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Nobody, Way
-from broker.wire.frame import Header, Ping, Rejected, encode_dialog, encode_link
-from broker.wire.layout import NO_GUID, Flag, Kind
+from broker.protocol.frame import Header, Ping, Rejected, encode_dialog, encode_link
+from broker.protocol.layout import NO_GUID, Flag, Kind
 from tests.support.kernel import MAX_FRAME, Shelf
 from tests.support.tiers import examples
 

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress, parse_address
 from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import DisplayNames, Explanation, Progress, explain
 from broker.routing.route import AUTO_CREATED_LOCAL, Route
 from broker.routing.table import RouteChange, RouteTable, build_table
-from broker.wire.layout import NO_GUID
 from tests.support.oracle import DYNAMIC_ROUTING_SERVICE, SERVICE_THAT_ASKS, Answer, Instance, answer_of, outcome_of
 from tests.support.tiers import examples
 

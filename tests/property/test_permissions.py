@@ -14,6 +14,8 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.limits import Limits
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import NO_GUID, Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
 from broker.routing.explain import DisplayNames, explain, with_permissions
@@ -21,8 +23,6 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State
 from broker.security.principal import parse_principal, who_is
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import NO_GUID, Kind
 
 SERVICES, PEERS = ("a", "ab", "b", "unrouted"), ("CN=x", "CN=y", "public")
 TABLE = build_table(

@@ -20,12 +20,12 @@ from broker.application.dialog import Dialog, begin_dialog
 from broker.application.receiving import receive
 from broker.conversation.frames import Contact
 from broker.conversation.message_types import END_DIALOG, ERROR, LIFETIME_MAX
+from broker.protocol.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
+from broker.protocol.layout import NO_GUID, Flag, Kind
 from broker.store.database import broker_instance
 from broker.store.housekeeping import Housekeeping
 from broker.store.receipt import Receipt
 from broker.store.receiving import receive_in_writer
-from broker.wire.frame import Envelope, Header, decode_dialog, encode_dialog, encode_envelope
-from broker.wire.layout import NO_GUID, Flag, Kind
 from tests.support.dialog import LAST, QUEUE, FarSide, far_initiator, far_target, open_database, rows
 from tests.support.tiers import examples
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import (
     AddressHealth,
@@ -23,7 +24,6 @@ from broker.routing.decide import (
 )
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
-from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 INSTANCES = [UUID(int=n) for n in range(1, 6)]

@@ -19,9 +19,8 @@ from broker.errors import (
     PeerError,
     PeerSilentError,
 )
-from broker.wire.connection import Connection, Reply, State
-from broker.wire.decoder import Decoder, check_frame
-from broker.wire.frame import (
+from broker.protocol.decoder import Decoder, check_frame
+from broker.protocol.frame import (
     Envelope,
     Fatal,
     Fault,
@@ -46,7 +45,7 @@ from broker.wire.frame import (
     encode_link,
     encode_stored,
 )
-from broker.wire.handshake import agree
+from broker.protocol.link_state import Connection, Reply, State, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

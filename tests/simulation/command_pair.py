@@ -21,9 +21,9 @@ from typing import Any
 
 from broker.application.dialog import Dialog
 from broker.control.role_keeper import RoleKeeper
+from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole, RoleAnswer
 from broker.supervision import Supervision
-from broker.wire.frame import Probe, ProbeReply
 from tests.simulation.application import Application
 from tests.simulation.command_stall import StallingLoop, StallingStore
 from tests.simulation.command_story import CommandStory

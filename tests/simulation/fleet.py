@@ -25,11 +25,11 @@ import structlog
 
 from broker.net.addresses import Addresses
 from broker.net.dialling import Dialling
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.wire.layout import NO_GUID
 from tests.simulation.fleet_crowd import crowd, memory
 from tests.simulation.fleet_failover import failover
 from tests.simulation.machine import MachineLoop, Net

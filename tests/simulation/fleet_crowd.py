@@ -22,10 +22,10 @@ import structlog
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.flow import Disposition
 from broker.forwarding.way import Origin
+from broker.protocol.frame import Hello, decode_dialog, encode_link
+from broker.protocol.layout import Flag, Kind
 from broker.routing.decide import Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import RouteProperties
-from broker.wire.frame import Hello, decode_dialog, encode_link
-from broker.wire.layout import Flag, Kind
 from tests.simulation.instance import Instance, Part
 from tests.simulation.joined_play import around
 from tests.simulation.machine import MachineLoop, Net, PlayedEnd, Process

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from broker.errors import PeerSilentError
+from broker.protocol.frame import Hello
+from broker.protocol.link_state import Connection
 from broker.routing.mirrored import MirroredRoute
-from broker.wire.connection import Connection
-from broker.wire.frame import Hello
 from tests.simulation.mirror_world import Clock
 
 TICK_SECONDS = 1.0  # between two looks of an instance at its links

@@ -35,6 +35,8 @@ from broker.net.limits import Timeouts
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
+from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected
+from broker.protocol.layout import VERSION
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import hosted
 from broker.routing.mirrored import MirrorRole
@@ -45,8 +47,6 @@ from broker.store.fence import note_start
 from broker.store.role_file import Reign, write_reign
 from broker.store.transaction import Connection
 from broker.supervision import Supervision
-from broker.wire.frame import Hello, Probe, ProbeReply, Rejected
-from broker.wire.layout import VERSION
 from tests.simulation.machine import PORT, Net, Process
 from tests.simulation.watched_store import WatchedStore
 

@@ -16,8 +16,8 @@ from broker.errors import HandshakeRefusedError, PeerSilentError
 from broker.forwarding.outbox import Outbox
 from broker.net.link_state import LinkState
 from broker.net.mirrors import InUse
+from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import decode_dialog
 from tests.simulation.instance import Instance
 
 LONG_SECONDS = 6.0  # three heartbeats of a second, two looks, an attempt to connect that is given up, and a question

@@ -24,8 +24,8 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.wire.frame import decode_dialog
-from broker.wire.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES
 from tests.support.virtual_time import WALL_CLOCK, Planned, VirtualLoop
 
 SYN_SECONDS = 1.0  # until a machine that was not reached is tried again

@@ -24,8 +24,8 @@ from broker.application.receiving import receive
 from broker.conversation.state import State
 from broker.dialog.endpoint import KEEP_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
-from broker.wire.frame import decode_dialog
-from broker.wire.layout import Kind
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import Kind
 from tests.simulation.story import DAY
 from tests.support.dialog import QUEUE, rows
 from tests.support.network import Network, Node, Weather, Wire

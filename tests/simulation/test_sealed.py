@@ -22,8 +22,8 @@ from broker.application.receiving import receive
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
-from broker.wire.frame import Fault, Header, decode_dialog, encode_dialog
-from broker.wire.layout import Flag, Kind
+from broker.protocol.frame import Fault, Header, decode_dialog, encode_dialog
+from broker.protocol.layout import Flag, Kind
 from tests.support.dialog import QUEUE, rows
 from tests.support.identities import credentials
 from tests.support.network import Network, Node

@@ -9,7 +9,7 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding.ring import Record
-from broker.wire.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, Kind
+from broker.protocol.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, Kind
 from tests.simulation.application import Side
 from tests.simulation.play import Outcome, play
 from tests.simulation.story import DAY, SIDES, Story, draw

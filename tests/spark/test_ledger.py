@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from broker.pipeline import inventory
 from broker.pipeline.paths import paths
 from broker.pipeline.reconcile import reconcile
-from broker.wire.frame import Header
-from broker.wire.layout import Kind
+from broker.protocol.frame import Header
+from broker.protocol.layout import Kind
 from examples.demo.cast import QUEUE
 from examples.demo.topology import Topology, wait_for
 from examples.demo.workload import Plan, Workload, connection

@@ -18,9 +18,9 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
-from broker.wire.decoder import Decoder
-from broker.wire.frame import ProbeReply, decode_link
-from broker.wire.layout import FIRST_DIALOG_KIND, Kind
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import ProbeReply, decode_link
+from broker.protocol.layout import FIRST_DIALOG_KIND, Kind
 from examples.demo.topology import free_port
 
 MAX_FRAME = 1 << 20

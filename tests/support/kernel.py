@@ -11,7 +11,7 @@ from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.kernel_choice import KERNELS
 from broker.forwarding.way import Buffer, Origin, Way, WayOf
-from broker.wire.layout import HOP_COUNT_AT
+from broker.protocol.layout import HOP_COUNT_AT
 
 MAX_FRAME = 4096
 BEHIND = b"\xff" * 600  # of an earlier read, behind what this one brought

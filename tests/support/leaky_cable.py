@@ -6,9 +6,9 @@ import contextlib
 import random
 import socket
 
-from broker.wire.decoder import Decoder
-from broker.wire.frame import Header, decode_dialog
-from broker.wire.layout import FIRST_DIALOG_KIND
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import Header, decode_dialog
+from broker.protocol.layout import FIRST_DIALOG_KIND
 from tests.support.cable import MAX_FRAME, Cable
 
 

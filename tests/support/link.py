@@ -13,13 +13,13 @@ from broker.forwarding.limits import Limits
 from broker.net.link import Link
 from broker.net.link_state import LinkState
 from broker.net.transport import PlainTransport
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import Header, Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link
+from broker.protocol.link_state import Connection, Event
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.connection import Connection, Event
-from broker.wire.decoder import Decoder
-from broker.wire.frame import Header, Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link
 from tests.support.played import PlayedLoop, PlayedSocket
 
 MAX_FRAME = 8192

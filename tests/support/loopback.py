@@ -24,12 +24,8 @@ from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
-from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.decide import hosted
-from broker.routing.route import Route
-from broker.routing.table import build_table
-from broker.wire.decoder import Decoder
-from broker.wire.frame import (
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import (
     Header,
     Hello,
     LinkMessage,
@@ -41,6 +37,10 @@ from broker.wire.frame import (
     encode_dialog,
     encode_link,
 )
+from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.decide import hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
 
 SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16

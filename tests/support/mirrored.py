@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.wire.layout import Kind
+from broker.protocol.layout import Kind
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.cable import Cable, Cut, Passage
 from tests.support.traffic import Traffic

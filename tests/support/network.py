@@ -26,14 +26,14 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Origin, frame_bounds
+from broker.protocol.frame import Rejected, decode_dialog
+from broker.protocol.layout import CONVERSATION_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from broker.security.session import Credentials
 from broker.store.sqlite_store import SqliteStore
-from broker.wire.frame import Rejected, decode_dialog
-from broker.wire.layout import CONVERSATION_AT
 from tests.support.dialog import open_database
 from tests.support.virtual_time import VirtualLoop
 

@@ -10,7 +10,7 @@ from broker.forwarding.held import copy_key, hold
 from broker.forwarding.pack import Lane, Pack
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Way
-from broker.wire.layout import CONVERSATION_AT, PLACE_END, Kind
+from broker.protocol.layout import CONVERSATION_AT, PLACE_END, Kind
 
 WAY = Way(DropSink(Disposition.NO_ROUTE, lambda *_: None), Disposition.NO_ROUTE, kind=Kind.MESSAGE)
 

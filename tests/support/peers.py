@@ -16,12 +16,8 @@ from broker.net.housekeeping import Housekeeping
 from broker.net.limits import Timeouts
 from broker.net.link import Link
 from broker.net.peers import Peers
-from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.decide import Hosted
-from broker.routing.route import Route
-from broker.routing.table import build_table
-from broker.wire.decoder import Decoder
-from broker.wire.frame import (
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import (
     Header,
     Hello,
     LinkMessage,
@@ -32,6 +28,10 @@ from broker.wire.frame import (
     encode_dialog,
     encode_link,
 )
+from broker.routing.address import TRANSPORT, NetworkAddress
+from broker.routing.decide import Hosted
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from tests.support.played import PlayedLoop, PlayedSocket
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=8192, heartbeat_ms=15_000)

@@ -10,9 +10,9 @@ from broker.forwarding.pool import Pool
 from broker.forwarding.ring import Ring, Taken
 from broker.forwarding.way import Arrival, Queued, Sink, Way
 from broker.journal.batch import Batch
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import HOP_COUNT_AT, Kind
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import HOP_COUNT_AT, Kind
 
 EAST = NetworkAddress("east")
 HEADER = Header(

@@ -11,7 +11,7 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 
-from broker.wire.frame import Envelope, encode_envelope
+from broker.protocol.frame import Envelope, encode_envelope
 
 INSTANCE = uuid.UUID("11111111-1111-4111-8111-111111111111")
 FAR_INSTANCE = uuid.UUID("22222222-2222-4222-8222-222222222222")

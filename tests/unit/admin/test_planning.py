@@ -26,11 +26,11 @@ from broker.ddl.parser import parse_script
 from broker.errors import StoreUnavailableError, UnknownNameError
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import Flag
 from broker.routing.decide import RoutingFacts
 from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import Flag
 from tests.support.loopback import until
 
 NEAR, FAR = "//near", "//far"

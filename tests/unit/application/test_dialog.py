@@ -17,8 +17,8 @@ from broker.application.receiving import receive
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, ERROR, LIFETIME_MAX, error_body
 from broker.conversation.state import State
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.layout import Flag
 from broker.store.metadata import Priority, put_priority
-from broker.wire.layout import Flag
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

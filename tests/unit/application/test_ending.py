@@ -9,8 +9,8 @@ import pytest
 
 from broker.conversation.message_types import error_parts
 from broker.errors import ConversationError
+from broker.protocol.layout import Flag
 from broker.store.large import LARGE_BYTES
-from broker.wire.layout import Flag
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

@@ -14,7 +14,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 from broker.application.dialog import send
 from broker.application.header import NOTHING, Carried, carried, context_of, headers_of, joined
 from broker.errors import ConversationError
-from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 
 Shop = Any  # its class is in conftest.py, which nothing imports
 

@@ -15,9 +15,9 @@ from broker.application.dialog import Dialog
 from broker.application.reader import reader
 from broker.application.work import Work, Worker, is_store_trouble
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.large import LARGE_BYTES
 from broker.store.quarantine import failures
-from broker.wire.frame import Envelope, encode_envelope
 from tests.support.reading import Told, count
 from tests.support.shop import Shop
 

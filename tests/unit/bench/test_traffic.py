@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.bench.traffic import FRAMES_A_CONNECTION, SET_BYTES, STAMP_BYTES, frames, service_names, traffic
-from broker.wire.decoder import Decoder
-from broker.wire.frame import Hello, decode_dialog, decode_link
-from broker.wire.layout import MAX_FRAME
+from broker.protocol.decoder import Decoder
+from broker.protocol.frame import Hello, decode_dialog, decode_link
+from broker.protocol.layout import MAX_FRAME
 
 
 def test_every_service_gets_equally_many_frames_of_one_length() -> None:

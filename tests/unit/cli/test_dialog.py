@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from broker.wire.frame import Envelope, encode_envelope
+from broker.protocol.frame import Envelope, encode_envelope
 from tests.support.command import run
 
 

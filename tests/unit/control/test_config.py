@@ -14,7 +14,7 @@ from broker.control.section import SectionError, keys_of
 from broker.control.setting import settings_of
 from broker.conversation.frames import EARLY_WINDOW, Arrival, place
 from broker.errors import SettingError, Span
-from broker.wire import layout
+from broker.protocol import layout
 
 SETTINGS = list(settings_of(Settings))
 TEXT = "[endpoint]\nlisten = ['0.0.0.0:1']\nadvertise = []\n"

@@ -27,12 +27,12 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Ring, decode
 from broker.forwarding.way import Buffer
+from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import MirrorRole
 from broker.store.database import lock_store, open_store
 from broker.store.fence import RECORD
 from broker.store.role_file import role_path
-from broker.wire.frame import Probe, ProbeReply
 from tests.support.dialog import far_initiator
 
 ALONE = "11111111-1111-4111-8111-111111111111"

@@ -11,11 +11,11 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.control.flows import flows_of_database, flows_of_passage
 from broker.conversation.state import State
+from broker.protocol.layout import NO_GUID
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import PlannedFlow
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service
-from broker.wire.layout import NO_GUID
 
 HOME, FAR = UUID(int=1), UUID(int=7)
 NOBODY = hosted({})

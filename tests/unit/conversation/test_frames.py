@@ -19,9 +19,9 @@ from broker.conversation.frames import (
     message_frame,
     place,
 )
+from broker.protocol.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
+from broker.protocol.layout import NO_GUID, Flag, Kind
 from broker.routing.decide import RoutingFacts
-from broker.wire.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
-from broker.wire.layout import NO_GUID, Flag, Kind
 
 LAST = int(Flag.LAST_FRAGMENT)
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.conversation.outbound import FAITH, HELD_MAX, REFUSED_WAIT_MIN, Outbound, Outgoing
 from broker.conversation.window import FIRST_FRAMES, FLOOR, LEAST_FRAMES, NEVER, Backoff, RoundTrip, Window
-from broker.wire.layout import Flag
+from broker.protocol.layout import Flag
 
 FIRST, CAP = 4.0, 64.0
 NOW = 1000.0

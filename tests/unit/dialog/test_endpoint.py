@@ -40,6 +40,8 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
+from broker.protocol.frame import Header, decode_dialog, decode_fault
+from broker.protocol.layout import NO_GUID, Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.route import RouteProperties, create_route
@@ -49,8 +51,6 @@ from broker.store.sqlite_store import SqliteStore
 from broker.store.transaction import LAPSED, Connection
 from broker.store.turn import turn_in_writer
 from broker.supervision import Supervision
-from broker.wire.frame import Header, decode_dialog, decode_fault
-from broker.wire.layout import NO_GUID, Kind
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, queued, rows, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
 

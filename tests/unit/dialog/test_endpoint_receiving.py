@@ -17,10 +17,10 @@ from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.dialog.arrivals import DELAY
 from broker.dialog.endpoint import FAILURE_PAUSE, KEEP_SECONDS, RIDE_SECONDS, SETTLE_SECONDS, TURN_SECONDS
 from broker.flow import Disposition
+from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
+from broker.protocol.layout import Kind
 from broker.store import sqlite_store
 from broker.store.turn import Turn, turn_in_writer
-from broker.wire.frame import decode_dialog, decode_fault, decode_stored
-from broker.wire.layout import Kind
 from tests.support.dialog import far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.test_endpoint import SOON, Shop, open_shop

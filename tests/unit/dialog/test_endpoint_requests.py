@@ -21,12 +21,12 @@ from broker.dialog.transmitter import REMATCH_SECONDS, DialogSettings
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
+from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sqlite_store import SqliteStore
-from broker.wire.frame import decode_dialog
 from tests.support.dialog import FarSide, far_target, open_database, states
 from tests.support.virtual_time import VirtualLoop, virtual_time
 

@@ -25,13 +25,13 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer
+from broker.protocol.layout import Kind
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store import sqlite_store
 from broker.store.sqlite_store import SqliteStore
 from broker.store.turn import turn_in_writer
-from broker.wire.layout import Kind
 from tests.support.dialog import far_initiator, open_database
 from tests.support.virtual_time import VirtualLoop, virtual_time
 

@@ -13,8 +13,8 @@ from broker.dialog.journal_hooks import Verdicts, Witness
 from broker.flow import Disposition
 from broker.forwarding.ring import Record, Ring, decode
 from broker.forwarding.way import Buffer, Queued
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import Flag, Kind
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import Flag, Kind
 
 
 class Peer:

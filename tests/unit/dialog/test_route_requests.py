@@ -49,12 +49,12 @@ from broker.dialog.route_requests import (
     type_of,
 )
 from broker.errors import DemotedError
+from broker.protocol.layout import NO_GUID
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.database import broker_instance
 from broker.store.metadata import put_queue, services
 from broker.store.receiving import receive_in_writer
 from broker.store.transaction import writing
-from broker.wire.layout import NO_GUID
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, rows, states
 from tests.support.virtual_time import WALL_CLOCK, virtual_time
 

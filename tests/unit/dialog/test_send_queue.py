@@ -28,9 +28,9 @@ from broker.dialog.send_queue import (
     note_trip,
 )
 from broker.forwarding.hop import bucket
+from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
 from broker.store.sending import Loaded, Want
-from broker.wire.layout import Flag
 from tests.support.virtual_time import virtual_time
 
 

@@ -18,9 +18,9 @@ from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.outbox import Destination
+from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision
-from broker.wire.layout import Flag
 
 HOP = NetworkAddress("gateway", 4022)
 NOW = 100.0

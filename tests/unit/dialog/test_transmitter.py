@@ -43,17 +43,7 @@ from broker.forwarding.outbox import Outbox, Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Buffer, Way, frame_bounds
-from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
-from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
-from broker.routing.table import RouteTable, build_table
-from broker.security.key_packet import Mode
-from broker.security.opening import Opener
-from broker.security.seal import read_box
-from broker.security.session import CannotSealError, Credentials, Secured
-from broker.store.receipt import Heard
-from broker.store.sending import Found, Loaded, Want
-from broker.wire.frame import (
+from broker.protocol.frame import (
     Envelope,
     Fault,
     Header,
@@ -64,7 +54,17 @@ from broker.wire.frame import (
     decode_stored,
     encode_envelope,
 )
-from broker.wire.layout import NO_GUID, Flag, Kind
+from broker.protocol.layout import NO_GUID, Flag, Kind
+from broker.routing.address import NetworkAddress
+from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
+from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
+from broker.routing.table import RouteTable, build_table
+from broker.security.key_packet import Mode
+from broker.security.opening import Opener
+from broker.security.seal import read_box
+from broker.security.session import CannotSealError, Credentials, Secured
+from broker.store.receipt import Heard
+from broker.store.sending import Found, Loaded, Want
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time

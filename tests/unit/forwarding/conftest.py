@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import Kind
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import Kind
 
 PLAIN = Header(
     kind=Kind.MESSAGE,

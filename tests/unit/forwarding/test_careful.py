@@ -12,8 +12,8 @@ from broker.forwarding import careful
 from broker.forwarding.batch import Batch
 from broker.forwarding.careful import CarefulKernel
 from broker.forwarding.way import Way
-from broker.wire.frame import Fatal, Hello, Ping, encode_link
-from broker.wire.layout import Flag, Kind
+from broker.protocol.frame import Fatal, Hello, Ping, encode_link
+from broker.protocol.layout import Flag, Kind
 from tests.support.kernel import Walker, hopped
 
 MakeFrame = Callable[..., bytes]

@@ -19,7 +19,7 @@ from broker.forwarding.columns import (
 )
 from broker.forwarding.decoder_choice import DECODERS
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
-from broker.wire.layout import Flag, Kind
+from broker.protocol.layout import Flag, Kind
 from tests.support.records import frame
 
 ENDING = (2, 3, 4, 5, 6, 7, 8)  # outcome here, elsewhere, reason, code, route, route_table, adjacent_out

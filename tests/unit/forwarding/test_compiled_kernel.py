@@ -12,9 +12,9 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding import careful
 from broker.forwarding.way import Way
-from broker.wire import layout
-from broker.wire.frame import Ping, encode_link
-from broker.wire.layout import NAME_MAX_BYTES, Flag, Kind
+from broker.protocol import layout
+from broker.protocol.frame import Ping, encode_link
+from broker.protocol.layout import NAME_MAX_BYTES, Flag, Kind
 from tests.support.kernel import MAX_FRAME, Shelf, Walker, hopped
 
 module = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")

@@ -15,11 +15,11 @@ from broker.forwarding.outbox import Ports
 from broker.forwarding.places import Places, key_of
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import Ways
+from broker.protocol.layout import Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
-from broker.wire.layout import Kind
 
 WEST, EAST, NORTH = (NetworkAddress(name) for name in ("west", "east", "north"))
 CONVERSATION = b"c" * 16

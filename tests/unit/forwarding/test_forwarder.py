@@ -23,13 +23,13 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.way import Buffer, Origin, Outlet, frame_bounds
 from broker.forwarding.ways import OTHER_KIND
+from broker.protocol.frame import Header, Ping, decode_dialog, encode_link
+from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, Kind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 from broker.security.grants import OPEN
-from broker.wire.frame import Header, Ping, decode_dialog, encode_link
-from broker.wire.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, Kind
 from tests.support.kernel import EVERY_KERNEL
 
 MakeFrame = Callable[..., bytes]

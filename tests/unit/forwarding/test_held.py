@@ -11,8 +11,8 @@ from broker.flow import Disposition
 from broker.forwarding.held import TIME_MAX, copy_key, hold, message_id
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Way
-from broker.wire.frame import decode_dialog
-from broker.wire.layout import Flag, Kind
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import Flag, Kind
 
 MakeFrame = Callable[..., bytes]
 

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.forwarding.held import TIME_MAX, Held, copy_key, hold
 from broker.forwarding.held_queue import HeldQueue
 from broker.forwarding.pack import Pack
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import NO_GUID, Kind
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import NO_GUID, Kind
 from tests.support.pack import WAY, pack_of
 from tests.support.tiers import examples
 

@@ -13,8 +13,8 @@ from broker.forwarding import careful
 from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.way import Origin, Way
-from broker.wire.frame import Ping, Pong, encode_link
-from broker.wire.layout import Flag, Kind
+from broker.protocol.frame import Ping, Pong, encode_link
+from broker.protocol.layout import Flag, Kind
 from tests.support.kernel import EVERY_KERNEL, MAX_FRAME, Walker, hopped
 
 MakeFrame = Callable[..., bytes]

@@ -14,12 +14,12 @@ from broker.forwarding import moving, packing
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.limits import Limits
 from broker.forwarding.way import Buffer, frame_bounds
+from broker.protocol.frame import Header, decode_dialog, encode_dialog
+from broker.protocol.layout import NO_GUID, Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Header, decode_dialog, encode_dialog
-from broker.wire.layout import NO_GUID, Kind
 from tests.support.tiers import examples
 
 NOW = 1000.0

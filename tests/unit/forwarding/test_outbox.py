@@ -14,9 +14,9 @@ from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, Outbox, Ports
 from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import FED_SECONDS, HELD_OVERHEAD, Pool, forget_feeders
 from broker.forwarding.way import Buffer, Origin, Outlet, Way
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import Flag, Kind
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import decode_dialog
-from broker.wire.layout import Flag, Kind
 
 MakeFrame = Callable[..., bytes]
 

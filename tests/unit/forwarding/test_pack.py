@@ -12,7 +12,7 @@ from broker.forwarding.pack import Lane
 from broker.forwarding.places import Place
 from broker.forwarding.pool import Payer, Pool
 from broker.forwarding.way import Arrival, Way
-from broker.wire.layout import Kind
+from broker.protocol.layout import Kind
 from tests.support.kernel import Shelf
 from tests.support.pack import WAY, pack_of
 

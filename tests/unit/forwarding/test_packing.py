@@ -21,8 +21,8 @@ from broker.forwarding.places import Places, place_key
 from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool, Share
 from broker.forwarding.ring import Ring
 from broker.forwarding.way import Buffer, Nobody, Origin, Way
-from broker.wire.frame import Header, encode_dialog
-from broker.wire.layout import HOP_COUNT_AT, NO_GUID, Kind
+from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, Kind
 from tests.support.kernel import Shelf
 from tests.support.tiers import examples
 

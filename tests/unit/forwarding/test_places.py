@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.forwarding.places import Place, Places, key_of, place_key
-from broker.wire.layout import Flag, Kind
+from broker.protocol.layout import Flag, Kind
 from tests.support.kernel import Shelf
 from tests.support.tiers import examples
 

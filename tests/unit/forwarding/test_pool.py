@@ -19,7 +19,7 @@ from broker.forwarding.pool import (
     room_in,
 )
 from broker.forwarding.way import Nobody
-from broker.wire.layout import MIN_DIALOG_FRAME
+from broker.protocol.layout import MIN_DIALOG_FRAME
 
 READ_COST = 10_000
 

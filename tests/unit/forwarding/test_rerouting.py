@@ -18,11 +18,11 @@ from broker.forwarding.pool import Pool
 from broker.forwarding.rerouting import Rerouting
 from broker.forwarding.way import surface
 from broker.forwarding.ways import Ways
+from broker.protocol.frame import Header, encode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Header, encode_dialog
 
 NORTH, SOUTH, EAST = NetworkAddress("north"), NetworkAddress("south"), NetworkAddress("east")
 PAIR = Route("pair", NORTH, "//pair", UUID(int=1), mirror_address=SOUTH).pair

@@ -21,12 +21,12 @@ from broker.forwarding.pool import HELD_OVERHEAD
 from broker.forwarding.ring import ALWAYS, HEAD_BYTES, Record, Ring, decode, head_of
 from broker.forwarding.sample import Sample
 from broker.forwarding.way import Arrival, Buffer, Nobody, Origin, Queued, Way
+from broker.protocol.frame import decode_dialog
+from broker.protocol.layout import HEADER_BYTES, Flag, Kind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import decode_dialog
-from broker.wire.layout import HEADER_BYTES, Flag, Kind
 from tests.support.kernel import EVERY_KERNEL, Walker
 
 MakeFrame = Callable[..., bytes]

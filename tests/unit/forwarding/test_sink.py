@@ -10,7 +10,7 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.sink import DatabaseSink, DropSink
 from broker.forwarding.way import Buffer, Origin, Way
-from broker.wire.layout import Kind
+from broker.protocol.layout import Kind
 
 MakeFrame = Callable[..., bytes]
 

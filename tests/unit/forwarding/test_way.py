@@ -9,7 +9,7 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Arrival, Way, frame_bounds, rejected
-from broker.wire.frame import Ping, Rejected, encode_link
+from broker.protocol.frame import Ping, Rejected, encode_link
 
 MakeFrame = Callable[..., bytes]
 

@@ -9,10 +9,10 @@ from broker.forwarding import ways as module
 from broker.forwarding.outbox import Ports
 from broker.forwarding.pool import Pool
 from broker.forwarding.ways import OTHER_KIND, Ways
+from broker.protocol.layout import Kind
 from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision
 from broker.routing.route import Route
-from broker.wire.layout import Kind
 from tests.unit.forwarding.test_outbox import Wire
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")

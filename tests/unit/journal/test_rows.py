@@ -14,9 +14,9 @@ from broker.forwarding.sink import DropSink
 from broker.forwarding.way import Queued, Way
 from broker.journal.rows import Rows
 from broker.journal.schema import JOURNAL
+from broker.protocol.layout import NO_GUID, Kind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
-from broker.wire.layout import NO_GUID, Kind
 from tests.support.records import EAST, HEADER, Tape, frame, outbox, way
 
 OFFSET = 1_767_000_000.0 - 1000.0  # monotonic 1000 is this instant

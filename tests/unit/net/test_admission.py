@@ -14,10 +14,10 @@ from broker.net.entrance import Opening
 from broker.net.limits import NO_LIMITS, PeerLimits
 from broker.net.link_state import LinkState
 from broker.net.transport import PlainTransport
+from broker.protocol.frame import Fatal, Hello
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Fatal, Hello
 from tests.support.peers import NORTH, Neighbourhood, said
 from tests.support.played import PlayedLoop, PlayedSocket
 

@@ -6,8 +6,8 @@ import msgspec
 
 from broker.net.announced import announced
 from broker.net.certificate import identify
+from broker.protocol.link_state import Agreement
 from broker.routing.address import NetworkAddress
-from broker.wire.handshake import Agreement
 from tests.support.certificates import make
 from tests.support.peers import OWN, PEER
 

@@ -11,8 +11,8 @@ from broker.flow import Disposition
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.net.backpressure import GRANT_SECONDS, LOOK_SECONDS, Backpressure
+from broker.protocol.frame import encode_dialog
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import encode_dialog
 from tests.support.peers import NORTH, PLAIN, SOUTH, Neighbourhood, sent
 from tests.support.played import PlayedLoop
 

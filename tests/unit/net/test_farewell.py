@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from broker.net.farewell import HOPS_MAX, QUIET_SECONDS, Farewell, Left
+from broker.protocol.frame import GoAway, encode_link
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import GoAway, encode_link
 from tests.support.peers import HIGHER, LOWER, NORTH, SOUTH, Neighbourhood, said
 from tests.support.played import PlayedLoop
 

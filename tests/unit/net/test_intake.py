@@ -10,9 +10,9 @@ from broker.forwarding.batch import CARE_MAX
 from broker.forwarding.limits import READ_BYTES
 from broker.net.intake import SMALL_READ_BYTES
 from broker.net.link_state import LinkState
-from broker.wire.connection import Ended, RejectedBy
-from broker.wire.frame import Fatal, GoAway, Rejected, encode_link
-from broker.wire.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
+from broker.protocol.frame import Fatal, GoAway, Rejected, encode_link
+from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS
+from broker.protocol.link_state import Ended, RejectedBy
 from tests.support.link import HELLO, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
 

@@ -12,8 +12,8 @@ from broker.errors import FrameMalformedError, HandshakeRefusedError, PeerSilent
 from broker.forwarding.batch import CARE_MAX
 from broker.net.link import CONTROL_MAX_BYTES, LINGER_SECONDS
 from broker.net.link_state import LinkState
-from broker.wire.frame import Fatal, Hello, Ping, Pong, Rejected, encode_link
-from broker.wire.handshake import PEER_NAME_MAX
+from broker.protocol.frame import Fatal, Hello, Ping, Pong, Rejected, encode_link
+from broker.protocol.link_state import PEER_NAME_MAX
 from tests.support.link import HANDSHAKE, HELLO, OWN, PEER, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
 

@@ -10,8 +10,8 @@ import pytest
 from broker.errors import FrameMalformedError
 from broker.net.link import LINGER_BYTES, LINGER_SECONDS
 from broker.net.link_state import LinkState
-from broker.wire.connection import Leaving
-from broker.wire.frame import Fatal, GoAway, Pong, encode_link
+from broker.protocol.frame import Fatal, GoAway, Pong, encode_link
+from broker.protocol.link_state import Leaving
 from tests.support.link import HANDSHAKE, PING, LinkEnds, message
 from tests.support.played import PlayedLoop
 

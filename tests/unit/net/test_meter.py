@@ -13,7 +13,7 @@ from broker.forwarding.pool import HELD_OVERHEAD, Payer, Pool
 from broker.net.admission import Admission
 from broker.net.limits import PeerLimits
 from broker.net.link import Link
-from broker.wire.frame import encode_dialog
+from broker.protocol.frame import encode_dialog
 from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 

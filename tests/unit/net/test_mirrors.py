@@ -20,12 +20,12 @@ from broker.flow import Disposition
 from broker.net.link import Link
 from broker.net.mirror_log import STATE_CHANGED
 from broker.net.mirrors import CHECK_SECONDS, Mirrors
+from broker.protocol.frame import Probe, ProbeReply, Rejected, decode_link
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRouteState
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
-from broker.wire.frame import Probe, ProbeReply, Rejected, decode_link
-from broker.wire.layout import NO_GUID
 from tests.support.loopback import until
 
 NORTH, SOUTH, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", "east", "west")]

@@ -15,12 +15,12 @@ from broker.net import dialling as module
 from broker.net.dialer import BACKOFF_FIRST, DialQueue
 from broker.net.heard import OTHER_PEERS
 from broker.net.link_state import LinkState
+from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.wire.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_dialog, encode_link
-from broker.wire.layout import NO_GUID
 from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PEER, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 

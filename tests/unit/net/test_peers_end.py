@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from broker.flow import Disposition
 from broker.net import dialling as module
 from broker.net.link import LINGER_SECONDS
+from broker.protocol.frame import GoAway, Ping, encode_link
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import GoAway, Ping, encode_link
 from tests.support.peers import NORTH, OWN, SOUTH, Neighbourhood, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 

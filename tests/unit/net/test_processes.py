@@ -9,8 +9,8 @@ import msgspec
 
 from broker.net.link_state import LinkState
 from broker.net.processes import Processes
-from broker.wire.handshake import Agreement, agree
-from broker.wire.layout import NO_GUID
+from broker.protocol.layout import NO_GUID
+from broker.protocol.link_state import Agreement, agree
 from tests.support.peers import HIGHER, LOWER, OWN, PEER
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from broker.net.watcher import Nobody, Watcher
+from broker.protocol.frame import ProbeReply, Rejected
 from broker.routing.address import NetworkAddress
-from broker.wire.frame import ProbeReply, Rejected
 
 
 def test_nobody_takes_whatever_is_told() -> None:

@@ -16,7 +16,7 @@ import broker
 from broker.daemon import Instance, serve
 from broker.flow import Disposition
 from broker.forwarding.way import Buffer
-from broker.wire.frame import Header, encode_dialog
+from broker.protocol.frame import Header, encode_dialog
 
 DEAD = "tcp://127.0.0.1:1"  # nobody listens there
 PATIENCE_SECONDS = 20.0

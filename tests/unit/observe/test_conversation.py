@@ -11,9 +11,9 @@ import pytest
 
 import broker
 from broker.observe.conversation import find_conversation
+from broker.protocol.layout import NO_GUID
 from broker.store.database import broker_instance, open_store
 from broker.store.metadata import put_queue, put_service
-from broker.wire.layout import NO_GUID
 
 FAR = UUID(int=7)
 

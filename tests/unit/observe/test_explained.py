@@ -13,6 +13,7 @@ from msgspec import structs
 
 from broker.observe.explained import render_explanation
 from broker.observe.terminal import Terminal
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted
 from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
@@ -20,7 +21,6 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State
 from broker.security.principal import parse_principal, who_is
-from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, ONE, TWO = UUID(int=0x0D << 64), UUID(int=1 << 64), UUID(int=2 << 64)

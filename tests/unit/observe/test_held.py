@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.observe.held import HeldCopy, copy_held, held_values
-from broker.wire.layout import Flag
+from broker.protocol.layout import Flag
 from tests.support.pack import pack_of
 
 ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"

@@ -21,8 +21,8 @@ from broker.observe.status import (
     read_status,
     show_guid,
 )
+from broker.protocol.layout import Kind
 from broker.store.stock import Backlog
-from broker.wire.layout import Kind
 
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 

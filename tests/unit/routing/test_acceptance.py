@@ -23,11 +23,11 @@ import pytest
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route, create_route
 from broker.routing.table import build_table
-from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ID1, ID2, ID3 = UUID(int=0x1D1), UUID(int=0x1D2), UUID(int=0x1D3)

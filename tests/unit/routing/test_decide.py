@@ -21,6 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing import decide as module
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress, parse_address
 from broker.routing.decide import (
@@ -45,7 +46,6 @@ from broker.routing.decide import (
 )
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteTable, build_table
-from broker.wire.layout import NO_GUID
 
 # --- test_choose ---
 # The four classes in their order, routes that count as one, and the order of the addresses that lead on.

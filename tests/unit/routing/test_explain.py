@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, NetworkAddress, parse_address
 from broker.routing.decide import AddressHealth, Hosted, Pass, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import (
@@ -34,7 +35,6 @@ from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVI
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, Rule, State
 from broker.security.principal import parse_principal, who_is
-from broker.wire.layout import NO_GUID
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, BILLING, ELSEWHERE = UUID(int=0x0D), UUID(int=0xB1), UUID(int=0xE1)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.flow import Disposition
+from broker.protocol.layout import NO_GUID
 from broker.routing import plan as module
 from broker.routing.address import LOCAL, NetworkAddress, parse_address
 from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted, pick_instance
@@ -30,7 +31,6 @@ from broker.routing.plan import (
 )
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
 from broker.routing.table import RouteChange, build_table
-from broker.wire.layout import NO_GUID
 
 # --- test_fate ---
 # What becomes of a conversation is harm, no change, or neither.

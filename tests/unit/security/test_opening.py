@@ -8,6 +8,7 @@ import pytest
 
 from broker.conversation.frames import Contact
 from broker.flow import Disposition
+from broker.protocol.frame import decode_dialog
 from broker.security.identity import Peers, parse_own, parse_peers
 from broker.security.issue import Validity
 from broker.security.key_packet import Mode
@@ -16,7 +17,6 @@ from broker.security.principal import NOBODY
 from broker.security.refusal import SealRefusedError
 from broker.security.session import KEY_SECONDS, Credentials, Sealer, Secured
 from broker.store.tombstone import REPLAY_GUARD
-from broker.wire.frame import decode_dialog
 from tests.support.identities import AGES, credentials, issue, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 

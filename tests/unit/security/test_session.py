@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from broker.protocol.frame import decode_dialog
 from broker.security import session
 from broker.security.identity import Peers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
 from broker.security.key_packet import Mode, read_packet
 from broker.security.seal import CLEAR, NO_ECHO, TAG_BYTES, Box, read_box
 from broker.security.session import KEY_SECONDS, REWRAP_SECONDS, CannotSealError, Credentials, Sealer, Secured
-from broker.wire.frame import decode_dialog
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 

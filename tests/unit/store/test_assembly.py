@@ -10,10 +10,10 @@ import pytest
 
 from broker.conversation.message_types import Validation
 from broker.errors import FrameMalformedError
+from broker.protocol.frame import Envelope, encode_envelope
 from broker.store import assembly as module
 from broker.store.assembly import HELD_RUNS_MAX, Assembly, Kept, Large
 from broker.store.large import LARGE_BYTES
-from broker.wire.frame import Envelope, encode_envelope
 from tests.support.dialog import open_database, rows
 
 ENVELOPE = Envelope(type="T")

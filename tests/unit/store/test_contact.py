@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from broker.conversation.frames import Contact
+from broker.protocol.layout import NO_GUID
 from broker.store.contact import find_contact
 from broker.store.database import broker_instance
-from broker.wire.layout import NO_GUID
 from tests.support.shop import Shop
 
 FAR = uuid.UUID(int=7)

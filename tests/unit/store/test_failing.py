@@ -10,9 +10,9 @@ import pytest
 
 from broker.application.dialog import Dialog, begin_dialog
 from broker.conversation.message_types import ERROR, error_body
+from broker.protocol.frame import Fault
 from broker.store.balance import read_balance
 from broker.store.failing import fail_in_writer
-from broker.wire.frame import Fault
 from tests.support.dialog import open_database, queued, rows, states
 
 FAULT = Fault(-9727, "there is no remote service binding")

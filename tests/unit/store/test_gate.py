@@ -15,6 +15,8 @@ import pytest
 
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.flow import Disposition
+from broker.protocol.frame import Envelope, Fault, encode_envelope
+from broker.protocol.layout import NO_GUID, Flag
 from broker.security.grants import Permission, Rule, State
 from broker.security.key_packet import Mode
 from broker.security.opening import FRESH_SECONDS
@@ -27,8 +29,6 @@ from broker.store.receipt import Receipt
 from broker.store.receiving import store_in_writer
 from broker.store.secured import load_secured
 from broker.store.transaction import writing
-from broker.wire.frame import Envelope, Fault, encode_envelope
-from broker.wire.layout import NO_GUID, Flag
 from tests.support.dialog import open_database, queued, rows
 from tests.support.identities import credentials, signing
 from tests.support.sealed import BILLING, CONVERSATION, HERE, NOW, ORDERS, THERE, draw

@@ -7,11 +7,11 @@ import uuid
 from broker.application.dialog import Dialog
 from broker.application.receiving import receive
 from broker.conversation.message_types import ERROR
+from broker.protocol.layout import Flag
 from broker.store.database import broker_instance
 from broker.store.identity import BROKER_ERRORED, NEW_BROKER, error_conversations, new_broker
 from broker.store.metadata import queues, services
 from broker.store.transaction import writing
-from broker.wire.layout import Flag
 from tests.support.shop import Shop
 
 NEW = uuid.UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")

@@ -17,6 +17,7 @@ from broker.application.transaction import check_schema
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.conversation.message_types import ERROR
 from broker.errors import StoreUnavailableError
+from broker.protocol.frame import decode_dialog
 from broker.store import migration, schema
 from broker.store.database import broker_instance, open_store
 from broker.store.large import LARGE_BYTES, PART_BYTES
@@ -24,7 +25,6 @@ from broker.store.ledger import ACKNOWLEDGED, SENT
 from broker.store.schema import SCHEMA_VERSION
 from broker.store.tombstone import REPLAY_GUARD, find_tombstone
 from broker.store.transaction import writing
-from broker.wire.frame import decode_dialog
 from tests.support import version_1
 from tests.support.dialog import rows
 

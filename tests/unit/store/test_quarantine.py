@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.application.dialog import Dialog
+from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.quarantine import (
     ERROR_MAX,
     REST_MAX,
@@ -33,7 +34,6 @@ from broker.store.quarantine import (
     resume,
     skip,
 )
-from broker.wire.frame import Envelope, encode_envelope
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0

@@ -6,8 +6,8 @@ from collections import Counter
 
 from broker.conversation.frames import Contact
 from broker.flow import Disposition
+from broker.protocol.frame import Header
 from broker.store.receipt import Receipt, Standing
-from broker.wire.frame import Header
 
 
 def test_receipts_share_nothing() -> None:

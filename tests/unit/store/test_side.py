@@ -13,6 +13,7 @@ import pytest
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Contact
 from broker.conversation.state import State
+from broker.protocol.layout import NO_GUID
 from broker.store.database import broker_instance
 from broker.store.metadata import Priority, put_priority
 from broker.store.side import (
@@ -26,7 +27,6 @@ from broker.store.side import (
     save_side,
     side_of,
 )
-from broker.wire.layout import NO_GUID
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0

@@ -11,9 +11,9 @@ import pytest
 
 from broker.application.dialog import begin_dialog
 from broker.conversation.frames import Contact, Travel, ack_frame
+from broker.protocol.frame import Header, decode_dialog
 from broker.store.ledger import Reason
 from broker.store.tombstone import REPLAY_GUARD, close, find_tombstone, purge_tombstones
-from broker.wire.frame import Header, decode_dialog
 from tests.support.dialog import open_database, rows
 
 NOW = 1_750_000_000.0

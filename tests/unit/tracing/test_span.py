@@ -12,9 +12,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from broker.flow import Disposition
 from broker.forwarding.way import Arrival, Queued
+from broker.protocol.layout import Flag, Kind
 from broker.tracing.identity import Role, span_id, trace_id
 from broker.tracing.span import Spans
-from broker.wire.layout import Flag, Kind
 from tests.support.records import HEADER, Tape, frame, way
 
 TRACE, LAST = int(Flag.TRACE), int(Flag.LAST_FRAGMENT)

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from structlog.testing import capture_logs
 
 from broker.journal.batch import NOBODY_FOLLOWS, Batch
+from broker.protocol.layout import Flag
 from broker.tracing.tracing import Tracing
-from broker.wire.layout import Flag
 from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
 

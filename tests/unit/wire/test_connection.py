@@ -7,20 +7,7 @@ from collections import Counter
 import pytest
 
 from broker.errors import FrameMalformedError, HandshakeRefusedError, OutOfSequenceError, PeerSilentError
-from broker.wire.connection import (
-    TRANSITIONS,
-    Connection,
-    Ended,
-    Event,
-    Leaving,
-    Online,
-    ProbeAnswered,
-    Probed,
-    RejectedBy,
-    Reply,
-    State,
-)
-from broker.wire.frame import (
+from broker.protocol.frame import (
     KIND_OF,
     Fatal,
     GoAway,
@@ -34,8 +21,21 @@ from broker.wire.frame import (
     decode_link,
     encode_link,
 )
-from broker.wire.handshake import agree
-from broker.wire.layout import HANDSHAKE_TIMEOUT, Kind
+from broker.protocol.layout import HANDSHAKE_TIMEOUT, Kind
+from broker.protocol.link_state import (
+    TRANSITIONS,
+    Connection,
+    Ended,
+    Event,
+    Leaving,
+    Online,
+    ProbeAnswered,
+    Probed,
+    RejectedBy,
+    Reply,
+    State,
+    agree,
+)
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=65536, heartbeat_ms=2000)
 PEER = Hello(arbitration=b"p" * 16, heartbeat_ms=3000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError, PeerError
-from broker.wire.decoder import Buffer, Decoder, check_frame, maybe_length, recognise
-from broker.wire.layout import Kind
+from broker.protocol.decoder import Buffer, Decoder, check_frame, maybe_length, recognise
+from broker.protocol.layout import Kind
 
 MAX_FRAME = 4096
 

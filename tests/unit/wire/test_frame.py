@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broker.errors import FrameMalformedError
-from broker.wire.frame import (
+from broker.protocol.frame import (
     Envelope,
     Fatal,
     Fault,
@@ -35,7 +35,7 @@ from broker.wire.frame import (
     encode_link,
     encode_stored,
 )
-from broker.wire.layout import HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, Kind
+from broker.protocol.layout import HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, Kind
 
 SHOP = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11").bytes
 BILLING = UUID("c7d2a9e4-10b6-4c3f-9d08-6f1e52ab7730").bytes

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from broker.errors import HandshakeRefusedError
-from broker.wire.frame import Hello
-from broker.wire.handshake import Agreement, agree, stays
-from broker.wire.layout import NO_GUID
+from broker.protocol.frame import Hello
+from broker.protocol.layout import NO_GUID
+from broker.protocol.link_state import Agreement, agree, stays
 
 LOW, HIGH = b"\x01" + b"\xff" * 15, b"\x02" + b"\x00" * 15
 OWN = Hello(instance=b"o" * 16, arbitration=LOW, name="own", max_frame=65536, heartbeat_ms=1000)

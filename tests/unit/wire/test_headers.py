@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wire.headers import are_bounded, header_bytes
-from broker.wire.layout import HEADERS_MAX, HEADERS_MAX_BYTES
+from broker.protocol.frame import are_bounded, header_bytes
+from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES
 
 
 @pytest.mark.parametrize(("headers", "count"), [({}, 0), ({"a": "bc"}, 3), ({"ä": "€"}, 5)])

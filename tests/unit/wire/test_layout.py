@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from broker.wire import layout
-from broker.wire.layout import HEADER, PASS, PRELUDE, TIMES, Flag, Kind
+from broker.protocol import layout
+from broker.protocol.layout import HEADER, PASS, PRELUDE, TIMES, Flag, Kind
 
 # Field: offset, size.
 FIELDS = {

@@ -9,10 +9,10 @@ import pytest
 
 from broker.errors import PeerError
 from broker.flow import Disposition
-from broker.wire import layout
-from broker.wire.connection import TRANSITIONS, State
-from broker.wire.frame import KIND_OF
-from broker.wire.layout import Flag, Kind
+from broker.protocol import layout
+from broker.protocol.frame import KIND_OF
+from broker.protocol.layout import Flag, Kind
+from broker.protocol.link_state import TRANSITIONS, State
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wire.trace_context import TraceParent, maybe_trace_parent
+from broker.protocol.frame import TraceParent, maybe_trace_parent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -2,7 +2,7 @@
 Bytes into whole frames, whatever the cuts.
 
 Holds the structure checks of protocol version 1 and the splitter built on them; what is inside a body is for
-`broker.wire.frame`. No I/O, no state beyond the one frame that has begun.
+`broker.protocol.frame`. No I/O, no state beyond the one frame that has begun.
 
 Every check runs on the fewest bytes that allow it: a length is judged on its own four bytes, a kind on the fifth, so
 a stranger cannot make us wait, or keep memory, for a frame that will be refused. What is kept of an unfinished frame
@@ -17,7 +17,7 @@ from __future__ import annotations
 from struct import Struct
 
 from broker.errors import FrameMalformedError, FrameTooLargeError, PeerError
-from broker.wire.layout import (
+from broker.protocol.layout import (
     FIRST_DIALOG_KIND,
     HEADER_BYTES,
     LINK_BODY_MAX_BYTES,

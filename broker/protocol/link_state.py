@@ -1,33 +1,23 @@
 """
-One connection as a state machine: which link frame may come when, what follows from it, and what time alone does.
+What two adjacent instances agree on from their HELLOs, and which of two connections between them stays.
 
-```
-              HELLO              GOAWAY
-AWAIT_HELLO ----------> ONLINE ----------> DRAINING
-     | FATAL              | FATAL             | FATAL      (and FATAL sent, from every state)
-     +--------------------+-------------------+----------> CLOSED
-```
+Pure rules about two values; when a HELLO may come is for `broker.protocol.link_state`. Nothing is negotiated back and
+forth: each side computes the agreement from the same two HELLOs, so both reach the same version, and each learns the
+other's limits. A number that only affects comfort (heartbeat) is clamped; one that decides whether frames arrive at
+all (`max_frame`) is refused outside its range, because a clamped one would break silently.
 
-Each side says HELLO at once and may receive nothing but HELLO, or FATAL, before it is ONLINE. DRAINING means that the
-peer has said GOAWAY: link frames go on as before, dialog frames to it end at its deadline.
-
-No I/O and no clock: `now` is monotonic seconds. Dialog frames do not pass through here. The shell tells of traffic by
-setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` now and then, and reads what
-has arrived before that, so that its own delay is not taken for the peer's silence. An error raised here ends the
-connection: the shell sends `fatal(error)` and closes.
-
-Source: docs/protocol.md, "Connection".
+Source: docs/protocol.md, "Connection"; arbitration after the original's ARBITRATION login state.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 from zlib import crc32
 
 from broker.errors import HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
-from broker.wire.frame import (
+from broker.protocol.frame import (
     KIND_OF,
     Fatal,
     GoAway,
@@ -40,8 +30,121 @@ from broker.wire.frame import (
     Rejected,
     encode_link,
 )
-from broker.wire.handshake import Agreement, agree
-from broker.wire.layout import HANDSHAKE_TIMEOUT, PING_BYTES, PRELUDE, PRELUDE_BYTES, SILENCE_FACTOR, Kind
+from broker.protocol.layout import (
+    HANDSHAKE_TIMEOUT,
+    HEARTBEAT_MS_RANGE,
+    MAX_FRAME_RANGE,
+    NO_GUID,
+    PING_BYTES,
+    PRELUDE,
+    PRELUDE_BYTES,
+    PROTOCOL,
+    SILENCE_FACTOR,
+    Kind,
+)
+
+PEER_NAME_MAX = 128  # characters of a peer's names that are kept; what a configuration may say
+_QUOTED = 8  # characters or items of a stranger's HELLO that are repeated in an error, so that it stays one line
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """
+    What holds on a connection once both HELLOs are known.
+
+    Shape: `version` the highest both speak; `send_max_frame` bytes, the most the peer takes; `peer_heartbeat` seconds
+    of silence after which the peer sends PING; `peer` its HELLO as received; `is_self` when the peer says that it is
+    this very process, or another one of the same instance; anybody who has seen our HELLO can.
+    """
+
+    version: int
+    send_max_frame: int
+    peer_heartbeat: float
+    peer: Hello
+    is_self: bool
+
+    def abridged(self) -> Agreement:
+        """The same with what stays of interest once the peer's addresses are known: no lists, and short names."""
+        peer = self.peer
+        kept = Hello(
+            protocol=peer.protocol,
+            versions=(self.version,),
+            instance=peer.instance,
+            arbitration=peer.arbitration,
+            name=peer.name[:PEER_NAME_MAX],
+            software=peer.software[:PEER_NAME_MAX],
+            max_frame=peer.max_frame,
+            heartbeat_ms=peer.heartbeat_ms,
+        )
+        return replace(self, peer=kept)
+
+
+def agree(own: Hello, peer: Hello) -> Agreement:
+    """
+    Agree on what both HELLOs allow.
+
+    Raises:
+        HandshakeRefusedError: another protocol, no version in common, or a `max_frame` outside 4 KiB .. 16 MiB.
+    """
+    if peer.protocol != PROTOCOL:
+        raise HandshakeRefusedError(f"the peer speaks {peer.protocol[:_QUOTED]!r}, not {PROTOCOL!r}")
+    common = set(own.versions) & set(peer.versions)
+    if not common:
+        raise HandshakeRefusedError(
+            f"no version in common: the peer speaks {_render(peer.versions)}, this instance {_render(own.versions)}"
+        )
+    smallest, largest = MAX_FRAME_RANGE
+    if not smallest <= peer.max_frame <= largest:
+        raise HandshakeRefusedError(f"max_frame of {peer.max_frame} bytes, not {smallest} .. {largest}")
+    shortest, longest = HEARTBEAT_MS_RANGE
+    return Agreement(
+        version=max(common),
+        send_max_frame=peer.max_frame,
+        peer_heartbeat=min(max(peer.heartbeat_ms, shortest), longest) / 1000,
+        peer=peer,
+        # Another process of this instance decides by the same routes: to send there is to go round in a circle.
+        is_self=peer.arbitration == own.arbitration != NO_GUID or peer.instance == own.instance != NO_GUID,
+    )
+
+
+def stays(own_arbitration: bytes, peer_arbitration: bytes, *, opened_here: bool) -> bool:
+    """
+    Whether a connection stays when the same pair has another one that the other side opened.
+
+    The one opened by the side with the lower arbitration id stays, so both sides keep the same one. Two equal ids
+    are one process connected to itself (`Agreement.is_self`): there is nothing to arbitrate.
+
+    Shape: arbitration ids of 16 bytes, compared as unsigned big-endian numbers.
+    """
+    return opened_here == (own_arbitration < peer_arbitration)
+
+
+def _render(versions: tuple[int, ...]) -> str:
+    listed = ", ".join(str(version) for version in versions[:_QUOTED]) or "none"
+    return f"{listed}, ..." if len(versions) > _QUOTED else listed
+
+
+# --- connection ---
+# One connection as a state machine: which link frame may come when, what follows from it, and what time alone does.
+#
+# ```
+#               HELLO              GOAWAY
+# AWAIT_HELLO ----------> ONLINE ----------> DRAINING
+#      | FATAL              | FATAL             | FATAL      (and FATAL sent, from every state)
+#      +--------------------+-------------------+----------> CLOSED
+# ```
+#
+# Each side says HELLO at once and may receive nothing but HELLO, or FATAL, before it is ONLINE. DRAINING means that
+# the
+# peer has said GOAWAY: link frames go on as before, dialog frames to it end at its deadline.
+#
+# No I/O and no clock: `now` is monotonic seconds. Dialog frames do not pass through here. The shell tells of traffic
+# by
+# setting `last_heard` and `last_sent`, one attribute a batch; it calls `tick` now and then, and reads what
+# has arrived before that, so that its own delay is not taken for the peer's silence. An error raised here ends the
+# connection: the shell sends `fatal(error)` and closes.
+#
+# Source: docs/protocol.md, "Connection".
 
 
 class State(StrEnum):
